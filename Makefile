@@ -17,7 +17,7 @@ help:
 	@echo 'make test     what CI runs, 25 minutes: every feature on every level, every kind of fault on Ray and Spark, with fixed seeds'
 	@echo 'make soak     the rest, 75 minutes: new seeds, long matrices, the same fault in each place, variants of starting'
 	@echo 'make bench    side by side with the native logical replication of PostgreSQL (ARGS=...)'
-	@echo 'make fmt      fix what the linter can fix automatically'
+	@echo 'make fmt      format, and fix what the linter can fix automatically'
 	@echo 'make protos   generate protos/*_pb2*.py again'
 	@echo 'make docs     check that the documents speak of things that exist'
 	@echo 'make setup    only make .venv (PYTHON=/path/to/python3.11)'
@@ -45,6 +45,7 @@ lint: setup
 	@echo 'lint: clean'
 
 lint-style:
+	@$(BIN)/ruff format --check --quiet . || { echo 'not formatted: make fmt'; exit 1; }
 	@$(BIN)/ruff check --quiet .
 
 lint-protos:
@@ -61,6 +62,7 @@ bench: setup
 
 fmt: setup
 	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
 
 protos: setup
 	@$(BIN)/python scripts/protos.py

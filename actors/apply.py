@@ -4,17 +4,20 @@ Job
     Keep exactly one driver of the apply process running in this process, and answer calls for it.
 
 Main path
-    ApplyHost.open -> ApplyDriver.start (`spark_apply.driver.apply_driver`) -> ApplyHost.step checks it; its apply servers are
+    ApplyHost.open -> ApplyDriver.start (`spark_apply.driver.apply_driver`) -> ApplyHost.step checks it; its apply
+      servers are
     tasks of the site's Spark application (`actors.spark_application`).
 
 States
-    The driver's: INITIALIZING, INSTANTIATING, APPLYING, PAUSED: ..., SHUTTING DOWN CLEANLY, ABORTING; see `spark_apply`. Memory only.
+    The driver's: INITIALIZING, INSTANTIATING, APPLYING, PAUSED: ..., SHUTTING DOWN CLEANLY, ABORTING; see
+    `spark_apply`. Memory only.
 
 Durable when
     Nothing is kept here: progress is in the destination.
 
 Worked flow
-    this process is killed -> its connections break: the Spark application cancels its tasks, its queue waits -> Ray restarts the
+    this process is killed -> its connections break: the Spark application cancels its tasks, its queue waits -> Ray
+      restarts the
     actor -> a driver with a higher epoch: the destination refuses what a lingering task still sends
 """
 
@@ -53,7 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["ApplyHost", "build"]
 
 STATUS_INTERVAL_S = 0.5  # the displayed status is at most this old
-# While `up` probably waits for it: an apply process that finds everything copied is ready two seconds after its process began.
+# While `up` probably waits for it: an apply process that finds everything copied is ready two seconds after its process
+# began.
 STARTING_INTERVAL_S = 0.1
 STARTING_S = 30.0  # after that it waits for a copy, a database or an operator, and nobody waits for a tenth of a second
 STOP_TIMEOUT_S = 20.0  # servers finish the group they are in
@@ -69,17 +73,24 @@ class ApplyHost(Host):
         spec: of the topology.
         name: of the apply process.
         fingerprint: of the topology.
-        keep_existing: identities of the tables whose rows instantiation keeps at the destination, until all of them are recorded there.
+        keep_existing: identities of the tables whose rows instantiation keeps at the destination, until all of them are
+            recorded there.
         keep_call: identifies the call of `up --keep-existing` that said so.
-        known: identities of the source's tables that the controller has in its record, where an administrator may have put others into the log ahead of
-            it: those are strangers. None: nobody is ahead.
+        known: identities of the source's tables that the controller has in its record, where an administrator may have
+            put others into the log ahead of it: those are strangers. None: nobody is ahead.
     """
 
     kind: ClassVar[str] = "apply"
     adopts_open: ClassVar[bool] = True
 
     def __init__(
-        self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = (), keep_call: str = "",
+        self,
+        spec: TopologySpec,
+        name: str,
+        fingerprint: str,
+        *,
+        keep_existing: Collection[str] = (),
+        keep_call: str = "",
         known: Collection[str] | None = None,
     ) -> None:
         super().__init__(f"apply:{name}", spec.state_dir)
@@ -88,7 +99,8 @@ class ApplyHost(Host):
         self._fingerprint = fingerprint
         self._last_call = LastCall(component_file(spec.state_dir, self.name, LAST_CALL))
         self._kept_rows = KeptRows(spec.state_dir, self.name, keep_call)
-        self._keep_existing = frozenset() if self._kept_rows.is_done() else frozenset(keep_existing)  # identities of tables
+        # identities of tables
+        self._keep_existing = frozenset() if self._kept_rows.is_done() else frozenset(keep_existing)
         self._known = None if known is None else frozenset(known)
         self._to_keep: frozenset[tuple[str, str]] = frozenset()  # (owner, name) of those that come to the driver
         self._driver: ApplyDriver | None = None
@@ -108,8 +120,16 @@ class ApplyHost(Host):
         self._latest = {"state": "INITIALIZING"}
         configuration = self._configuration()
         self._described = configuration_of(configuration)
-        self._to_keep = frozenset((each.destination.owner, each.destination.name) for each in configuration.tables if each.keep_existing)
-        self._driver = ApplyDriver(configuration, queue=self._queue_endpoint, application=self._application, tracks=self.tracks, last_call=self._last_call)
+        self._to_keep = frozenset(
+            (each.destination.owner, each.destination.name) for each in configuration.tables if each.keep_existing
+        )
+        self._driver = ApplyDriver(
+            configuration,
+            queue=self._queue_endpoint,
+            application=self._application,
+            tracks=self.tracks,
+            last_call=self._last_call,
+        )
         self._driver.start()
 
     def step(self) -> float:
@@ -127,7 +147,11 @@ class ApplyHost(Host):
 
     def _note_kept(self, status: Mapping[str, Any]) -> None:
         """Once every table of the call of `up --keep-existing` is recorded at the destination, no later driver keeps rows."""
-        recorded = {(each["owner"], each["name"]) for each in status.get("instantiation", ()) if each["state"] in {"DONE", "KEPT"}}
+        recorded = {
+            (each["owner"], each["name"])
+            for each in status.get("instantiation", ())
+            if each["state"] in {"DONE", "KEPT"}
+        }
         if self._keep_existing and status.get("ready") and self._to_keep <= recorded:
             self._kept_rows.save()
             self._keep_existing = frozenset()
@@ -142,7 +166,8 @@ class ApplyHost(Host):
         try:
             driver.stop(STOP_TIMEOUT_S)
             if not driver.join(END_TIMEOUT_S):
-                # Two drivers must never run in one process. Ray restarts this process, and its epoch fences the old driver out.
+                # Two drivers must never run in one process. Ray restarts this process, and its epoch fences the old
+                # driver out.
                 log.error("%s: its driver does not end: the process ends with it", self.name)
                 _end_process()
         finally:
@@ -153,7 +178,10 @@ class ApplyHost(Host):
         return str(self._latest.get("state", "INITIALIZING"))
 
     def details(self) -> dict[str, Any]:
-        """The driver's last status. `recorded_scn`: the low watermark as the destination has it on disk, so that a crash of it cannot take that back.
+        """The driver's last status.
+
+        `recorded_scn`: the low watermark as the destination has it on disk, so that a crash of it cannot take that
+        back.
 
         `told_scn`: what its queue may forget, which is less while a table is copied.
         """
@@ -163,10 +191,14 @@ class ApplyHost(Host):
         if (told := int(details.get("counters", {}).get("told_scn", 0))) > 0:
             details["told_scn"] = told
         return {
-            "site": self._apply.site, "source": self._apply.source, "fingerprint": self._fingerprint,
+            "site": self._apply.site,
+            "source": self._apply.source,
+            "fingerprint": self._fingerprint,
             "combined_with": "" if (capture := capture_of(self._spec, self._apply)) is None else capture.name,
             "dequeues_from": "" if (queue := dequeued(self._spec, self._apply)) == self._apply.queue else queue,
-            "answered_us": self._answered_us, **details, **wire_status(None if (driver := self._driver) is None else driver.admission),
+            "answered_us": self._answered_us,
+            **details,
+            **wire_status(None if (driver := self._driver) is None else driver.admission),
         }
 
     def late_call(self) -> str:
@@ -174,17 +206,26 @@ class ApplyHost(Host):
         return self._last_call.late
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Take the batches from elsewhere, as soon as the stream that they come on breaks. See `Host.adopt`: nothing else has changed."""
+        """Take the batches from elsewhere, as soon as the stream that they come on breaks.
+
+        See `Host.adopt`: nothing else has changed.
+        """
         self._spec, self._apply, self._fingerprint = spec, spec.apply(self._apply.name), fingerprint
 
     # ------------------------------------------------------------------ what the command line asks
 
     def low_watermark(self) -> int:
-        """The low watermark, as far as no crash of the destination takes it back: everything of the source up to it is applied or in the error queue. Asks the driver."""
+        """The low watermark, as far as no crash of the destination takes it back.
+
+        Everything of the source up to it is applied or in the error queue. Asks the driver.
+        """
         return int(self._live().status().counters["kept_scn"])
 
     def caught_up_scn(self) -> int:
-        """As `low_watermark`, of every table: less while one is copied; 0: one is not copied, or the driver is starting."""
+        """As `low_watermark`, of every table: less while one is copied.
+
+        0: one is not copied, or the driver is starting.
+        """
         return int(self._live().status().caught_up_scn)
 
     def compare(self, tables: Sequence[tuple[str, str]], rechecks: int, recheck_delay_s: float) -> list[dict[str, Any]]:
@@ -199,7 +240,8 @@ class ApplyHost(Host):
 
         request = pb.CompareRequest(
             tables=[pb.TableName(owner=owner, name=name) for owner, name in tables],
-            rechecks=rechecks, recheck_delay_s=recheck_delay_s,
+            rechecks=rechecks,
+            recheck_delay_s=recheck_delay_s,
         )
         return [_plain(answer) for answer in self._live().compare(request)]
 
@@ -211,25 +253,38 @@ class ApplyHost(Host):
         return [_plain(each) for each in self._live().copy_again(pb.CopyAgainRequest(tables=names)).tables]
 
     def look_at_tables(self) -> bool:
-        """Look at once at the tables that could not be copied: an operator may have corrected what was wrong; whether that is done."""
+        """Look at once at the tables that could not be copied: an operator may have corrected what was wrong.
+
+        Whether that is done.
+        """
         return self._live().look_at_tables()
 
     def begin_execution(
-        self, execution: str, numbers: Sequence[int], role: str = "", handler: bytes = b"", stops: bool = False, besides: Sequence[int] = (),  # noqa: FBT001, FBT002 - a call through Ray has no keywords
+        self,
+        execution: str,
+        numbers: Sequence[int],
+        role: str = "",
+        handler: bytes = b"",
+        stops: bool = False,  # noqa: FBT001, FBT002 - a call through Ray has no keywords
+        besides: Sequence[int] = (),
     ) -> int:
         """Begin to execute error transactions again; answers how many there are.
 
         Args:
-            execution: its name, by which `execution_outcomes` and `end_execution` know it; the same name begins nothing again.
+            execution: its name, by which `execution_outcomes` and `end_execution` know it; the same name begins nothing
+                again.
             numbers: of the error transactions; empty: all that are in the queue now.
             role: of the destination: whose rights are checked; empty: the apply servers' own.
-            handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
+            handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the
+                usual way.
             stops: behind the first that fails, the others are not tried.
             besides: of all, without these.
         """
         from protos import apply_pb2 as pb
 
-        request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers, role=role, handler=handler, stops=stops, besides=list(besides))
+        request = pb.ErrorsRequest(
+            numbers=list(numbers), all=not numbers, role=role, handler=handler, stops=stops, besides=list(besides)
+        )
         return self._live().begin_execution(execution, request)
 
     def execution_outcomes(self, execution: str, wait_s: float) -> dict[str, Any]:
@@ -240,7 +295,8 @@ class ApplyHost(Host):
             wait_s: how long to wait for one.
 
         Returns:
-            The `outcomes`, one of each error transaction that was tried; whether it `is_over`, and then how many are `left` in the queue and how many of these `arrived` since.
+            The `outcomes`, one of each error transaction that was tried; whether it `is_over`, and then how many are
+            `left` in the queue and how many of these `arrived` since.
         """
         from spark_apply.driver.control import outcome_message
 
@@ -252,7 +308,9 @@ class ApplyHost(Host):
         """Execute nothing of an execution that no apply server has begun."""
         self._live().end_execution(execution)
 
-    def edit_error(self, number: int, edit: int, position: int, values: Sequence[Mapping[str, Any]], edited_by: str) -> dict[str, Any]:
+    def edit_error(
+        self, number: int, edit: int, position: int, values: Sequence[Mapping[str, Any]], edited_by: str
+    ) -> dict[str, Any]:
         """Edit one row LCR of an error transaction; answers what is recorded of it.
 
         Args:
@@ -265,9 +323,11 @@ class ApplyHost(Host):
         from spark_apply.error_edits import EditRequest, ValueEdit
 
         given = tuple(ValueEdit(**value) for value in values)
-        return dataclasses.asdict(self._live().edit_error(
-            EditRequest(number=number, edit=edit, position=position, values=given, edited_by=edited_by)
-        ))
+        return dataclasses.asdict(
+            self._live().edit_error(
+                EditRequest(number=number, edit=edit, position=position, values=given, edited_by=edited_by)
+            )
+        )
 
     def delete_errors(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Delete error transactions; all if `numbers` is empty."""
@@ -285,7 +345,11 @@ class ApplyHost(Host):
         return driver.control
 
     def _queue_endpoint(self) -> Peer:
-        """Where its batches come from: its queue, one before that (direct dequeuing), or the capture process that it is combined with, which serves as its queue."""
+        """Where its batches come from.
+
+        Its queue, one before that (direct dequeuing), or the capture process that it is combined with, which serves as
+        its queue.
+        """
         from actors.runtime import resolver
         from actors.site.wire import peers_of
 
@@ -319,40 +383,63 @@ class ApplyHost(Host):
         refuse_one_name(self._spec, apply, captured)
         tables = tuple(
             TableToInstantiate(
-                identity=table.source.identity, source=TableName.of(table.source),
-                destination=TableName.of(table.destination), rows=table.rows, keep_existing=table.source.identity in self._keep_existing,
+                identity=table.source.identity,
+                source=TableName.of(table.source),
+                destination=TableName.of(table.destination),
+                rows=table.rows,
+                keep_existing=table.source.identity in self._keep_existing,
                 is_sent_on=is_sent_on(self._spec, apply.site, TableName.of(table.destination)),
                 returned_by=returned_by(self._spec, apply, table),
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
-                object_numbers=tuple(int(number) for number in table.source.object_numbers), transformations=table.transformations,
+                object_numbers=tuple(int(number) for number in table.source.object_numbers),
+                transformations=table.transformations,
             )
             for table in arriving(ways, captured)
         )
         return ApplyConfig(
-            topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),
-            queue=apply.queue, tables=tables, tag=apply.tag or b"", parallelism=apply.parallelism,
-            group_transactions=apply.group_transactions, group_rows=apply.group_rows, host=own_host(),
+            topology=self._spec.name,
+            apply=apply.name,
+            source=access(apply.source),
+            destination=access(apply.site),
+            queue=apply.queue,
+            tables=tables,
+            tag=apply.tag or b"",
+            parallelism=apply.parallelism,
+            group_transactions=apply.group_transactions,
+            group_rows=apply.group_rows,
+            host=own_host(),
             identity=identity_of(self._spec, apply.site),
             rules=rules_at_the_end(ways),
             # Changes of this site that an apply process made at the source come home if they are captured there.
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
-            conflicts=apply.conflicts, commits_in_order=apply.commits_in_order, dependencies=apply.dependencies,
-            on_error=OnError[apply.on_error.upper()], handlers=apply.handlers,
+            conflicts=apply.conflicts,
+            commits_in_order=apply.commits_in_order,
+            dependencies=apply.dependencies,
+            on_error=OnError[apply.on_error.upper()],
+            handlers=apply.handlers,
             commits_lazily=apply.commits_lazily,
         )
 
     def configuration(self) -> dict[str, Any]:
-        """Its parameters, rules, transformations, handlers and keys, as the views of the destination show them; empty before its first driver."""
+        """Its parameters, rules, transformations, handlers and keys, as the views of the destination show them.
+
+        Empty before its first driver.
+        """
         return self._described
 
     def views(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows of the destination's views by their names, but for those of the error queue; from what its driver knows, so the destination is not asked."""
+        """The rows of the destination's views by their names, but for those of the error queue.
+
+        From what its driver knows, so the destination is not asked.
+        """
         from databases.destination_views import rows_said
 
         said = self._driver.control.said() if self._driver is not None else {}
-        return rows_said(said or {"topology": self._spec.name, "apply_name": self._apply.name, "configuration": self._described})
+        return rows_said(
+            said or {"topology": self._spec.name, "apply_name": self._apply.name, "configuration": self._described}
+        )
 
     def errors(self) -> list[dict[str, Any]]:
         """The error queue of this apply process, read from the destination."""
@@ -360,7 +447,10 @@ class ApplyHost(Host):
             return [dataclasses.asdict(error) for error in destination.errors(self._spec.name, self._apply.name)]
 
     def first_errors(self) -> list[dict[str, Any]]:
-        """As `errors`, without values, and the first `ERRORS_MAX` alone: a queue may have very many, and its driver works in this process."""
+        """As `errors`, without values, and the first `ERRORS_MAX` alone.
+
+        A queue may have very many, and its driver works in this process.
+        """
         from databases.destination_views import ERRORS_MAX
 
         with self._destination() as destination:
@@ -405,7 +495,13 @@ def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatu
 
 
 def build(
-    spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = (), keep_call: str = "", known: Collection[str] | None = None,
+    spec: TopologySpec,
+    name: str,
+    fingerprint: str,
+    *,
+    keep_existing: Collection[str] = (),
+    keep_call: str = "",
+    known: Collection[str] | None = None,
 ) -> ApplyHost:
     """Make the host of an apply process; called by name, see `actors.runtime.Factory`.
 

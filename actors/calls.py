@@ -1,6 +1,7 @@
 """Calls of `headrace up`: each waits until the controller has looked at the databases after it was asked.
 
-A call that comes while databases are prepared may be about a table that was created since: it is not settled by what is prepared then.
+A call that comes while databases are prepared may be about a table that was created since: it is not settled by what is
+prepared then.
 """
 
 from __future__ import annotations

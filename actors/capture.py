@@ -1,13 +1,14 @@
 """Capture process: mine the redo at its site, the source's own or a copy, and enqueue the changes that its rules take.
 
 Job
-    Send everything that the queue does not have yet, in order, as soon as it is durable in redo. Where the topology allows it, what
-    is sent goes straight to the one apply process behind the queue (`actors.combined`).
+    Send everything that the queue does not have yet, in order, as soon as it is durable in redo. Where the topology
+    allows it, what is sent goes straight to the one apply process behind the queue (`actors.combined`).
 
 Main path
     CaptureHost.open -> Publisher.connect (the queue says where to begin) -> Miner
     CaptureHost.step -> Miner.next_batch -> encode -> Publisher.send_nowait; durable SCN -> RedoWatch.checkpoint.
-    Combined, the capture process mounts a small queue of its own (`MountedQueue`): the apply process says where to begin.
+    Combined, the capture process mounts a small queue of its own (`MountedQueue`): the apply process says where to
+    begin.
 
 States (V$STREAMS_CAPTURE.STATE)
     INITIALIZING              it connects to site and queue, and finds the restart point in redo. Memory only.
@@ -15,21 +16,25 @@ States (V$STREAMS_CAPTURE.STATE)
     WAITING FOR REDO          all durable redo is mined. Memory only.
     PAUSED FOR FLOW CONTROL   the queue gives no credit. Memory only.
     PAUSED: A TABLE LEFT THE RULES   a captured table was renamed to a name that the rules leave out, here or on the way to
-                              an apply process that received it: its changes are not left out before an operator decides.
-                              Checked again periodically. Memory only: a restarted process finds the same change in redo.
+                              an apply process that received it: its changes are not left out before an operator
+                              decides. Checked again periodically. Memory only: a restarted process finds the same
+                              change in redo.
 
 Durable when
-    Nothing is kept here, except that a combined apply process is refused (`actors.combined`). What the queue reports as durable is
-    committed at every destination: the site may purge its redo up to there. A restart begins where the queue says; for FIRST_SCN, at
-    the SCN from which on the site keeps redo for it, or with the oldest redo that is left when it never told the site anything.
+    Nothing is kept here, except that a combined apply process is refused (`actors.combined`). What the queue reports as
+    durable is committed at every destination: the site may purge its redo up to there. A restart begins where the queue
+    says; for FIRST_SCN, at the SCN from which on the site keeps redo for it, or with the oldest redo that is left when
+    it never told the site anything.
 
 Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
     the queue loses everything: Rewind{20} -> Miner(20) -> 20..50, ...
-    a destination was restored from an old backup: Rewind{20} -> the site keeps redo from 20 on -> Miner(20): the queue drops
+    a destination was restored from an old backup: Rewind{20} -> the site keeps redo from 20 on -> Miner(20): the queue
+      drops
     what it and the other destinations have; or redo begins at 40 -> gone{40}: the queue refuses that destination alone
     -> Rewind{60}: Miner(60)
-    the operator sets the start SCN to 20: checked by the site -> the queue answers Rewind{20} -> Miner(20): everyone drops what he has
+    the operator sets the start SCN to 20: checked by the site -> the queue answers Rewind{20} -> Miner(20): everyone
+      drops what he has
     a new queue: Resume{0} -> Miner(0), redo begins at 15 -> the mark 0..15, 15..50, ...
     a new queue, and the site has 30 on record: Resume{0} -> the mark 0..30, Miner(30) -> 30..50, ...
 """
@@ -97,7 +102,8 @@ class CaptureHost(Host):
         self._capture_state = "INITIALIZING"
         self._durable_scn = self._told_scn = FIRST_SCN
         self._told_at = 0.0
-        self._may_mine_again = True  # the site may keep redo below `_told_scn` because it was mined again, also by an earlier life
+        # the site may keep redo below `_told_scn` because it was mined again, also by an earlier life
+        self._may_mine_again = True
         self._rewinds = self._bytes_sent = 0
         self._unmatched: tuple[str, ...] = ()
         self._left: TableLeftRules | None = None
@@ -133,7 +139,8 @@ class CaptureHost(Host):
             self._begin(progress.rewind_scn)
             return 0.0
         self._tell_checkpoint(redo, progress.durable_scn)
-        if miner is None:  # the queue knows that what it asked for is gone; combined, the apply process asked for nothing yet
+        # the queue knows that what it asked for is gone; combined, the apply process asked for nothing yet
+        if miner is None:
             return IDLE_PAUSE_S
         if self._left is not None:
             wait_s = self._left_at + LEFT_INTERVAL_S - self._clock.monotonic()
@@ -163,7 +170,9 @@ class CaptureHost(Host):
         failpoint("capture.after_enqueue")
         self._bytes_sent += len(self._waiting[1])
         for label in self._waiting[0].labels:
-            self.tracks.note(label, self._capture.source, "ENQUEUED" if self._combined is None else "SENT", peer=self._receiver)
+            self.tracks.note(
+                label, self._capture.source, "ENQUEUED" if self._combined is None else "SENT", peer=self._receiver
+            )
         self._waiting = None
         self._capture_state = "CAPTURING CHANGES"
         return 0.0
@@ -188,49 +197,76 @@ class CaptureHost(Host):
     def detail_state(self) -> str:
         """See the module and `actors.combined`."""
         combined = self._combined
-        return self._capture_state if combined is None or combined.is_connected else "WAITING FOR 1 SUBSCRIBER(S) INITIALIZING"
+        return (
+            self._capture_state
+            if combined is None or combined.is_connected
+            else "WAITING FOR 1 SUBSCRIBER(S) INITIALIZING"
+        )
 
     def endpoint(self) -> str:
         """The endpoint for the apply process that it is combined with."""
         combined = self._combined
         if combined is None:
-            raise PropagationError(f"{self.name} serves no apply process now", hint="its batches go through the queue, or it is starting")
+            raise PropagationError(
+                f"{self.name} serves no apply process now", hint="its batches go through the queue, or it is starting"
+            )
         return combined.endpoint
 
     def details(self) -> dict[str, Any]:
         """The miner's statistics and the queue's answers."""
         details: dict[str, Any] = {
-            "site": self._capture.site, "source": self._capture.source, "queue": self._capture.queue,
-            "fingerprint": self._fingerprint, "durable_scn": self._durable_scn, "required_checkpoint_scn": self._told_scn,
-            "rewinds": self._rewinds, "bytes_sent_total": self._bytes_sent, "unmatched_rules": list(self._unmatched),
+            "site": self._capture.site,
+            "source": self._capture.source,
+            "queue": self._capture.queue,
+            "fingerprint": self._fingerprint,
+            "durable_scn": self._durable_scn,
+            "required_checkpoint_scn": self._told_scn,
+            "rewinds": self._rewinds,
+            "bytes_sent_total": self._bytes_sent,
+            "unmatched_rules": list(self._unmatched),
         }
         combined = self._combined
         if combined is not None:
             subscriber = combined.status()
-            details |= {"combined_with": subscriber["subscriber"], "subscribers": [subscriber], **wire_status(self._admission)}
+            details |= {
+                "combined_with": subscriber["subscriber"],
+                "subscribers": [subscriber],
+                **wire_status(self._admission),
+            }
         left, miner = self._left, self._miner
         if left is not None:
             details |= {"detail": left.message, "hint": left.hint}
         if miner is not None:
             statistics = miner.statistics()
             details |= {
-                "applied_scn": self._durable_scn, "max_checkpoint_scn": statistics.max_checkpoint_scn, "captured_scn": statistics.captured_scn, "sent_scn": statistics.sent_scn,
-                "bytes_total": statistics.redo_bytes, "transactions_total": statistics.transactions,
-                "transactions_dropped": statistics.transactions_dropped, "rows_total": statistics.rows_kept,
-                "rows_discarded": statistics.rows_discarded, "batches": statistics.batches, "marks": statistics.marks,
-                "full_evaluations": statistics.full_evaluations, "last_commit_time_us": statistics.last_commit_time_us,
+                "applied_scn": self._durable_scn,
+                "max_checkpoint_scn": statistics.max_checkpoint_scn,
+                "captured_scn": statistics.captured_scn,
+                "sent_scn": statistics.sent_scn,
+                "bytes_total": statistics.redo_bytes,
+                "transactions_total": statistics.transactions,
+                "transactions_dropped": statistics.transactions_dropped,
+                "rows_total": statistics.rows_kept,
+                "rows_discarded": statistics.rows_discarded,
+                "batches": statistics.batches,
+                "marks": statistics.marks,
+                "full_evaluations": statistics.full_evaluations,
+                "last_commit_time_us": statistics.last_commit_time_us,
                 "labels_left_out": statistics.labels_left_out,
             }
         return details
 
     def capture_again(self, start_scn: int) -> None:
-        """Set the start SCN, and capture everything after it again; queues and destinations drop what they have. On the thread of the call.
+        """Set the start SCN, and capture everything after it again; queues and destinations drop what they have.
+
+        On the thread of the call.
 
         Args:
             start_scn: from the first SCN on, and no more than every destination has applied.
 
         Raises:
-            ConfigError: it breaks a rule of start SCNs, the capture process does not run, or it is combined with an apply process.
+            ConfigError: it breaks a rule of start SCNs, the capture process does not run, or it is combined with an
+                apply process.
             StreamsError: who keeps the redo, or the queue, does not answer: nothing is captured again, ask once more.
         """
         from actors.runtime import actors_of
@@ -239,16 +275,22 @@ class CaptureHost(Host):
         if self._combined is not None:
             apply = apply_of(self._spec, self._capture)
             raise ConfigError(
-                f"capture process {name} is combined with apply process {apply.name if apply else ''}, which decides where to begin: a start SCN would "
-                "change nothing", hint="a restored destination requests what it lost on its own; with `combined: never` changes go through queues",
+                f"capture process {name} is combined with apply process {apply.name if apply else ''}, which decides"
+                " where to begin: a start SCN would change nothing",
+                hint="a restored destination requests what it lost on its own; with `combined: never` changes go"
+                " through queues",
             )
         if self._queue is None:
-            raise ConfigError(f"capture process {name} does not run", hint="`headrace start` it, then set its start SCN")
+            raise ConfigError(
+                f"capture process {name} does not run", hint="`headrace start` it, then set its start SCN"
+            )
         actors = actors_of(self._spec.name)
         actors.call(self._redo_component, "set_start_scn", name, start_scn, timeout_s=NAMES_TIMEOUT_S)
         actors.call(f"queue:{self._capture.queue}", "capture_again", name, start_scn, timeout_s=NAMES_TIMEOUT_S)
 
-    def find_changes(self, owner: str, name: str, key: Sequence[tuple[str, str, bytes]], start_scn: int) -> SearchedRedo:
+    def find_changes(
+        self, owner: str, name: str, key: Sequence[tuple[str, str, bytes]], start_scn: int
+    ) -> SearchedRedo:
         """Search the redo that is kept here for changes of one row, a piece at a time; on the thread of the call.
 
         Args:
@@ -267,8 +309,11 @@ class CaptureHost(Host):
         if end is None:
             raise PropagationError(f"{self.name} has not read redo yet", hint="wait for it; see `headrace status`")
         search = KeySearch(
-            folder=redo_folder(self._spec, source=self._capture.source, site=self._capture.site), source=self._capture.source,
-            decoder_factory=decoder_for, owner=owner, name=name,
+            folder=redo_folder(self._spec, source=self._capture.source, site=self._capture.site),
+            source=self._capture.source,
+            decoder_factory=decoder_for,
+            owner=owner,
+            name=name,
             key=tuple(KeyPart(column=column, text=text, binary=binary) for column, text, binary in key),
         )
         return search.run(end, Scn(start_scn))
@@ -280,13 +325,15 @@ class CaptureHost(Host):
         from protos.codec import encode
         from streams.links import header_of
 
-        # The new miner finds a change at which the earlier one paused again; waiting for that check would drop the mark below.
+        # The new miner finds a change at which the earlier one paused again; waiting for that check would drop the mark
+        # below.
         self._left = self._waiting = None
         if FIRST_SCN < start_scn < self._told_scn and self._redo is not None:
             self._redo.mine_again(start_scn)  # a destination lost commits
             self._may_mine_again = True
         if start_scn == FIRST_SCN:
-            # Not the oldest redo that is left: that may be purged at any moment. It would be while a new subscriber copies.
+            # Not the oldest redo that is left: that may be purged at any moment. It would be while a new subscriber
+            # copies.
             start_scn = max(self._told_scn, self._durable_scn)
             if start_scn > FIRST_SCN:
                 mark = LcrBatch(source=self._capture.source, previous_scn=FIRST_SCN, through_scn=start_scn)
@@ -303,8 +350,13 @@ class CaptureHost(Host):
         from redo.mining import Miner
 
         return Miner(
-            redo_folder(self._spec, source=self._capture.source, site=self._capture.site), self._capture.source, start_scn, self._capture.rules,
-            decoder_for, names=AskedNames(self._ask_site), last_call=self._last_call,
+            redo_folder(self._spec, source=self._capture.source, site=self._capture.site),
+            self._capture.source,
+            start_scn,
+            self._capture.rules,
+            decoder_for,
+            names=AskedNames(self._ask_site),
+            last_call=self._last_call,
         )
 
     def _mount(self, apply: ApplySpec) -> None:
@@ -312,7 +364,9 @@ class CaptureHost(Host):
 
         capture = self._capture
         core = mounted_core(self._spec, capture, apply, acknowledged=self._told_scn, clock=self._clock)
-        self._queue = self._combined = MountedQueue(core, capture.name, capture.source, self._serve, wake=self.wake, clock=self._clock)
+        self._queue = self._combined = MountedQueue(
+            core, capture.name, capture.source, self._serve, wake=self.wake, clock=self._clock
+        )
 
     def _serve(self, core: QueueCore) -> Serving:
         from actors.runtime import own_host
@@ -339,11 +393,14 @@ class CaptureHost(Host):
         return keeper_of(self._capture.source, self._capture.site)
 
     def _pass_on(self, error: LogGone, queue: Outlet, miner: Miner) -> float:
-        """Report to the queue that redo was purged: it refuses subscribers that need it, and requests what the others need."""
+        """Report to the queue that redo was purged.
+
+        It refuses subscribers that need it, and requests what the others need.
+        """
         log.warning("%s: %s", self.name, error.message)
         if "first_scn" not in error.context:
-            # It was purged while it was read: redo that was durable before a destination lost commits is purged late. A new
-            # miner finds where redo begins.
+            # It was purged while it was read: redo that was durable before a destination lost commits is purged late. A
+            # new miner finds where redo begins.
             self._begin(miner.sent_scn)
             return 0.0
         miner.close()
@@ -376,14 +433,18 @@ class CaptureHost(Host):
         if label.rows:
             self.tracks.note(label, source, "CAPTURED")
         if mined.rows_discarded:
-            self.tracks.note(label, source, "DISCARDED", detail="by the rules of the capture process", rows=mined.rows_discarded)
+            self.tracks.note(
+                label, source, "DISCARDED", detail="by the rules of the capture process", rows=mined.rows_discarded
+            )
         if not mined.rows_found:
             self.tracks.note(label, source, "DISCARDED", detail="it changed no row of a captured table")
 
     def _tell_checkpoint(self, redo: RedoWatch, durable_scn: Scn) -> None:
         self._durable_scn = durable_scn
         now = self._clock.monotonic()
-        if now - self._told_at >= CHECKPOINT_INTERVAL_S and (durable_scn > self._told_scn or self._has_mined_again(durable_scn)):
+        if now - self._told_at >= CHECKPOINT_INTERVAL_S and (
+            durable_scn > self._told_scn or self._has_mined_again(durable_scn)
+        ):
             self._told_at = now
             redo.checkpoint(durable_scn)
             self._told_scn, self._may_mine_again = durable_scn, False
@@ -391,8 +452,8 @@ class CaptureHost(Host):
     def _has_mined_again(self, durable_scn: Scn) -> bool:
         """Whether what the site has on record is reached again: redo that is kept below it may go.
 
-        Without that, redo that is full of it would stay full, for every capture process of the site: nothing newer comes into it, and so
-        nothing newer becomes durable.
+        Without that, redo that is full of it would stay full, for every capture process of the site: nothing newer
+        comes into it, and so nothing newer becomes durable.
         """
         if not self._may_mine_again or self._miner is None or self._waiting is not None:
             return False

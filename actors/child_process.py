@@ -1,18 +1,20 @@
 """A process that one actor owns: at most one at a time, and never longer than its owner lives.
 
 Job
-    Start the process, read its first line, report why it ended, and end the process of an earlier life before the next start.
+    Start the process, read its first line, report why it ended, and end the process of an earlier life before the next
+    start.
 
 States
     Not started; started, with the pipe to its standard input open; ended.
 
 Durable when
-    The file names the process (`actors.cluster.known_process`) before the process receives its configuration, so the next life of the
-    actor can wait for it, or end it. The process itself ends when its standard input closes. The file also names its folder: in a copied
-    one it speaks of the original's process, which is not ended.
+    The file names the process (`actors.cluster.known_process`) before the process receives its configuration, so the
+    next life of the actor can wait for it, or end it. The process itself ends when its standard input closes. The file
+    also names its folder: in a copied one it speaks of the original's process, which is not ended.
 
 Worked flow
-    the actor is killed -> the kernel closes the child's standard input -> the child ends -> Ray restarts the actor -> it waits
+    the actor is killed -> the kernel closes the child's standard input -> the child ends -> Ray restarts the actor ->
+      it waits
     for the old process, ends it if necessary -> starts another
 """
 
@@ -99,7 +101,11 @@ class ChildProcess:
         self._end_predecessor()
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                [sys.executable, "-m", self._module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
                 cwd="/",
             )
         self._process, self._answers = process, queue.SimpleQueue()
@@ -170,7 +176,11 @@ class ChildProcess:
             message = f"{self._name}: {last_words['error']}: {last_words.get('message', '')}"
             return kind(message, hint=str(last_words.get("hint", "")))
         code = process.poll()
-        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"ended with code {code}"
+        )
         return ChildEnded(f"{self._name}: {self._what} {how}", hint=f"see {self._log}")
 
     def end(self) -> None:
@@ -203,7 +213,9 @@ class ChildProcess:
             known = KnownProcess(**document)
         except (FileNotFoundError, ValueError, TypeError):
             return None
-        if folder and is_copy(self._file.parent, folder, lambda original: (original / self._file.name).read_text(encoding="utf-8") == text):
+        if folder and is_copy(
+            self._file.parent, folder, lambda original: (original / self._file.name).read_text(encoding="utf-8") == text
+        ):
             return None
         return living(known)
 

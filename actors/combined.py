@@ -1,4 +1,6 @@
-"""Combined capture and apply: a capture process mounts a small queue of its own, in the place of the queues between it and its apply process.
+"""Combined capture and apply.
+
+A capture process mounts a small queue of its own, in the place of the queues between it and its apply process.
 
 Job
     Publish into that queue without a wire, and serve the apply process from it.
@@ -11,25 +13,29 @@ States (V$STREAMS_CAPTURE.STATE)
     WAITING FOR 1 SUBSCRIBER(S) INITIALIZING   the apply process is not connected. Memory only; besides those of `actors.capture`.
 
 Durable when
-    What the apply process acknowledges is committed at its destination; the capture process tells the site, which may purge redo up
-    to there. The site's record of that (`redo.checkpoints`) is what is known of an apply process that is away: everything after it
-    can be mined again, and an apply process that needs less has lost commits. Only a refusal is kept here, as by every queue: a
-    refused apply process aborts and does not subscribe again by itself.
+    What the apply process acknowledges is committed at its destination; the capture process tells the site, which may
+    purge redo up to there. The site's record of that (`redo.checkpoints`) is what is known of an apply process that is
+    away: everything after it can be mined again, and an apply process that needs less has lost commits. Only a refusal
+    is kept here, as by every queue: a refused apply process aborts and does not subscribe again by itself.
 
 Bounds
-    `AHEAD_BYTES` of batches wait here, and no more than the apply process gave credit for. Without credit, or without an
-    apply process, nothing is mined: redo is the buffer, as it is kept until it is DURABLE in any case.
+    `AHEAD_BYTES` of batches wait here, and no more than the apply process gave credit for. Without credit, or without
+    an apply process, nothing is mined: redo is the buffer, as it is kept until it is DURABLE in any case.
 
 Worked flow
-    site's record 30; apply subscribes{40} -> Miner(40) -> 40..50, 50..60 -> acknowledge{50} -> the site may purge up to 50
-    the stream breaks -> subscribes{50} -> what waits is dropped, Miner(50) -> 50..60: the reader discards what it had by SCN
+    site's record 30; apply subscribes{40} -> Miner(40) -> 40..50, 50..60 -> acknowledge{50} -> the site may purge up to
+      50
+    the stream breaks -> subscribes{50} -> what waits is dropped, Miner(50) -> 50..60: the reader discards what it had
+      by SCN
     this process is killed -> subscribes{60} -> Miner(60)
-    apply comes back from a backup, subscribes{20} -> a loss is noted -> Miner(20) -> redo begins at 35: apply is refused.
+    apply comes back from a backup, subscribes{20} -> a loss is noted -> Miner(20) -> redo begins at 35: apply is
+      refused.
     Two minutes later (`REFUSED_HOLD_S`) nothing is held for it any more: what is mined is dropped and counts as DURABLE
-    this process is killed -> it reads the refusal from disk -> Miner(record): dropped as before, until apply begins anew
+    this process is killed -> it reads the refusal from disk -> Miner(record): dropped as before, until apply begins
+      anew
     a new apply process subscribes{FIRST_SCN} -> the mark 0..record, then all after it
-    a second destination is added: the capture process closes this and enqueues from its queue's position; the apply process
-    dequeues from its queue, from where it is
+    a second destination is added: the capture process closes this and enqueues from its queue's position; the apply
+    process dequeues from its queue, from where it is
 """
 
 from __future__ import annotations
@@ -63,7 +69,13 @@ _OFFERED_MAX = 3_600  # moments, one a second: beyond an hour they are only know
 
 
 def mounted_core(
-    spec: TopologySpec, capture: CaptureSpec, apply: ApplySpec, *, acknowledged: Scn, clock: Clock, tracks: TrackLog | None = None,
+    spec: TopologySpec,
+    capture: CaptureSpec,
+    apply: ApplySpec,
+    *,
+    acknowledged: Scn,
+    clock: Clock,
+    tracks: TrackLog | None = None,
 ) -> QueueCore:
     """The queue that a capture process mounts for the apply process with which it is combined.
 
@@ -82,7 +94,12 @@ def mounted_core(
         # The site has no position of a new capture process: the file belongs to an earlier one of the same name.
         forget_refusal(spec, capture)
     return QueueCore(
-        mounted(spec, capture, apply, AHEAD_BYTES), apply.queue, _folder(spec, capture), clock, tracks=tracks, acknowledged=acknowledged,
+        mounted(spec, capture, apply, AHEAD_BYTES),
+        apply.queue,
+        _folder(spec, capture),
+        clock,
+        tracks=tracks,
+        acknowledged=acknowledged,
     )
 
 
@@ -122,7 +139,9 @@ class Serving(Protocol):
 
 
 class MountedQueue:
-    """A capture process's end of the queue that it mounts, as `streams.links.Outlet`. Its own methods belong to one thread, `status` to any.
+    """A capture process's end of the queue that it mounts, as `streams.links.Outlet`.
+
+    Its own methods belong to one thread, `status` to any.
 
     Args:
         core: the queue; from now on it is only touched behind the lock of what serves it.
@@ -134,16 +153,25 @@ class MountedQueue:
     """
 
     def __init__(
-        self, core: QueueCore, capture: str, source: str, serve: Callable[[QueueCore], Serving], *, wake: Callable[[], None], clock: Clock,
+        self,
+        core: QueueCore,
+        capture: str,
+        source: str,
+        serve: Callable[[QueueCore], Serving],
+        *,
+        wake: Callable[[], None],
+        clock: Clock,
     ) -> None:
         self.core, self._wake, self._clock = core, wake, clock
         self._session = core.open_publisher(capture, "", source, self._told)
         self._accepted, self._credit_bytes = core.resume(self._session)
         subscriber = core.status()["subscribers"][0]
         self._durable: Scn = subscriber["acknowledged_scn"]
-        # A refused apply process does not say where to begin, so mining begins by itself, as in the life in which it was refused.
+        # A refused apply process does not say where to begin, so mining begins by itself, as in the life in which it
+        # was refused.
         self._rewind = None if subscriber["gone_scn"] is None else self._accepted
-        self._offered: deque[tuple[float, Scn]] = deque()  # what is not DURABLE: since when, and up to which SCN; ascending in both
+        # what is not DURABLE: since when, and up to which SCN; ascending in both
+        self._offered: deque[tuple[float, Scn]] = deque()
         self._is_blocked = False  # there is a batch that could not be sent
         self._is_told = False  # the apply process has made news since the last `_hear`
         self._serving = serve(core)  # at last: the apply process may come at once, and wants something else
@@ -160,14 +188,22 @@ class MountedQueue:
             self._hear()
             rewind, self._rewind = self._rewind, None
             return PublisherProgress(
-                accepted_scn=self._accepted, accepted_bytes=0, durable_scn=self._durable, in_flight_bytes=0, credit_bytes=self._credit_bytes,
+                accepted_scn=self._accepted,
+                accepted_bytes=0,
+                durable_scn=self._durable,
+                in_flight_bytes=0,
+                credit_bytes=self._credit_bytes,
                 rewind_scn=rewind,
             )
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
-        """See `Outlet.send_nowait`. It also blocks while there is nobody to send it to, and when a stream has begun since it was mined."""
+        """See `Outlet.send_nowait`.
+
+        It also blocks while there is nobody to send it to, and when a stream has begun since it was mined.
+        """
         with self._serving.changing():
-            if self._is_told or self._credit_bytes <= 0:  # what is held for a refused one is let go by time, and nobody tells
+            # what is held for a refused one is let go by time, and nobody tells
+            if self._is_told or self._credit_bytes <= 0:
                 self._hear()
             self._note_offered(header.through_scn)
             if self._rewind is not None or self._credit_bytes <= 0:
@@ -194,7 +230,8 @@ class MountedQueue:
             since = next((since for since, scn in self._offered if scn > self._durable), None)
             subscriber, waiting_bytes = self.core.status()["subscribers"][0], self.core.waiting_bytes
         return {
-            **subscriber, "waiting_bytes": waiting_bytes,
+            **subscriber,
+            "waiting_bytes": waiting_bytes,
             "unacknowledged_s": 0.0 if since is None else self._clock.monotonic() - since,
         }
 
@@ -222,7 +259,10 @@ class MountedQueue:
             self._rewind = news.rewind_scn
 
     def _note_offered(self, scn: Scn) -> None:
-        """Remember since when there is something that is not DURABLE, to the second; whether there is credit for it or not."""
+        """Remember since when there is something that is not DURABLE, to the second.
+
+        Whether there is credit for it or not.
+        """
         offered, now, durable = self._offered, self._clock.monotonic(), self._durable
         while offered and offered[0][1] <= durable:
             offered.popleft()

@@ -1,23 +1,25 @@
 """The components that share one process: each begins, fails, restarts and ends alone.
 
 Job
-    Hold the hosts of one process, and bring them in line with the cluster's records: a component that is recorded for this
-    process begins, one that is recorded no more ends.
+    Hold the hosts of one process, and bring them in line with the cluster's records: a component that is recorded for
+    this process begins, one that is recorded no more ends.
 
 Main path
-    Components.settle_all (a process begins) or settle (a component is created or ended) -> Records.get -> the factory ->
+    Components.settle_all (a process begins) or settle (a component is created or ended) -> Records.get -> the factory
+      ->
     Host.start; Components.call -> a method of the host.
 
 States
     None of its own: a component has those of its `Host`, each in a thread of its own.
 
 Durable when
-    The cluster's control service holds the records as long as it holds the actor itself. A restarted process begins with them all, each
-    as soon as no other process of its machine runs it (`actors.records.running`).
+    The cluster's control service holds the records as long as it holds the actor itself. A restarted process begins
+    with them all, each as soon as no other process of its machine runs it (`actors.records.running`).
 
 Worked flow
     queue:a and propagation:p run -> queue:b is recorded, settle(queue:b) -> its host starts; a and p notice nothing ->
-    the record of p is removed, settle(p) -> its thread ends, the record's removal is confirmed -> the process is killed ->
+    the record of p is removed, settle(p) -> its thread ends, the record's removal is confirmed -> the process is killed
+      ->
     it begins again with a and b
 """
 
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Components", "Record", "Records"]
 
-# Calls of one component's `status` that may wait at a time: the controller's and an operator's. Others are refused, so that a
-# component that hangs does not take all threads that the process has for calls.
+# Calls of one component's `status` that may wait at a time: the controller's and an operator's. Others are refused, so
+# that a component that hangs does not take all threads that the process has for calls.
 _STATUS_CALLS_MAX = 2
 _WAIT_FOR_A_STEP = frozenset({"reconfigure", "stop_component"})  # they take effect when the component's step ends
 _SAVED = _WAIT_FOR_A_STEP | {"start_component"}  # the component's next life goes by them, too
@@ -98,8 +100,8 @@ class Components:
 
     Args:
         records: of this process.
-        end_process: called when a component does not end: its thread hangs, and only the end of the process ends it. The others
-            begin again with the next process.
+        end_process: called when a component does not end: its thread hangs, and only the end of the process ends it.
+            The others begin again with the next process.
     """
 
     def __init__(self, records: Records, end_process: Callable[[], object] = lambda: os._exit(1)) -> None:
@@ -107,7 +109,8 @@ class Components:
         self._end_process = end_process
         self._running: dict[str, _Running] = {}
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._changing: dict[str, threading.Lock] = defaultdict(threading.Lock)  # what is saved last is what the component goes by
+        # what is saved last is what the component goes by
+        self._changing: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._to_settle: set[str] = set()
         self._status_calls: dict[str, threading.Semaphore] = defaultdict(lambda: threading.Semaphore(_STATUS_CALLS_MAX))
 
@@ -147,8 +150,9 @@ class Components:
 
         Args:
             name: full name of a component of this process; it is begun when it is recorded and does not run.
-            method: of its host, not private. "status" is refused while too many calls of it wait. What waits for the end of a step ends the process
-                while a user's function that has had its time does not return: the step may never end, and what is wanted is recorded.
+            method: of its host, not private. "status" is refused while too many calls of it wait. What waits for the
+                end of a step ends the process while a user's function that has had its time does not return: the step
+                may never end, and what is wanted is recorded.
             arguments: for the method.
 
         Raises:
@@ -181,7 +185,8 @@ class Components:
             if self._running.get(name) is not running:
                 raise PropagationError(f"{name} is about to begin or to end")
             if method == "reconfigure":
-                # Before the component goes by it: a restarted process begins with the arguments of the component's creation.
+                # Before the component goes by it: a restarted process begins with the arguments of the component's
+                # creation.
                 running.taken_over.save(*arguments)
             answer = getattr(running.host, method)(*arguments)
         if method in _WAIT_FOR_A_STEP and (late := running.host.late_call()):
@@ -190,7 +195,10 @@ class Components:
         return answer
 
     def _begin_now(self, name: str) -> _Running:
-        """Begin what is recorded and does not run: its creator died before it could say so, it could not be built, or its thread died."""
+        """Begin what is recorded and does not run.
+
+        Its creator died before it could say so, it could not be built, or its thread died.
+        """
         # A component may take long to end, and who asks for its status must not wait for that.
         self._to_settle.add(name)
         if not self._settle_now(name):
@@ -227,6 +235,8 @@ class Components:
         except Exception as error:  # whatever it is, it is of this component alone
             lock.release()
             log.exception("%s: cannot be built", name)
-            raise PropagationError(f"{name} cannot be built: {error}", hint="see the log of its process; report it") from error
+            raise PropagationError(
+                f"{name} cannot be built: {error}", hint="see the log of its process; report it"
+            ) from error
         host.start()
         return _Running(record.creation, host, taken_over, lock)

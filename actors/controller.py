@@ -13,7 +13,8 @@ States
     STARTING SITES   waiting for every site's database. Memory only, like all but the last part of PREPARED.
     PREFLIGHT        checking whether every database meets the topology's requirements.
     REFUSED          a preflight found errors: nothing was created. `headrace up` tries again. Also when what the topology
-                     bypasses (`topology.combined`) or has under another name was stopped by an operator: that would lift the stop.
+                     bypasses (`topology.combined`) or has under another name was stopped by an operator: that would
+                     lift the stop.
     PREPARING        publications, slots and catalogs are created in the databases.
     RUNNING          all components exist and keep themselves running. It is persisted that a topology of this
                      fingerprint was prepared: a restarted controller does not silently recreate a lost slot.
@@ -22,18 +23,21 @@ States
     prepared, components adopt their part of the change or are created again, and those whose part is unchanged are left
     alone (`topology.edits.changes`, `actors.edit`).
 
-    What runs is the topology of the file with what is split off from it (`actors.splitting.phases`): splitting and merging are edits too,
-    which need no preparation and no database, so a destination that is away holds up none of them.
+    What runs is the topology of the file with what is split off from it (`actors.splitting.phases`): splitting and
+    merging are edits too, which need no preparation and no database, so a destination that is away holds up none of
+    them.
 
-    A site that does not answer, because its node is gone for example, holds up only what is to be done there. Ray starts its components when
-    a node for them is there again (`actors.cluster.nodes`); the first set-up and an edit of the file wait for every site of the file.
+    A site that does not answer, because its node is gone for example, holds up only what is to be done there. Ray
+    starts its components when a node for them is there again (`actors.cluster.nodes`); the first set-up and an edit of
+    the file wait for every site of the file.
 
 Durable when
-    `desired.json` contains the prepared topology, without secrets, each component's label, what is split off, and the shapes of tables that left (`actors.earlier_shapes`). It is written after the last
-    `prepare` has returned; all preparations are idempotent, so a controller that died in the middle repeats them: where the topology is prepared
-    again, for new tables, the sources of which nobody has seen how that ended stand there, and their apply processes wait. A component
-    that is not named there is new and starts from scratch: it does not run before the file is written. The controller runs on the
-    cluster's head, where the file is.
+    `desired.json` contains the prepared topology, without secrets, each component's label, what is split off, and the
+    shapes of tables that left (`actors.earlier_shapes`). It is written after the last `prepare` has returned; all
+    preparations are idempotent, so a controller that died in the middle repeats them: where the topology is prepared
+    again, for new tables, the sources of which nobody has seen how that ended stand there, and their apply processes
+    wait. A component that is not named there is new and starts from scratch: it does not run before the file is
+    written. The controller runs on the cluster's head, where the file is.
 
 Worked flow
     up -> site:dbs1, site:dbs2 created -> both READY -> preflight of both without errors -> prepare of both ->
@@ -117,7 +121,8 @@ CLEAR_INTERVAL_S = 10.0  # between two attempts to clear what an edit left; nobo
 CLEAR_TIMEOUT_S = 30.0  # a log writer ends within ten seconds, and so does a session that reads the slot
 MARKER_TIMEOUT_S = 10.0  # a site that is frozen must not hold up the controller for longer
 NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
-RENEWAL_INTERVAL_S = 3_600.0  # a look reads a few small files; a machine that slept over the end of its certificates must not wait for long
+# a look reads a few small files; a machine that slept over the end of its certificates must not wait for long
+RENEWAL_INTERVAL_S = 3_600.0
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
 _STRETCH = 1 << 14  # of scrypt, with blocks of 8: 16 MiB and a tenth of a second for each guess
@@ -137,11 +142,16 @@ def fingerprint_of(spec: TopologySpec) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _stretched(text: str, salt: str) -> bytes:
-    """A hash that takes long, for `status` shows what it is part of, and so do files: whoever reads them cannot guess passwords quickly. No key: each node must find the same."""
+    """A hash that takes long, for `status` shows what it is part of, and so do files.
+
+    Whoever reads them cannot guess passwords quickly. No key: each node must find the same.
+    """
     return hashlib.scrypt(text.encode(), salt=salt.encode(), n=_STRETCH, r=8, p=1, dklen=32) if text else b""
 
 
-def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: float = GATHER_TIMEOUT_S) -> list[dict[str, Any]]:
+def gather(
+    actors: ActorSystem, components: tuple[Component, ...], timeout_s: float = GATHER_TIMEOUT_S
+) -> list[dict[str, Any]]:
     """Collect the status of all components, in their order, within the time-out; a dead one is shown as dead.
 
     Args:
@@ -158,7 +168,11 @@ def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: fl
             status |= answer
         else:
             # As of a component that answers: who it is stands beside it.
-            words = answer.message.removeprefix(f"{component.name} ").removeprefix(f"{component.name}: ") if isinstance(answer, StreamsError) else "no answer"
+            words = (
+                answer.message.removeprefix(f"{component.name} ").removeprefix(f"{component.name}: ")
+                if isinstance(answer, StreamsError)
+                else "no answer"
+            )
             status |= {"state": "UNREACHABLE", "problem": words}
         gathered.append(status)
     _wait_for_databases(gathered)
@@ -173,14 +187,18 @@ class Controller(Host):
         spec: the desired state.
         actors: runs the components; None: the actor system of this process.
         environment: passed to every component's process (failpoints).
-        keep_call: identifies a call of `up --keep-existing`: instantiation keeps the rows of destination tables, only for the
-            tables that exist at this call. Empty: not such a call.
+        keep_call: identifies a call of `up --keep-existing`: instantiation keeps the rows of destination tables, only
+            for the tables that exist at this call. Empty: not such a call.
     """
 
     kind: ClassVar[str] = "controller"
 
     def __init__(
-        self, spec: TopologySpec, *, actors: ActorSystem | None = None, environment: Mapping[str, str] | None = None,
+        self,
+        spec: TopologySpec,
+        *,
+        actors: ActorSystem | None = None,
+        environment: Mapping[str, str] | None = None,
         keep_call: str = "",
     ) -> None:
         super().__init__(CONTROLLER, spec.state_dir)
@@ -199,7 +217,8 @@ class Controller(Host):
         self._phase = "STARTING SITES"
         self._is_created = False  # all components shall run, whatever the phase is
         self._repeats = False  # `headrace up` was called again: there may be new tables
-        self._unseen: frozenset[str] = frozenset()  # sources that are being prepared, or were and nobody saw how it ended: it may go on
+        # sources that are being prepared, or were and nobody saw how it ended: it may go on
+        self._unseen: frozenset[str] = frozenset()
         self._calls = Calls()
         self._drops_kept = False  # a call of `up` came after that which keeps rows
         self._findings: tuple[Finding, ...] = ()
@@ -211,14 +230,17 @@ class Controller(Host):
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
         self._note_at = self._clear_at = 0.0
-        self._renew_at = self._clock.monotonic()  # at once: one that died while it renewed left a certificate without its key
+        # at once: one that died while it renewed left a certificate without its key
+        self._renew_at = self._clock.monotonic()
         self._mark_at: dict[str, float] = {}  # by source: the next attempt to write a marker
-        self._left: tuple[LeftSite, ...] = ()  # sites that the last edits left and that have not cleared their databases yet
+        # sites that the last edits left and that have not cleared their databases yet
+        self._left: tuple[LeftSite, ...] = ()
         self._left_problems: dict[str, str] = {}
         self._alerts = Alerts(spec, self._clock)
         self._present: set[str] = set()  # components at the last attempt to clear that
         self._ended: tuple[Component, ...] = ()  # of streams that were merged: they may have left something on disk
-        self._names: dict[str, dict[int, TableName]] = {}  # of each source's tables at the last preflight, by object number
+        # of each source's tables at the last preflight, by object number
+        self._names: dict[str, dict[int, TableName]] = {}
 
     # ------------------------------------------------------------------ hosting
 
@@ -226,7 +248,11 @@ class Controller(Host):
         """Connect to the actor system; start from what is already prepared."""
         requests = Requests(self._file.state_dir / REQUESTS_FILE)
         self._splitting = Splitting(
-            self._file, splits_of(self._desired()), self._clock, requests, before=prepared_topology(self._file.state_dir),
+            self._file,
+            splits_of(self._desired()),
+            self._clock,
+            requests,
+            before=prepared_topology(self._file.state_dir),
         )
         self._run_by(self._splitting.spec)
         self._edit = Edit.since(self._desired(), self._spec, self._fingerprint)
@@ -281,7 +307,10 @@ class Controller(Host):
     # ------------------------------------------------------------------ what the command line asks
 
     def overview(self) -> dict[str, Any]:
-        """The state of the whole topology at the last observation (`at_us`), JSON-able. `outdated`: about to change or be replaced."""
+        """The state of the whole topology at the last observation (`at_us`), JSON-able.
+
+        `outdated`: about to change or be replaced.
+        """
         # Preparing a database can take long, and `open` may fail; `step` observes nothing meanwhile.
         asks_now = self._phase == "PREPARING" or not self._latest_us
         latest = gather(self._actors, self._observed()) if asks_now else self._latest
@@ -294,23 +323,40 @@ class Controller(Host):
             for c in self._components
         ]
         components += [
-            {**seen[c.name], "to_be_bypassed_by": by, "outdated": True} if c.name in seen
-            else {"name": c.name, "kind": c.kind, "site": c.site, "state": "BYPASSED", "bypassed_by": by, "outdated": False}
+            {**seen[c.name], "to_be_bypassed_by": by, "outdated": True}
+            if c.name in seen
+            else {
+                "name": c.name,
+                "kind": c.kind,
+                "site": c.site,
+                "state": "BYPASSED",
+                "bypassed_by": by,
+                "outdated": False,
+            }
             for c, by in self._bypassed.items()
         ]
         status = self.status()
         error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None
         return {
-            "topology": self._spec.name, "state": status["state"], "fingerprint": self._file_fingerprint,
+            "topology": self._spec.name,
+            "state": status["state"],
+            "fingerprint": self._file_fingerprint,
             **({"problem": error["message"], "fix": error["hint"]} if error else {}),
-            "at_us": self._clock.time_us() if asks_now else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
-            "statements": self._statements, "components": components, "flows": self._flows(components),
+            "at_us": self._clock.time_us() if asks_now else self._latest_us,
+            "findings": [asdict(finding) for finding in self._findings],
+            "statements": self._statements,
+            "components": components,
+            "flows": self._flows(components),
             "splits": self._splitting.described(self._facts(components)),
-            "left": [self._described_left(each) for each in self._left], "calls": self._calls.described(), "alerts": self._alerts.described(),
+            "left": [self._described_left(each) for each in self._left],
+            "calls": self._calls.described(),
+            "alerts": self._alerts.described(),
         }
 
     def retry(self, call: str, earlier: bool = False) -> None:  # noqa: FBT001, FBT002 - arguments of actors have places, not names
-        """Try the set-up again after a refusal, or for tables that were created since; idempotent. `overview` tells when it is done.
+        """Try the set-up again after a refusal, or for tables that were created since; idempotent.
+
+        `overview` tells when it is done.
 
         Args:
             call: identifies the call of `headrace up`. What another one keeps (`--keep-existing`) is not kept any more.
@@ -332,7 +378,9 @@ class Controller(Host):
         self._repeats, self._phase = True, "STARTING SITES"
 
     def split(self, name: str) -> None:
-        """Have a propagation split off; idempotent. It is done once every component has its part of the last edit, also by a later controller.
+        """Have a propagation split off; idempotent.
+
+        It is done once every component has its part of the last edit, also by a later controller.
 
         Raises:
             ConfigError: there is no such propagation, or it cannot be split off.
@@ -351,7 +399,10 @@ class Controller(Host):
 
     def _ask_split(self, name: str, *, split: bool) -> None:
         if not self._latest_us:  # what is recorded as split off, and as asked, is not read yet
-            raise PropagationError(f"the controller of topology {self._file.name} has not begun yet", hint="`headrace status` says why; then ask again")
+            raise PropagationError(
+                f"the controller of topology {self._file.name} has not begun yet",
+                hint="`headrace status` says why; then ask again",
+            )
         self._splitting.ask(name, split=split)
         self.wake()
 
@@ -360,8 +411,8 @@ class Controller(Host):
 
         Args:
             name: full name of the component, e.g. "queue:q_dbs1".
-            environment: variables besides the controller's own, until the next call for this component; empty: it goes back to
-                the process that it shares with others.
+            environment: variables besides the controller's own, until the next call for this component; empty: it goes
+                back to the process that it shares with others.
 
         Raises:
             ConfigError: the topology has no such component.
@@ -399,15 +450,29 @@ class Controller(Host):
         try:
             for component in components_of(spec):
                 if component.name not in prepared.get("labels", {}):
-                    self._actors.call(f"site:{component.site}", "begin_anew", entrusted(spec, f"site:{component.site}"), (component.name,))
+                    self._actors.call(
+                        f"site:{component.site}",
+                        "begin_anew",
+                        entrusted(spec, f"site:{component.site}"),
+                        (component.name,),
+                    )
         except StreamsError as error:
             log.warning("%s: nothing is split off now: %s", self.name, error.message)
             return  # nothing is recorded: the next step tries again, if the site answers
-        self._save_desired({
-            **prepared, "prepared": fingerprint_of(spec), "spec": spec_to_json(spec), **edit.recorded(),
-            "splits": [as_json(each) for each in wanted],
-        })
-        log.info("%s: split off: %s", self.name, ", ".join(f"{each.propagation} ({each.phase})" for each in wanted) or "nothing")
+        self._save_desired(
+            {
+                **prepared,
+                "prepared": fingerprint_of(spec),
+                "spec": spec_to_json(spec),
+                **edit.recorded(),
+                "splits": [as_json(each) for each in wanted],
+            }
+        )
+        log.info(
+            "%s: split off: %s",
+            self.name,
+            ", ".join(f"{each.propagation} ({each.phase})" for each in wanted) or "nothing",
+        )
         self._splitting.take(wanted)
         ended = (*self._ended, *self._components)
         self._ended = tuple(component for component in ended if component.name not in edit.labels)
@@ -415,7 +480,10 @@ class Controller(Host):
         self._edit = edit
 
     def _is_ending(self) -> bool:
-        """Whether a component has not ended yet that is to end. One at a site that is away may take days, and nobody waits for it."""
+        """Whether a component has not ended yet that is to end.
+
+        One at a site that is away may take days, and nobody waits for it.
+        """
         away = {component.name for component in self._ended if not self._answers(component.site)}
         return bool(self._unwanted(self._actors.names()) - away)
 
@@ -472,14 +540,16 @@ class Controller(Host):
         # Not before everything is prepared: if the change is refused, running components stay unchanged.
         elif self._is_created and self._went_before(component.name, present):
             with contextlib.suppress(StreamsError):  # it does not answer: the next step tries again
-                self._actors.call(component.name, "reconfigure", self._for(component.name), self._edit.labels[component.name])
+                self._actors.call(
+                    component.name, "reconfigure", self._for(component.name), self._edit.labels[component.name]
+                )
 
     def _may_begin(self, component: Component, present: set[str]) -> bool:
         """Whether every component that must be up to date before this one begins is up to date.
 
-        An apply process must not copy a table before every capture process and propagation on its way handles the table's
-        changes, nor begin while tables may still be captured that it would not know; a capture process must not begin before its site
-        keeps redo for it; a queue not before what it held for a site is held before it.
+        An apply process must not copy a table before every capture process and propagation on its way handles the
+        table's changes, nor begin while tables may still be captured that it would not know; a capture process must not
+        begin before its site keeps redo for it; a queue not before what it held for a site is held before it.
         """
         name = component.name.partition(":")[2]
         before: set[str] = set()
@@ -496,10 +566,15 @@ class Controller(Host):
             for way in ways_to(self._spec, self._spec.apply(name)):
                 before |= {f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations)}
         # What is bypassed may still be about to end: it does not count.
-        return all(self._labels.get(each) == self._edit.labels[each] for each in before & present & self._edit.labels.keys())
+        return all(
+            self._labels.get(each) == self._edit.labels[each] for each in before & present & self._edit.labels.keys()
+        )
 
     def _went_before(self, name: str, present: set[str]) -> bool:
-        """Whether those that a component waits for with this edit go by it. One that did so and does not answer now holds up nobody."""
+        """Whether those that a component waits for with this edit go by it.
+
+        One that did so and does not answer now holds up nobody.
+        """
         first = present.intersection(self._edit.waits_for.get(name, ())) & self._edit.labels.keys()
         return all(self._seen_labels.get(each) == self._edit.labels[each] for each in first)
 
@@ -518,7 +593,11 @@ class Controller(Host):
         spec, label = self._spec, self._edit.labels[component.name]
         if component.kind == "site" and not self._is_created:
             spec, label = self._edit.unprepared(component.name, self._spec)
-        arguments: dict[str, Any] = {"spec": entrusted(spec, component.name), "name": component.name.partition(":")[2], "fingerprint": label}
+        arguments: dict[str, Any] = {
+            "spec": entrusted(spec, component.name),
+            "name": component.name.partition(":")[2],
+            "fingerprint": label,
+        }
         if component.kind == "apply":
             arguments |= {"keep_existing": self._kept.get(arguments["name"], ()), "keep_call": self._keep_call}
             if (noted := self._noted_ahead(self._spec.apply(arguments["name"]).source)) is not None:
@@ -526,9 +605,15 @@ class Controller(Host):
         environment = {**self._environment, **self._overrides.get(component.name, {})}
         differs = any(value != self._environment.get(name, "") for name, value in environment.items())
         self._actors.create(
-            component.name, factory_of(site, component.kind), arguments,
-            process=f"recreated:{component.name}" if differs else process_of(self._spec, component, self._actors.held()),
-            state_dir=self._spec.state_dir, node=dict(site.node), environment=environment,
+            component.name,
+            factory_of(site, component.kind),
+            arguments,
+            process=f"recreated:{component.name}"
+            if differs
+            else process_of(self._spec, component, self._actors.held()),
+            state_dir=self._spec.state_dir,
+            node=dict(site.node),
+            environment=environment,
         )
 
     # ------------------------------------------------------------------ setting up
@@ -563,14 +648,24 @@ class Controller(Host):
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", self._for(site.name), timeout_s=PREFLIGHT_TIMEOUT_S)
         identities = {
-            site.name.removeprefix("site:"): str(self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)) for site in self._sites
+            site.name.removeprefix("site:"): str(
+                self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
+            )
+            for site in self._sites
         }
         self._identities = lasting_identities(self._spec, identities)
-        findings += [*one_database_twice(identities), *another_database(self._desired().get("identities", {}), self._identities)]
+        findings += [
+            *one_database_twice(identities),
+            *another_database(self._desired().get("identities", {}), self._identities),
+        ]
         prepared = prepared_topology(self._spec.state_dir)
         findings += [*self._stopped_against_edit(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
-            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec), *overtaken(prepared, self._spec, self._subscribers(prepared))]
+            findings += [
+                *subset_changes(prepared, self._spec),
+                *shape_changes(prepared, self._spec),
+                *overtaken(prepared, self._spec, self._subscribers(prepared)),
+            ]
         findings += self._earlier_shapes_on_the_way(prepared)
         for apply in self._spec.applies:
             try:
@@ -583,9 +678,21 @@ class Controller(Host):
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
 
     def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[Mapping[str, Any]]]:
-        """What a queue says of its subscribers, and a capture process of the apply process it is combined with instead; nothing: it does not answer."""
-        said = {each["name"]: each.get("subscribers", ()) for each in (*self._latest, *gather(self._actors, self._leaving(prepared, {"queue", "capture"})))}
-        by_queue = {each.name: [f"queue:{each.name}", *(f"capture:{one.name}" for one in prepared.captures if one.queue == each.name)] for each in prepared.queues}
+        """What a queue says of its subscribers; nothing: it does not answer.
+
+        A capture process that is combined with an apply process says of that one instead.
+        """
+        said = {
+            each["name"]: each.get("subscribers", ())
+            for each in (*self._latest, *gather(self._actors, self._leaving(prepared, {"queue", "capture"})))
+        }
+        by_queue = {
+            each.name: [
+                f"queue:{each.name}",
+                *(f"capture:{one.name}" for one in prepared.captures if one.queue == each.name),
+            ]
+            for each in prepared.queues
+        }
         return lambda queue: [found for name in by_queue.get(queue, ()) for found in said.get(name, ())]
 
     def _leaving(self, prepared: TopologySpec, kinds: Collection[str]) -> tuple[Component, ...]:
@@ -603,13 +710,21 @@ class Controller(Host):
     def _watermarks(self, statuses: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         """What each apply process lets its queue forget, as it said last.
 
-        Not its low watermark: for a table that is copied beside, the queues keep what is below that, and send it again when one of them dies.
+        Not its low watermark: for a table that is copied beside, the queues keep what is below that, and send it again
+        when one of them dies.
         """
-        found = {status["name"].removeprefix("apply:"): status.get("told_scn") for status in statuses if status["name"].startswith("apply:")}
+        found = {
+            status["name"].removeprefix("apply:"): status.get("told_scn")
+            for status in statuses
+            if status["name"].startswith("apply:")
+        }
         return {name: int(scn) for name, scn in found.items() if scn}
 
     def _follow_shapes(self) -> None:
-        """Mark from where on tables have no earlier shape, once everything runs as wanted; forget those that have passed."""
+        """Mark from where on tables have no earlier shape, once everything runs as wanted.
+
+        Forget those that have passed.
+        """
         if not self._shapes or self._phase != "RUNNING":
             return
         shapes = marked(forgotten(self._shapes, self._spec.applies, self._watermarks(self._latest)), self._shape_marker)
@@ -618,12 +733,17 @@ class Controller(Host):
             self._shapes = shapes
 
     def _shape_marker(self, source: str) -> int | None:
-        """A marker in a source's log; None: it is away, or a client on the way of its changes may still run by an earlier topology."""
+        """A marker in a source's log.
+
+        None: it is away, or a client on the way of its changes may still run by an earlier topology.
+        """
         clients = {f"capture:{each.name}" for each in self._spec.captures if each.source == source}
         clients |= {f"propagation:{each.name}" for each in self._spec.propagations if source in each.sources}
         running = clients & {component.name for component in self._components}
         # One that does not answer may be busy with what it took by its old rules.
-        is_settled = self._answers(source) and all(self._labels.get(name) == self._edit.labels[name] for name in running)
+        is_settled = self._answers(source) and all(
+            self._labels.get(name) == self._edit.labels[name] for name in running
+        )
         if not is_settled or self._clock.monotonic() < self._mark_at.get(source, 0.0):
             return None
         try:
@@ -633,10 +753,20 @@ class Controller(Host):
             return None
 
     def _stopped_against_edit(self) -> tuple[Finding, ...]:
-        """Components that an operator stopped and that the topology bypasses, for one source at least, or has under another name or elsewhere: what they hold back would be applied."""
+        """Stopped components that the topology bypasses, or has under another name or elsewhere.
+
+        Bypassed for one source at least. What they hold back would be applied.
+        """
         before = prepared_topology(self._spec.state_dir)
-        partly, taken, elsewhere = ({}, {}, {}) if before is None else (newly_bypassed(before, self._spec), replaced(before, self._spec), moved(before, self._spec))
-        bypassed = {**self._bypassed, **{component: partly[component.name] for component in self._components if component.name in partly}}
+        partly, taken, elsewhere = (
+            ({}, {}, {})
+            if before is None
+            else (newly_bypassed(before, self._spec), replaced(before, self._spec), moved(before, self._spec))
+        )
+        bypassed = {
+            **self._bypassed,
+            **{component: partly[component.name] for component in self._components if component.name in partly},
+        }
         stopped: set[str] = set()
         asked = (*bypassed, *taken, *elsewhere)
         for site in {component.site for component in asked}:
@@ -645,27 +775,50 @@ class Controller(Host):
             with contextlib.suppress(*(() if site in {each.name for each in self._spec.sites} else (StreamsError,))):
                 stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
         # Sites of one machine have one record, so there such a component stays stopped.
-        lifted = [c for c, site in elsewhere.items() if c.name in stopped and not self._actors.call(f"site:{site}", "stopped", (c.name,))]
+        lifted = [
+            c
+            for c, site in elsewhere.items()
+            if c.name in stopped and not self._actors.call(f"site:{site}", "stopped", (c.name,))
+        ]
 
         def finding(component: Component, problem: str, *, at: str = "", instead: str = "", then: str = "") -> Finding:
             name = component.name.partition(":")[2]
             return Finding(
-                path=f"{component.kind}s.{name}", problem=f"is stopped{at}, and {problem}: the changes that it holds back would be applied",
+                path=f"{component.kind}s.{name}",
+                problem=f"is stopped{at}, and {problem}: the changes that it holds back would be applied",
                 fix=f"{instead}start it with `headrace start FILE {name}`{then}",
             )
 
         again = " and run `headrace up` again: {} can be stopped then"
         return (
             *(
-                finding(c, f"{by} would bypass it ({'combined capture and apply' if by.startswith('capture:') else 'direct dequeuing'})", then=", or write combined: never into the file")
-                for c, by in bypassed.items() if c.name in stopped
+                finding(
+                    c,
+                    f"{by} would bypass it"
+                    f" ({'combined capture and apply' if by.startswith('capture:') else 'direct dequeuing'})",
+                    then=", or write combined: never into the file",
+                )
+                for c, by in bypassed.items()
+                if c.name in stopped
             ),
             *(
-                finding(c, f"{by} would take its place, which is not", instead="keep its name in the file; or ", then=again.format(by))
-                for c, by in taken.items() if c.name in stopped
+                finding(
+                    c,
+                    f"{by} would take its place, which is not",
+                    instead="keep its name in the file; or ",
+                    then=again.format(by),
+                )
+                for c, by in taken.items()
+                if c.name in stopped
             ),
             *(
-                finding(c, f"would not be at {elsewhere[c]}", at=f" at {c.site}", instead=f"leave it at {c.site}; or ", then=again.format("it"))
+                finding(
+                    c,
+                    f"would not be at {elsewhere[c]}",
+                    at=f" at {c.site}",
+                    instead=f"leave it at {c.site}; or ",
+                    then=again.format("it"),
+                )
                 for c in lifted
             ),
         )
@@ -681,7 +834,8 @@ class Controller(Host):
                 return None  # it has no redo yet, or is away: then what is missing is found when it is mined
 
         def applied_scn(apply: ApplySpec) -> Scn | None:
-            found = statuses.get(f"apply:{apply.name}", {}).get("recorded_scn")  # what is above comes again after a crash of the destination
+            # what is above comes again after a crash of the destination
+            found = statuses.get(f"apply:{apply.name}", {}).get("recorded_scn")
             return Scn(int(found)) if found else None
 
         return scn_findings(before, self._spec, oldest_scn=oldest_scn, applied_scn=applied_scn)
@@ -692,15 +846,25 @@ class Controller(Host):
         versions: tuple[TableVersion, ...] = self._actors.call(
             f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
         )
-        self._names.setdefault(apply.source, {}).update({int(version.object_number): TableName.of(version) for version in versions})
+        self._names.setdefault(apply.source, {}).update(
+            {int(version.object_number): TableName.of(version) for version in versions}
+        )
         findings, fitting = arrival_findings(apply, ways, versions, ways_before(self._spec, apply))
         came, captured = arriving(ways, fitting), arriving(ways, captured_of(self._actors, apply.source))
         domains: tuple[TableShape, ...] = self._actors.call(
-            f"site:{apply.source}", "domain_shapes", tuple(TableName.of(table.source) for table in came), timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.source}",
+            "domain_shapes",
+            tuple(TableName.of(table.source) for table in came),
+            timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in came), apply.name,
-            apply.conflicts, apply.tables, {TableName.of(table.destination): table.source.identity for table in captured},
+            f"site:{apply.site}",
+            "preflight_tables",
+            tuple(table.destination for table in came),
+            apply.name,
+            apply.conflicts,
+            apply.tables,
+            {TableName.of(table.destination): table.source.identity for table in captured},
             tuple(table.destination for table in arriving(ways, domains)),
             {TableName.of(table.destination): TableName.of(table.source) for table in came},
             timeout_s=PREFLIGHT_TIMEOUT_S,
@@ -716,29 +880,38 @@ class Controller(Host):
         found = []
         for name in sorted(self._sources):
             noted = self._noted_ahead(name.removeprefix("site:"))
-            if self._actors.call(name, "uncaptured", self._for(name), *(() if noted is None else (noted,)), timeout_s=PREFLIGHT_TIMEOUT_S):
+            if self._actors.call(
+                name, "uncaptured", self._for(name), *(() if noted is None else (noted,)), timeout_s=PREFLIGHT_TIMEOUT_S
+            ):
                 found.append(name)
         return found
 
     def _noted_ahead(self, source: str) -> Receivers | None:
-        """The tables of a source that are recorded as taken up, where an administrator may be ahead of that; None: he is not."""
+        """The tables of a source that are recorded as taken up, where an administrator may be ahead of that.
+
+        None: he is not.
+        """
         stored = self._desired().get("receivers", {}).get(source)
-        return from_json(Receivers, stored) if stored is not None and self._spec.site(source).database.has_admin else None
+        return (
+            from_json(Receivers, stored) if stored is not None and self._spec.site(source).database.has_admin else None
+        )
 
     def _prepare(self) -> None:
         ending = self._to_end()
-        # An apply process would apply an unknown table's changes from the beginning and not copy it. So it ends before the
-        # first change of such a table can arrive, and restarts with all tables.
+        # An apply process would apply an unknown table's changes from the beginning and not copy it. So it ends before
+        # the first change of such a table can arrive, and restarts with all tables.
         applies = [name for name in ending if name.startswith("apply:")]
         self._actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
         self._clear_returning()
         for site in self._sites:
             with self._on_record(site.name):
-                ran = self._actors.call(site.name, "prepare", self._for(site.name), self._new(), timeout_s=PREPARE_TIMEOUT_S)
+                ran = self._actors.call(
+                    site.name, "prepare", self._for(site.name), self._new(), timeout_s=PREPARE_TIMEOUT_S
+                )
             self._statements[site.name] = list(ran)
         self._note_unseen(frozenset())
-        # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have ended by
-        # now begin again when `up` repeats this.
+        # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have
+        # ended by now begin again when `up` repeats this.
         if stopped := self._stopped_against_edit():
             self._findings, self._phase = stopped, "REFUSED"
             return
@@ -758,18 +931,24 @@ class Controller(Host):
         applies += late
         going_on = self._actors.names() - set(applies) if self._is_created else set()
         for apply in self._spec.applies:
-            # Before the first change can be missing: if such a table comes back, it is copied again. And not while its driver goes on, which is fenced out by it.
+            # Before the first change can be missing: if such a table comes back, it is copied again. And not while its
+            # driver goes on, which is fenced out by it.
             if f"apply:{apply.name}" not in going_on:
                 leave_out(self._actors, self._spec, apply, noted[apply.source].tables)
         if self._must_note_kept:
-            self._note_kept({
-                apply.name: kept_at_call(self._actors, self._spec, apply, noted[apply.source].tables) for apply in self._spec.applies
-            })
+            self._note_kept(
+                {
+                    apply.name: kept_at_call(self._actors, self._spec, apply, noted[apply.source].tables)
+                    for apply in self._spec.applies
+                }
+            )
         note_first_receivers(self._actors, noted)
         self._save_prepared(noted)
         self._is_created = True
-        self._forget_stops(gone)  # not before: until this topology is valid, another `up` may go back to one that has them
-        self._observe()  # the last observation shows apply processes that have ended by now: RUNNING must not be reported from it
+        # not before: until this topology is valid, another `up` may go back to one that has them
+        self._forget_stops(gone)
+        # the last observation shows apply processes that have ended by now: RUNNING must not be reported from it
+        self._observe()
         self._settled()
 
     def _with_late_tables(self, noted: Mapping[str, Receivers]) -> list[str]:
@@ -777,16 +956,21 @@ class Controller(Host):
         late = set()
         for source, receivers in noted.items():
             before = self._noted_ahead(source)
-            if before is not None and not {each.identity for each in receivers.tables} <= {each.identity for each in before.tables}:
+            if before is not None and not {each.identity for each in receivers.tables} <= {
+                each.identity for each in before.tables
+            }:
                 late.add(source)
         present = self._actors.names()
-        return sorted(name for each in self._spec.applies if each.source in late and (name := f"apply:{each.name}") in present)
+        return sorted(
+            name for each in self._spec.applies if each.source in late and (name := f"apply:{each.name}") in present
+        )
 
     @contextlib.contextmanager
     def _on_record(self, site: str) -> Iterator[None]:
         """Have on record that a source is being prepared, until it is seen how that ended.
 
-        The controller may die, or get no answer, while a statement waits for a table that a user has locked: the statement goes on, and captures the table later.
+        The controller may die, or get no answer, while a statement waits for a table that a user has locked: the
+        statement goes on, and captures the table later.
         """
         before = self._unseen
         if site in self._sources:
@@ -799,7 +983,8 @@ class Controller(Host):
             raise
 
     def _note_unseen(self, unseen: frozenset[str]) -> None:
-        if unseen != self._unseen and (desired := self._desired()):  # until the first set-up has ended, no apply process begins in any case
+        # until the first set-up has ended, no apply process begins in any case
+        if unseen != self._unseen and (desired := self._desired()):
             self._save_desired({**desired, "unseen": sorted(unseen)})
             self._unseen = unseen
 
@@ -809,20 +994,32 @@ class Controller(Host):
             self._actors.call(site.name, "forget_stops", components)
 
     def _to_end(self) -> list[str]:
-        """Running components that must end before the topology can be as wanted; sites were replaced before they were asked."""
+        """Running components that must end before the topology can be as wanted.
+
+        Sites were replaced before they were asked.
+        """
         present, uncaptured = self._actors.names(), self._uncaptured()
         ending = self._edit.ending if self._is_created or self._edit.is_known else present - {CONTROLLER}
-        with_new_tables = {f"apply:{apply.name}" for apply in self._spec.applies if f"site:{apply.source}" in uncaptured}
+        with_new_tables = {
+            f"apply:{apply.name}" for apply in self._spec.applies if f"site:{apply.source}" in uncaptured
+        }
         leaving = {each.component for each in (*self._left, *left_by(self._edit.before, self._spec))}
         return sorted((ending | with_new_tables) & present - {site.name for site in self._sites} - leaving)
 
     def _clear_returning(self) -> None:
-        """Let sites that are sources again first clear what was left of their earlier time: the slot may be gone, and its redo with it."""
+        """Let sites that are sources again first clear what was left of their earlier time.
+
+        The slot may be gone, and its redo with it.
+        """
         sources, sites = {capture.source for capture in self._spec.captures}, {site.name for site in self._spec.sites}
         for each in self._left:
             if each.name in sources:
                 self._actors.call(each.component, "end_source", timeout_s=CLEAR_TIMEOUT_S)
-        left = (each if each.name not in sites else replace(each, is_removed=False) for each in self._left if each.name not in sources)
+        left = (
+            each if each.name not in sites else replace(each, is_removed=False)
+            for each in self._left
+            if each.name not in sources
+        )
         self._save_left(tuple(each for each in left if each.slot or each.is_removed))
 
     def _renew_certificates(self) -> None:
@@ -835,7 +1032,8 @@ class Controller(Host):
         try:
             made = keep_certificates(self._file, now=datetime.fromtimestamp(self._clock.time_us() / 1e6, UTC))
         except ConfigError as error:
-            log.warning("%s: certificates are not renewed now: %s", self.name, error.message)  # `check` warns a month before their end
+            # `check` warns a month before their end
+            log.warning("%s: certificates are not renewed now: %s", self.name, error.message)
         else:
             log.info("%s: certificates renewed: %s", self.name, ", ".join(made) or "none is due")
 
@@ -861,7 +1059,8 @@ class Controller(Host):
 
     def _described_left(self, each: LeftSite) -> dict[str, Any]:
         return {
-            **as_json(each), "problem": self._left_problems.get(each.name, ""),
+            **as_json(each),
+            "problem": self._left_problems.get(each.name, ""),
             "is_running": each.component in self._present or not each.is_removed,
         }
 
@@ -875,14 +1074,19 @@ class Controller(Host):
 
         What is recorded is what was so when the databases were prepared, also by a controller that started since.
         """
-        is_settled = self._phase == "RUNNING" and not self._outdated() and all(self._answers(site.name) for site in self._spec.sites)
+        is_settled = (
+            self._phase == "RUNNING"
+            and not self._outdated()
+            and all(self._answers(site.name) for site in self._spec.sites)
+        )
         if not (self._must_note_receivers and is_settled and self._clock.monotonic() >= self._note_at):
             return
         self._note_at = self._clock.monotonic() + NOTE_INTERVAL_S
         with contextlib.suppress(StreamsError):  # a database is away: record it later
             stored = self._desired().get("receivers")
             noted = (
-                receivers_of(self._actors, self._spec, {}) if stored is None  # an earlier version prepared them
+                receivers_of(self._actors, self._spec, {})
+                if stored is None  # an earlier version prepared them
                 else {source: from_json(Receivers, document) for source, document in stored.items()}
             )
             note_receivers(self._actors, self._spec, noted)
@@ -922,9 +1126,11 @@ class Controller(Host):
         except FileNotFoundError:
             return {}
         except json.JSONDecodeError as error:
-            # As if nothing had been prepared, a lost slot would be made again, and the changes in between would be missing.
+            # As if nothing had been prepared, a lost slot would be made again, and the changes in between would be
+            # missing.
             raise ConfigError(
-                f"{self._desired_file} is damaged: {error}", hint="restore it, or remove it: then `headrace up` prepares everything anew",
+                f"{self._desired_file} is damaged: {error}",
+                hint="restore it, or remove it: then `headrace up` prepares everything anew",
             ) from error
         return document
 
@@ -944,13 +1150,22 @@ class Controller(Host):
     def _save_prepared(self, noted: Mapping[str, Receivers]) -> None:
         left = tuple(dict.fromkeys((*self._left, *left_by(self._edit.before, self._spec))))
         self._shapes = left_shapes(self._shapes, prepared_topology(self._spec.state_dir), self._spec)
-        self._save_desired({
-            **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
-            "spec": spec_to_json(self._spec), **self._edit.recorded(),
-            "splits": [as_json(each) for each in self._splitting.splits],
-            "earlier_shapes": shapes_as_json(self._shapes), "identities": self._identities,
-            "left": [as_json(each) for each in left], "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
-        })
+        self._save_desired(
+            {
+                **self._desired(),
+                "topology": self._spec.name,
+                "file": str(self._spec.file),
+                "prepared": self._fingerprint,
+                "spec": spec_to_json(self._spec),
+                **self._edit.recorded(),
+                "splits": [as_json(each) for each in self._splitting.splits],
+                "earlier_shapes": shapes_as_json(self._shapes),
+                "identities": self._identities,
+                "left": [as_json(each) for each in left],
+                "receivers_noted": False,
+                "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
+            }
+        )
         self._must_note_receivers, self._left = True, left
         self._splitting.in_force()
 
@@ -975,7 +1190,9 @@ class Controller(Host):
 
     def _find_absent_nodes(self, statuses: list[dict[str, Any]]) -> None:
         """Say of sites that do not answer whether there is a node on which they could run."""
-        away = [status for status in statuses if status["state"] == "UNREACHABLE" and self._spec.site(status["site"]).node]
+        away = [
+            status for status in statuses if status["state"] == "UNREACHABLE" and self._spec.site(status["site"]).node
+        ]
         if not away:
             return
         with contextlib.suppress(StreamsError):
@@ -988,18 +1205,30 @@ class Controller(Host):
                 status["problem"], status["fix"] = found if status["kind"] == "site" else ("", "")
 
     def _find_empty_folders(self, statuses: list[dict[str, Any]]) -> None:
-        """Say of sources that were prepared, and find nothing of that on their node, that their redo is gone: they wait for ever."""
+        """Say of sources that were prepared, and find nothing of that on their node, that their redo is gone.
+
+        They wait for ever.
+        """
         for status in statuses:
             if self._phase == "RUNNING" and status.get("is_prepared") is False:
-                status["problem"] = f"was prepared, and finds nothing of that in {self._spec.state_dir} on its node: its redo is not there"
-                status["fix"] = "mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in docs/operations.md"
+                status["problem"] = (
+                    f"was prepared, and finds nothing of that in {self._spec.state_dir} on its node: its redo is not"
+                    " there"
+                )
+                status["fix"] = (
+                    "mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in"
+                    " docs/operations.md"
+                )
 
     def _observed(self) -> tuple[Component, ...]:
         """The components to ask: all, or until an edit is prepared the sites and those that run as before, with what it will bypass."""
         if self._is_created:
             return self._components
         present = self._actors.names()
-        return (*self._sites, *(c for c in (*self._components, *self._bypassed) if c.name in present and c not in self._sites))
+        return (
+            *self._sites,
+            *(c for c in (*self._components, *self._bypassed) if c.name in present and c not in self._sites),
+        )
 
     def _add_rates(self, status: dict[str, Any], now: float) -> None:
         counters = {name: int(status[name]) for name in _COUNTERS if name in status}
@@ -1026,19 +1255,28 @@ class Controller(Host):
             applied_scn = status.get("low_watermark_scn") or None
             samples = self._samples.get(apply.source)
             as_of_us = seen_at_us(int(status.get("answered_us") or 0), self._clock.time_us())
-            flows.append({
-                "apply": apply.name, "source": apply.source, "destination": apply.site,
-                "source_scn": source.get("source_scn") or None, "applied_scn": applied_scn,
-                "scn_gap": _gap(source.get("source_scn"), applied_scn),
-                "lag_s": samples.lag_s(Scn(applied_scn), as_of_us) if samples and applied_scn else None,
-                "errors": status.get("errors"),
-            })
+            flows.append(
+                {
+                    "apply": apply.name,
+                    "source": apply.source,
+                    "destination": apply.site,
+                    "source_scn": source.get("source_scn") or None,
+                    "applied_scn": applied_scn,
+                    "scn_gap": _gap(source.get("source_scn"), applied_scn),
+                    "lag_s": samples.lag_s(Scn(applied_scn), as_of_us) if samples and applied_scn else None,
+                    "errors": status.get("errors"),
+                }
+            )
         return flows
 
 
 def build(
-    spec: TopologySpec, name: str, fingerprint: str, environment: Mapping[str, str] | None = None,
-    *, keep_call: str = "",
+    spec: TopologySpec,
+    name: str,
+    fingerprint: str,
+    environment: Mapping[str, str] | None = None,
+    *,
+    keep_call: str = "",
 ) -> Controller:
     """Make the controller's host; called by name, see `actors.runtime.Factory`.
 
@@ -1054,7 +1292,10 @@ def build(
 
 
 def _wait_for_databases(components: list[dict[str, Any]]) -> None:
-    """Correct the status of apply processes whose destination does not answer: they are not idle, whatever they last reported."""
+    """Correct the status of apply processes whose destination does not answer.
+
+    They are not idle, whatever they last reported.
+    """
     away = {c["site"] for c in components if c["kind"] == "site" and c["state"] == "DATABASE DOES NOT ANSWER"}
     for component in components:
         if component["kind"] == "apply" and component["site"] in away and component["state"] in _WORKING:

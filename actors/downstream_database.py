@@ -1,25 +1,28 @@
 """Redo receiver: keeps a copy of another site's redo log, for the capture processes of its own site.
 
 Job
-    Take what the source's log writer shipped, write it into the standby redo log, fsync, and only then acknowledge it; serve the
-    capture processes as the source's site would.
+    Take what the source's log writer shipped, write it into the standby redo log, fsync, and only then acknowledge it;
+    serve the capture processes as the source's site would.
 
 Main path
     RedoReceiver.open -> RedoShippingClient.connect (the source goes on where the standby redo log ends)
-    RedoReceiver.step -> RedoShippingClient.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and RedoServer.announce
+    RedoReceiver.step -> RedoShippingClient.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and
+      RedoServer.announce
     to the capture processes; their required checkpoints -> StandbyLog.purge.
-    Archived logs come the same way, complete segments only, or as files (`redo.standby.archive_folder.ArchiveFolder`): then the source is only
-    told what is here.
+    Archived logs come the same way, complete segments only, or as files (`redo.standby.archive_folder.ArchiveFolder`):
+    then the source is only told what is here.
 
 States
     RECEIVING               the last step wrote redo. Memory only.
     WAITING FOR REDO        all that was durable at the source is durable here. Memory only.
     PAUSED: REDO IS FULL    the standby redo log has reached its bound. Ends when the captures here need less of it. Memory only.
-    The capture processes are served in every state: what is durable here can be mined while the source is away for ever.
+    The capture processes are served in every state: what is durable here can be mined while the source is away for
+    ever.
 
 Durable when
-    See `redo.standby.standby_log`. What is acknowledged is durable here, so the source may remove it, and with `transport: sync` confirm it
-    to its database. `receivers.json` beside the standby redo log is a copy of the source's: which apply process gets which table.
+    See `redo.standby.standby_log`. What is acknowledged is durable here, so the source may remove it, and with
+    `transport: sync` confirm it to its database. `receivers.json` beside the standby redo log is a copy of the
+    source's: which apply process gets which table.
 
 Worked flow
     connect at (2, 500) -> frames up to (2, 900) -> fsync -> acknowledge (2, 900); the captures here are told (2, 900)
@@ -94,7 +97,8 @@ class RedoReceiver(RedoKeeper, Host):
         """Read what is here, serve it, and ask the source to go on from there."""
         from redo.standby.archive_folder import ArchiveFolder
 
-        # Always from disk: the folder may have been restored or removed meanwhile, and what is here is what is acknowledged.
+        # Always from disk: the folder may have been restored or removed meanwhile, and what is here is what is
+        # acknowledged.
         self._hold_folder()
         log = self._open_log()
         self._must_reopen = False
@@ -128,10 +132,16 @@ class RedoReceiver(RedoKeeper, Host):
         receiver = self._receiver
         resolve = peers_of(self._spec, receiver.site, resolver(self._spec.name, receiver.site))
         client = RedoShippingClient(
-            resolve(f"site:{receiver.source}"), topology=self._spec.name, receiver=receiver.name,
-            source=receiver.source, incarnation=new_incarnation(), wake=self.wake,
+            resolve(f"site:{receiver.source}"),
+            topology=self._spec.name,
+            receiver=receiver.name,
+            source=receiver.source,
+            incarnation=new_incarnation(),
+            wake=self.wake,
         )
-        shipped = Shipped.NOTHING if receiver.archive else Shipped.ARCHIVED if receiver.is_archived_log else Shipped.REDO
+        shipped = (
+            Shipped.NOTHING if receiver.archive else Shipped.ARCHIVED if receiver.is_archived_log else Shipped.REDO
+        )
         client.connect(log.place, shipped=shipped)
         return client
 
@@ -193,15 +203,22 @@ class RedoReceiver(RedoKeeper, Host):
             self._held = -1
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """See `Host.adopt`. Serves changed capture processes; how redo comes may change. Whether the source waits, the source knows."""
+        """See `Host.adopt`. Serves changed capture processes; how redo comes may change.
+
+        Whether the source waits, the source knows.
+        """
         before, self._receiver = self._receiver, receiver_of(spec, self._receiver.name)
         self._spec = spec
-        self._must_reopen = (before.is_archived_log, before.archive) != (self._receiver.is_archived_log, self._receiver.archive)
+        self._must_reopen = (before.is_archived_log, before.archive) != (
+            self._receiver.is_archived_log,
+            self._receiver.archive,
+        )
         if self._admission is not None:
             self._admission.change(callers_of(spec, self.name))
         if self._log is not None:
             self._register_captures(self._log)
-        self._fingerprint = fingerprint  # last: when it is seen, capture processes begin, whose redo must be kept by then
+        # last: when it is seen, capture processes begin, whose redo must be kept by then
+        self._fingerprint = fingerprint
 
     def end(self) -> bool:
         """End everything; what is durable stays."""
@@ -218,8 +235,11 @@ class RedoReceiver(RedoKeeper, Host):
         """The standby redo log's statistics."""
         receiver = self._receiver
         details: dict[str, Any] = {
-            "site": receiver.site, "source": receiver.source, "fingerprint": self._fingerprint,
-            "mode": "archived_log" if receiver.is_archived_log else "real_time", **wire_status(self._admission),
+            "site": receiver.site,
+            "source": receiver.source,
+            "fingerprint": self._fingerprint,
+            "mode": "archived_log" if receiver.is_archived_log else "real_time",
+            **wire_status(self._admission),
         }
         if not receiver.is_archived_log:
             details["transport"] = "sync" if receiver.is_sync else "async"
@@ -230,12 +250,18 @@ class RedoReceiver(RedoKeeper, Host):
         if log is not None:
             statistics = log.statistics()
             details |= {
-                "redo_bytes": statistics.redo_bytes, "redo_bytes_max": statistics.redo_bytes_max,
-                "redo_segments": statistics.segments, "redo_scn": statistics.position.scn,
-                "redo_segment": statistics.position.segment, "redo_at_source_scn": statistics.source_scn,
-                "bytes_total": statistics.received_bytes, "fsyncs_total": statistics.syncs,
-                "duplicate_bytes": statistics.duplicate_bytes, "purged_bytes_total": statistics.purged_bytes,
-                "required_checkpoint_scn": statistics.required_checkpoint_scn, "captures": self.capture_scns(),
+                "redo_bytes": statistics.redo_bytes,
+                "redo_bytes_max": statistics.redo_bytes_max,
+                "redo_segments": statistics.segments,
+                "redo_scn": statistics.position.scn,
+                "redo_segment": statistics.position.segment,
+                "redo_at_source_scn": statistics.source_scn,
+                "bytes_total": statistics.received_bytes,
+                "fsyncs_total": statistics.syncs,
+                "duplicate_bytes": statistics.duplicate_bytes,
+                "purged_bytes_total": statistics.purged_bytes,
+                "required_checkpoint_scn": statistics.required_checkpoint_scn,
+                "captures": self.capture_scns(),
             }
             if self._receiver_state == "PAUSED: REDO IS FULL":
                 details["problem"] = self._full(statistics)
@@ -246,13 +272,17 @@ class RedoReceiver(RedoKeeper, Host):
         source, bound = self._receiver.source, f"redo_bytes_max ({statistics.redo_bytes_max} bytes)"
         if statistics.is_one_transaction:
             problem = (
-                f"one transaction fills {bound} of the copy of the redo of {source}, which ends at SCN {scn_text(statistics.position.scn)}; "
-                "the source keeps what comes after: raise redo_bytes_max above the size of that transaction, then `headrace up`"
+                f"one transaction fills {bound} of the copy of the redo of {source}, which ends at SCN"
+                f" {scn_text(statistics.position.scn)}; "
+                "the source keeps what comes after: raise redo_bytes_max above the size of that transaction, then"
+                " `headrace up`"
             )
         else:
             problem = (
-                f"the copy of the redo of {source} has reached {bound} at SCN {scn_text(statistics.position.scn)}, the source keeps what "
-                "comes after: it goes on by itself when the captures here need less of it; raise redo_bytes_max and `headrace up` to keep more"
+                f"the copy of the redo of {source} has reached {bound} at SCN {scn_text(statistics.position.scn)}, the"
+                " source keeps what "
+                "comes after: it goes on by itself when the captures here need less of it; raise redo_bytes_max and"
+                " `headrace up` to keep more"
             )
         waits = f"; transport is sync: commits at {source} that wait for the log writer wait until then"
         return problem + (waits if self._receiver.is_sync else "")
@@ -301,7 +331,10 @@ class RedoReceiver(RedoKeeper, Host):
         return actors_of(self._spec.name).call(f"site:{self._receiver.source}", method, timeout_s=NAMES_TIMEOUT_S)
 
     def _hold_folder(self) -> None:
-        """Be the only process that writes here: one that was cut off and lives would cut off what its successor has acknowledged."""
+        """Be the only process that writes here.
+
+        One that was cut off and lives would cut off what its successor has acknowledged.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -309,7 +342,8 @@ class RedoReceiver(RedoKeeper, Host):
         except BlockingIOError as error:
             os.close(descriptor)
             raise PropagationError(
-                f"another process writes the standby redo log in {self._folder}: an earlier one of {self.name} that still lives",
+                f"another process writes the standby redo log in {self._folder}: an earlier one of {self.name} that"
+                " still lives",
                 hint="it goes on by itself when that one has ended; `lslocks` names it, end it if it stays",
             ) from error
         self._held = descriptor
@@ -323,7 +357,9 @@ class RedoReceiver(RedoKeeper, Host):
         self._register_captures(log)
         if self._service is None:
             self._admission = admission_of(self._spec, self.name)
-            self._service = RedoServer(self._spec.name, self._receiver.source, log, host=own_host(), admission=self._admission)
+            self._service = RedoServer(
+                self._spec.name, self._receiver.source, log, host=own_host(), admission=self._admission
+            )
         else:
             self._service.attach(log)
         self._log = log

@@ -1,11 +1,12 @@
 """Shapes of tables that left the topology, as long as LCRs of these shapes may be on the way.
 
-A table that is taken out of the rules and put back with another transformation is copied anew. LCRs from before that a propagation or a queue
-still holds have the old shape: a client that transforms them otherwise cannot, and would wait for ever. So would one whose condition or subset asks for
-old values that were not logged then. So the controller records the
-topology that a table left (`desired.json`, `earlier_shapes`), and once its components run by the next one, a marker of
-each source: an apply process that lets its queue forget everything up to that marker has nothing of the old shape on its way. Until then `up` refuses
-what the LCRs on the way would stop; afterwards the record is forgotten. An apply process that was renamed has the place of the former one.
+A table that is taken out of the rules and put back with another transformation is copied anew. LCRs from before that a
+propagation or a queue still holds have the old shape: a client that transforms them otherwise cannot, and would wait
+for ever. So would one whose condition or subset asks for old values that were not logged then. So the controller
+records the topology that a table left (`desired.json`, `earlier_shapes`), and once its components run by the next one,
+a marker of each source: an apply process that lets its queue forget everything up to that marker has nothing of the old
+shape on its way. Until then `up` refuses what the LCRs on the way would stop; afterwards the record is forgotten. An
+apply process that was renamed has the place of the former one.
 
     up 1   hr.employees with its salary deleted at capture
     up 2   hr.employees out of the rules: up 1's topology is recorded, with the marker 500
@@ -25,11 +26,22 @@ from topology.edits.stored import spec_from_json, spec_to_json
 from topology.edits.subset_changes import counterpart, leaves_tables, strangers_on_the_way, transforms
 from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["EARLIER_MAX", "EarlierShape", "earlier_of", "forgotten", "left_shapes", "marked", "on_the_way", "shapes_as_json"]
+__all__ = [
+    "EARLIER_MAX",
+    "EarlierShape",
+    "earlier_of",
+    "forgotten",
+    "left_shapes",
+    "marked",
+    "on_the_way",
+    "shapes_as_json",
+]
 
 EARLIER_MAX = 20
-"""Topologies recorded at a time, each the size of `desired.json`: an operator who edits that often waits once. Of more, those without a
-transformation are forgotten first, which hardly ever matter."""
+"""Topologies recorded at a time, each the size of `desired.json`: an operator who edits that often waits once.
+Of more, those without a
+transformation are forgotten first, which hardly ever matter.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +50,8 @@ class EarlierShape:
 
     Args:
         spec: that topology, without secrets.
-        markers: for each source (name of its site) an SCN above every LCR of the old shape; without one, it is not known yet.
+        markers: for each source (name of its site) an SCN above every LCR of the old shape; without one, it is not
+            known yet.
     """
 
     spec: TopologySpec
@@ -54,7 +67,11 @@ def earlier_of(document: Mapping[str, Any]) -> tuple[EarlierShape, ...]:
     found = []
     for each in document.get("earlier_shapes", ()):
         try:
-            found.append(EarlierShape(spec=spec_from_json(each["spec"]), markers={str(k): int(v) for k, v in each["markers"].items()}))
+            found.append(
+                EarlierShape(
+                    spec=spec_from_json(each["spec"]), markers={str(k): int(v) for k, v in each["markers"].items()}
+                )
+            )
         except ConfigError:
             continue
     return tuple(found)
@@ -65,7 +82,9 @@ def shapes_as_json(shapes: Sequence[EarlierShape]) -> list[dict[str, Any]]:
     return [{"spec": spec_to_json(each.spec), "markers": dict(each.markers)} for each in shapes]
 
 
-def left_shapes(shapes: Sequence[EarlierShape], before: TopologySpec | None, after: TopologySpec) -> tuple[EarlierShape, ...]:
+def left_shapes(
+    shapes: Sequence[EarlierShape], before: TopologySpec | None, after: TopologySpec
+) -> tuple[EarlierShape, ...]:
     """The record once another topology is prepared.
 
     Args:
@@ -81,7 +100,10 @@ def left_shapes(shapes: Sequence[EarlierShape], before: TopologySpec | None, aft
 
 
 def on_the_way(
-    shapes: Sequence[EarlierShape], before: TopologySpec | None, after: TopologySpec, watermarks: Mapping[str, int],
+    shapes: Sequence[EarlierShape],
+    before: TopologySpec | None,
+    after: TopologySpec,
+    watermarks: Mapping[str, int],
 ) -> Iterator[Finding]:
     """Why a topology must wait: tables would come back in another shape than that of LCRs on the way.
 
@@ -89,7 +111,8 @@ def on_the_way(
         shapes: the record.
         before: what was prepared last; None: nothing.
         after: what is wanted.
-        watermarks: the SCN up to which each apply process, by name, has let its queue forget; one that is not known is missing.
+        watermarks: the SCN up to which each apply process, by name, has let its queue forget; one that is not known is
+            missing.
     """
     now = after if before is None else before
     for shape in shapes:
@@ -103,14 +126,23 @@ def on_the_way(
                     until = f"SCN {scn_text(marker)} (it is at {scn_text(reached)})"
                 yield Finding(
                     path=f"applies.{found.apply}",
-                    problem=f"{found.table} would arrive at {found.site} {found.wanted}, and changes of it that are still on the way are {found.was}:"
-                    " they could not be transformed, and everything behind them would wait",
-                    fix=f"go on with the earlier file (`headrace up EARLIER_FILE`) until {name} has applied up to {until}, which `headrace wait EARLIER_FILE --caught-up`"
-                    " waits for; then run `headrace up` with this one",
+                    problem=f"{found.table} would arrive at {found.site} {found.wanted}, and changes of it that are"
+                    f" still on the way are {found.was}: they could not be transformed, and everything behind them"
+                    " would wait",
+                    fix=f"go on with the earlier file (`headrace up EARLIER_FILE`) until {name} has applied up to"
+                    f" {until}, which `headrace wait EARLIER_FILE --caught-up` waits for; then run `headrace up` with"
+                    " this one",
                 )
-    if len(shapes) >= EARLIER_MAX and all(transforms(each.spec) for each in shapes) and before is not None and leaves_tables(before, after):
+    if (
+        len(shapes) >= EARLIER_MAX
+        and all(transforms(each.spec) for each in shapes)
+        and before is not None
+        and leaves_tables(before, after)
+    ):
         yield Finding(
-            path="applies", problem=f"changes in {len(shapes)} earlier shapes of tables may still be in flight, and Headrace can follow no more",
+            path="applies",
+            problem=f"changes in {len(shapes)} earlier shapes of tables may still be in flight, and Headrace can follow"
+            " no more",
             fix="run `headrace wait EARLIER_FILE --caught-up` with the earlier file, then `headrace up` with this one",
         )
 
@@ -120,27 +152,41 @@ def marked(shapes: Sequence[EarlierShape], write_marker: Callable[[str], int | N
 
     Args:
         shapes: the record.
-        write_marker: into the log of a source, once every client of it runs by the topology that was prepared last; None: not now.
+        write_marker: into the log of a source, once every client of it runs by the topology that was prepared last;
+            None: not now.
     """
-    lacking = sorted({apply.source for shape in shapes for apply in shape.spec.applies if apply.source not in shape.markers})
+    lacking = sorted(
+        {apply.source for shape in shapes for apply in shape.spec.applies if apply.source not in shape.markers}
+    )
     written = {source: marker for source in lacking if (marker := write_marker(source)) is not None}
     return tuple(
-        replace(shape, markers={**shape.markers, **{
-            apply.source: written[apply.source] for apply in shape.spec.applies if apply.source in written and apply.source not in shape.markers
-        }})
+        replace(
+            shape,
+            markers={
+                **shape.markers,
+                **{
+                    apply.source: written[apply.source]
+                    for apply in shape.spec.applies
+                    if apply.source in written and apply.source not in shape.markers
+                },
+            },
+        )
         for shape in shapes
     )
 
 
-def forgotten(shapes: Sequence[EarlierShape], applies: Collection[ApplySpec], watermarks: Mapping[str, int]) -> tuple[EarlierShape, ...]:
+def forgotten(
+    shapes: Sequence[EarlierShape], applies: Collection[ApplySpec], watermarks: Mapping[str, int]
+) -> tuple[EarlierShape, ...]:
     """The record without what has passed: of each shape, the apply processes on whose way it may still be.
 
     Args:
         shapes: the record.
-        applies: the apply processes that are there. Where none gets the same source's changes at the same site, one that comes back begins anew,
-            and its source may be another server then.
+        applies: the apply processes that are there. Where none gets the same source's changes at the same site, one
+            that comes back begins anew, and its source may be another server then.
         watermarks: as for `on_the_way`.
     """
+
     def waits(shape: EarlierShape, apply: ApplySpec) -> bool:
         marker, there = shape.markers.get(apply.source), counterpart(apply, tuple(applies))
         return there is not None and (marker is None or watermarks.get(there.name, 0) < marker)

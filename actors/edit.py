@@ -1,7 +1,7 @@
 """The edit that a controller performs: which components are up to date, and what happens to the others.
 
-Every component shows a label in its status: the fingerprint of the topology in which its own part last changed. A component
-whose part an edit does not touch keeps its label and is left alone.
+Every component shows a label in its status: the fingerprint of the topology in which its own part last changed. A
+component whose part an edit does not touch keeps its label and is left alone.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ class Edit:
     Args:
         labels: the label of each wanted component when it is up to date.
         takes_over: components that adopt the change while they run, with their label before it. A component with
-            another label missed an edit, and is created again. Sites that restart are among them, with a label of their own: see `unprepared`.
+            another label missed an edit, and is created again. Sites that restart are among them, with a label of their
+                own: see `unprepared`.
         waits_for: components that go by the edit only once others do (`topology.edits.changes.adopted_first`).
-        ending: components that end once everything is prepared: they restart with another part, or are no longer wanted.
+        ending: components that end once everything is prepared: they restart with another part, or are no longer
+            wanted.
         is_known: the topology that was prepared last is known; False: everything that runs ends.
         before: the topology that was prepared last, without secrets; None: it is the wanted one, or is not known.
     """
@@ -62,9 +64,13 @@ class Edit:
         same = {change.component: known[change.component] for change in found if change.action == "same"}
         takes_over = {change.component: known[change.component] for change in found if change.action == "takes over"}
         return cls(
-            labels=fresh | same, before=before, waits_for=adopted_first(before, spec, waits_for),
-            takes_over=takes_over | {
-                change.component: fingerprint + _UNPREPARED for change in found
+            labels=fresh | same,
+            before=before,
+            waits_for=adopted_first(before, spec, waits_for),
+            takes_over=takes_over
+            | {
+                change.component: fingerprint + _UNPREPARED
+                for change in found
                 if change.action == "restarts" and change.component.startswith("site:")
             },
             ending=frozenset(change.component for change in found if change.action in {"restarts", "ends"}),
@@ -76,13 +82,20 @@ class Edit:
 
     def recorded(self) -> dict[str, Any]:
         """What the record of the topology has of it, for `since`."""
-        return {"labels": self.labels, "takes_over": self.takes_over, "waits_for": {name: list(others) for name, others in self.waits_for.items()}}
+        return {
+            "labels": self.labels,
+            "takes_over": self.takes_over,
+            "waits_for": {name: list(others) for name, others in self.waits_for.items()},
+        }
 
     def unprepared(self, site: str, wanted: TopologySpec) -> tuple[TopologySpec, str]:
-        """The topology and the label to create a site with before the wanted topology is prepared; once it is, the site adopts that.
+        """The topology and the label to create a site with before the wanted topology is prepared.
 
-        Preparing needs the site as it is to be: its database, its bounds. What it serves are still the capture processes and redo receivers of
-        the topology that was prepared last: the wanted one may be refused, and redo that it kept for them no longer would be gone.
+        Once it is, the site adopts that.
+
+        Preparing needs the site as it is to be: its database, its bounds. What it serves are still the capture
+        processes and redo receivers of the topology that was prepared last: the wanted one may be refused, and redo
+        that it kept for them no longer would be gone.
 
         Args:
             site: full name of its component.
@@ -92,9 +105,12 @@ class Edit:
             return wanted, self.labels[site]
         itself = wanted.site(site.removeprefix("site:"))
         spec = replace(
-            self.before, sites=tuple(itself if each.name == itself.name else each for each in self.before.sites),
+            self.before,
+            sites=tuple(itself if each.name == itself.name else each for each in self.before.sites),
             # Where the files are now: a project that was moved since names its old place there.
-            file=wanted.file, state_dir=wanted.state_dir,
-            redo_bytes_max=wanted.redo_bytes_max, segment_bytes=wanted.segment_bytes,
+            file=wanted.file,
+            state_dir=wanted.state_dir,
+            redo_bytes_max=wanted.redo_bytes_max,
+            segment_bytes=wanted.segment_bytes,
         )
         return with_secrets_of(spec, wanted), self.takes_over[site]

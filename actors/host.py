@@ -50,7 +50,10 @@ _JOIN_TIMEOUT_S = 45.0  # a step is bounded; closing may wait for the orderly en
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 WAITS_FOR_FUNCTION = "PAUSED: WAITING FOR FUNCTION"
-_LATE_HINT = "a call that waits in the kernel (a socket, a lock, time.sleep) is ended when it returns to Python: give it a time limit of its own, and run `headrace up`"
+_LATE_HINT = (
+    "a call that waits in the kernel (a socket, a lock, time.sleep) is ended when it returns to Python: give"
+    " it a time limit of its own, and run `headrace up`"
+)
 
 log = logging.getLogger("headrace")
 
@@ -80,8 +83,8 @@ class Host:
         self._clock = clock or SystemClock()
         self.tracks = TrackLog(self._clock)  # as long as the process lives, however often the component is opened
         self._wake = threading.Event()
-        # Set when the wanted state of the component changes. Only this ends the pause between two attempts: `wake` is also
-        # called when something breaks, which would then be retried without any pause.
+        # Set when the wanted state of the component changes. Only this ends the pause between two attempts: `wake` is
+        # also called when something breaks, which would then be retried without any pause.
         self._wanted_changed = threading.Event()
         self._wanted = self._wanted_file.is_enabled()
         self._ending = False
@@ -124,7 +127,10 @@ class Host:
         """Called when an error has become the state, before the pause; the component is closed. Must not raise."""
 
     def late_call(self) -> str:
-        """What is known of a user's function that has had its time and does not end; empty: there is none. Called as `details`."""
+        """What is known of a user's function that has had its time and does not end; empty: there is none.
+
+        Called as `details`.
+        """
         return ""
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:  # noqa: ARG002 - for subclasses that can
@@ -178,7 +184,10 @@ class Host:
         self._try_again()
 
     def reopen(self) -> None:
-        """Close and open again after the current step, so that every connection is made anew; nothing else changes. Idempotent."""
+        """Close and open again after the current step, so that every connection is made anew; nothing else changes.
+
+        Idempotent.
+        """
         self._reopen = True
         self._wake.set()
 
@@ -194,23 +203,34 @@ class Host:
         self._wake.set()
 
     def tracked(self, label: str) -> dict[str, Any]:
-        """What the component did with the transactions of a label (`streams.tracking.TrackLog.answer`); always returns at once."""
+        """What the component did with the transactions of a label (`streams.tracking.TrackLog.answer`).
+
+        Always returns at once.
+        """
         return self.tracks.answer(label)
 
     def status(self) -> dict[str, Any]:
         """The status; always returns at once."""
         state = self._state
         status: dict[str, Any] = {
-            "name": self.name, "kind": self.kind or self.name.partition(":")[0],
+            "name": self.name,
+            "kind": self.kind or self.name.partition(":")[0],
             "state": self.detail_state() if state == "ENABLED" else state,
-            "enabled": self._wanted, "since_us": self._since_us, "started_us": self._started_us,
-            "alive_us": self._alive_us, "errors_total": self._errors_total, "opens_total": self._opens_total,
+            "enabled": self._wanted,
+            "since_us": self._since_us,
+            "started_us": self._started_us,
+            "alive_us": self._alive_us,
+            "errors_total": self._errors_total,
+            "opens_total": self._opens_total,
         }
         if self._error is not None:
             status["last_error"] = {**self._error.described(), "at_us": self._error_us}
         status |= self.details()
         if state == "DISABLED" and (unadopted := self._unadopted) is not None:  # it has no error: it is stopped
-            status |= {"problem": f"cannot adopt the changed topology: {unadopted.message.removeprefix(f'{self.name}: ')}", "fix": unadopted.hint}
+            status |= {
+                "problem": f"cannot adopt the changed topology: {unadopted.message.removeprefix(f'{self.name}: ')}",
+                "fix": unadopted.hint,
+            }
         if state == "ENABLED" and (late := self.late_call()):
             status |= {"state": WAITS_FOR_FUNCTION, "detail": late, "hint": _LATE_HINT}
         return status
@@ -221,7 +241,8 @@ class Host:
         while not self._ending:
             self._wanted_changed.clear()
             if not self._attempt(self._adopt_change):
-                # It does not go by the earlier topology meanwhile: that may have rules that the others do not have any more.
+                # It does not go by the earlier topology meanwhile: that may have rules that the others do not have any
+                # more.
                 self._pause_after_refusal()
             elif not self._wanted:
                 self._enter("DISABLED")
@@ -256,7 +277,9 @@ class Host:
         except Exception as error:
             # Anything else is a defect: show it with its traceback, and do not continue.
             log.exception("%s: unexpected error", self.name)
-            bug = BugError(f"{self.name}: {type(error).__name__}: {error}", hint="see the log of its process; report it")
+            bug = BugError(
+                f"{self.name}: {type(error).__name__}: {error}", hint="see the log of its process; report it"
+            )
             bug.__cause__ = error
             self._failed(bug)
         else:
@@ -346,7 +369,10 @@ class Host:
 
 def _wrap(name: str, error: OSError) -> StreamsError:
     """Wrap an error of the operating system: a full disk is transient, anything else needs an operator."""
-    wrapped = RedoError(f"{name}: {error.strerror or error}", hint="fix what the message names; the component resumes automatically "
-                        "when the cause is a full disk, else `headrace start`")
+    wrapped = RedoError(
+        f"{name}: {error.strerror or error}",
+        hint="fix what the message names; the component resumes automatically "
+        "when the cause is a full disk, else `headrace start`",
+    )
     wrapped.__cause__ = error
     return wrapped

@@ -5,8 +5,9 @@ so is everything that was committed when a sample with that SCN or a lower one w
 the newest such sample. A dead source, log writer, queue or destination therefore makes the lag grow, and an unknown
 lag is `None`, never 0.
 
-The age ends at the moment when the apply process reported its position, not at the moment of the question: a report that is
-half a second old is not half a second of lag. When the last report is older than `TOLD_MAX_S`, the age ends now.
+The age ends at the moment when the apply process reported its position, not at the moment of the question: a report
+that is half a second old is not half a second of lag. When the last report is older than `TOLD_MAX_S`, the age ends
+now.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _THIN_EVERY = 256  # additions between two rounds of thinning
 
 
 def seen_at_us(told_us: int, now_us: int) -> int:
-    """The time that a lag refers to: when the position was reported; now, if that is longer ago than `TOLD_MAX_S` or unknown.
+    """The time that a lag refers to: when the position was reported.
+
+    Now, if that is longer ago than `TOLD_MAX_S` or unknown.
 
     Args:
         told_us: when the apply process reported its position, microseconds since the epoch; 0: unknown.

@@ -1,11 +1,13 @@
 """What a component is built by, and which components of a site share a process.
 
-A Python process that is connected to Ray takes 64 MB before it does anything. Queues and propagations only pass bytes on, capture processes
-of a site mine the same redo, redo receivers copy it; each of these kinds shares one process per site, where one component more costs a few megabytes.
-Apply processes of a site share one by fours. A site and a Spark application have one of their own: a site works all the time and would take turns with
-others to run Python code, and a Spark application ends with its process and takes half a minute to come back.
+A Python process that is connected to Ray takes 64 MB before it does anything. Queues and propagations only pass bytes
+on, capture processes of a site mine the same redo, redo receivers copy it; each of these kinds shares one process per
+site, where one component more costs a few megabytes. Apply processes of a site share one by fours. A site and a Spark
+application have one of their own: a site works all the time and would take turns with others to run Python code, and a
+Spark application ends with its process and takes half a minute to come back.
 
-With `processes: apart` each component has a process of its own, named as the component: one that ends takes one component with it.
+With `processes: apart` each component has a process of its own, named as the component: one that ends takes one
+component with it.
 """
 
 from __future__ import annotations
@@ -22,27 +24,34 @@ if TYPE_CHECKING:
 __all__ = ["factory_of", "process_of"]
 
 _FACTORIES = {
-    "queue": "actors.staging.queue_host:build", "propagation": "actors.staging.propagation_host:build",
-    "capture": "actors.capture:build", "apply": "actors.apply:build", "spark": "actors.spark_application:build",
+    "queue": "actors.staging.queue_host:build",
+    "propagation": "actors.staging.propagation_host:build",
+    "capture": "actors.capture:build",
+    "apply": "actors.apply:build",
+    "spark": "actors.spark_application:build",
     "redo": "actors.downstream_database:build",
 }
 _SHARED = {"queue": "staging", "propagation": "staging", "capture": "captures", "redo": "receivers", "apply": "applies"}
-# A coordinator that gets bulk as fast as two cores pass it on uses an eighth of a core: four leave half of what one interpreter has.
+# A coordinator that gets bulk as fast as two cores pass it on uses an eighth of a core: four leave half of what one
+# interpreter has.
 APPLIES_TOGETHER = 4
 
 
 def process_of(spec: TopologySpec, component: Component, held: Mapping[str, Collection[str]] | None = None) -> str:
-    """The name of the process in which a component begins when it is created; until it ends it stays there, whatever is edited.
+    """The name of the process in which a component begins when it is created.
+
+    Until it ends it stays there, whatever is edited.
 
     Args:
         spec: the topology.
         component: of it.
-        held: the components that each process holds now; None: none, as when a topology is set up. An apply process that an edit adds goes where there
-            is room, wherever it stands in the file.
+        held: the components that each process holds now; None: none, as when a topology is set up. An apply process
+            that an edit adds goes where there is room, wherever it stands in the file.
 
     Returns:
-        "staging:<site>", "captures:<site>", "receivers:<site>" or "applies:<site>" (then ":2", ":3", ...) for what shares one; else, and if
-        the topology's processes are apart, the component's own name. Where Ray resources place the site, they are in the name: with others it is another process.
+        "staging:<site>", "captures:<site>", "receivers:<site>" or "applies:<site>" (then ":2", ":3", ...) for what
+        shares one; else, and if the topology's processes are apart, the component's own name. Where Ray resources place
+        the site, they are in the name: with others it is another process.
     """
     shared = _SHARED.get(component.kind)
     if shared is None or spec.processes_apart:

@@ -6,7 +6,8 @@ Job
     Create, find, call and end named detached actors; all other modules only know components.
 
 Main path
-    connect -> RayActors.create -> ProcessActor.settle -> Components.settle -> Host.start; RayActors.call -> ProcessActor.call.
+    connect -> RayActors.create -> ProcessActor.settle -> Components.settle -> Host.start; RayActors.call ->
+      ProcessActor.call.
     An actor is a process; which components it holds stands in Ray's key-value store (`_Records`).
 
 States
@@ -48,14 +49,25 @@ if TYPE_CHECKING:
     from actors.host import Host
 
 __all__ = [
-    "ActorSystem", "Factory", "RayActors", "Resolver", "actors_of", "connect", "disconnect", "namespace_of", "own_address", "own_host", "prepare_process", "resolver",
+    "ActorSystem",
+    "Factory",
+    "RayActors",
+    "Resolver",
+    "actors_of",
+    "connect",
+    "disconnect",
+    "namespace_of",
+    "own_address",
+    "own_host",
+    "prepare_process",
+    "resolver",
 ]
 
 CALL_TIMEOUT_S = 5.0  # a method that answers at once needs milliseconds, and less than this on a loaded machine
 _LISTENS_TIMEOUT_S = 5.0  # a remote node answers within this
 _CALLS_AT_ONCE = 16  # concurrent calls of an actor: a waiting one must never block `status`
-# Threads of their own, whatever the other calls wait for: `settle` ends a component that hangs, and with it its process, which
-# takes 45 s; endpoints are asked for on every reconnect.
+# Threads of their own, whatever the other calls wait for: `settle` ends a component that hangs, and with it its
+# process, which takes 45 s; endpoints are asked for on every reconnect.
 _GROUPS = {"settle": 4, "prompt": 2}
 _GROUP_OF = {"endpoint": "prompt"}  # other methods: the actor's own 16
 _LOG_BYTES_MAX = 8 << 20
@@ -77,7 +89,7 @@ class Resolver(Protocol):
     """Returns the current endpoint of a component. Ports change on restart: call it on every reconnect."""
 
     def __call__(self, name: str) -> str:
-        """"host:port" of the component `name`; `PropagationError` (TIMED) when it does not answer."""
+        """Address ("host:port") of the component `name`; `PropagationError` (TIMED) when it does not answer."""
         ...
 
 
@@ -85,8 +97,15 @@ class ActorSystem(Protocol):
     """The controller's interface to an actor system; `RayActors` is the real one."""
 
     def create(
-        self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
-        node: Mapping[str, float], environment: Mapping[str, str],
+        self,
+        name: str,
+        factory: str,
+        arguments: Mapping[str, Any],
+        *,
+        process: str,
+        state_dir: Path,
+        node: Mapping[str, float],
+        environment: Mapping[str, str],
     ) -> None:
         """Create the component `name` unless it is there; does not wait until it runs.
 
@@ -96,7 +115,8 @@ class ActorSystem(Protocol):
             arguments: for the factory.
             process: the component shares a process with the others that are created with the same name of one.
             state_dir: of the topology.
-            node: of the component's site in the topology: places the process, when it does not run yet (`actors.cluster.nodes`).
+            node: of the component's site in the topology: places the process, when it does not run yet
+                (`actors.cluster.nodes`).
             environment: of the process, when it does not run yet.
         """
         ...
@@ -110,7 +130,11 @@ class ActorSystem(Protocol):
         ...
 
     def call(
-        self, name: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S  # noqa: ANN401
+        self,
+        name: str,
+        method: str,
+        *arguments: Any,  # noqa: ANN401
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> Any:  # noqa: ANN401 - whatever the method answers
         """Call a method of the component.
 
@@ -135,7 +159,8 @@ class ActorSystem(Protocol):
             timeout_s: seconds to wait for all of them together.
 
         Returns:
-            By name the method's value, or the `StreamsError` that stands for it: raised by the method, or no answer in time.
+            By name the method's value, or the `StreamsError` that stands for it: raised by the method, or no answer in
+            time.
         """
         ...
 
@@ -152,9 +177,12 @@ class ActorSystem(Protocol):
         ...
 
     def end(self, names: Collection[str], *, timeout_s: float) -> None:
-        """End components for good and orderly: each finishes its step and closes before its process is killed; idempotent.
+        """End components for good and orderly: each finishes its step and closes before its process is killed.
 
-        It is recorded first that they are to end: whoever dies meanwhile, they do not stay halfway, and `create` begins them anew.
+        Idempotent.
+
+        It is recorded first that they are to end: whoever dies meanwhile, they do not stay halfway, and `create` begins
+        them anew.
 
         Args:
             names: full names of the components.
@@ -188,13 +216,18 @@ def connect(address: str, topology: str) -> RayActors:
         before = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
-                address=address, namespace=namespace_of(topology), log_to_driver=False, configure_logging=False,
-                logging_level=logging.ERROR, job_config=_without_own_folders(),
+                address=address,
+                namespace=namespace_of(topology),
+                log_to_driver=False,
+                configure_logging=False,
+                logging_level=logging.ERROR,
+                job_config=_without_own_folders(),
                 **({"_node_ip_address": HOST} if address.startswith(HOST) else {}),
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConfigError(
-                f"no Ray cluster answers at {address}: {error}", hint="run `headrace up` again, or name another --address"
+                f"no Ray cluster answers at {address}: {error}",
+                hint="run `headrace up` again, or name another --address",
             ) from error
         if threading.current_thread() is threading.main_thread():
             # Ray's own handlers would end the process with a stack dump.
@@ -213,8 +246,9 @@ class _NoFolders(list[str]):
 def _without_own_folders() -> JobConfig:
     """A job whose components search modules where they are installed alone.
 
-    Ray would add the folder that the command runs in, as the first: with `cd /tmp; headrace up FILE` a file `/tmp/psycopg.py` of another
-    user would be run by each component, and a file `types.py` of one's own would break them.
+    Ray would add the folder that the command runs in, as the first: with `cd /tmp; headrace up FILE` a file
+    `/tmp/psycopg.py` of another user would be run by each component, and a file `types.py` of one's own would break
+    them.
     """
     from ray.job_config import JobConfig
 
@@ -242,8 +276,9 @@ def prepare_process(address: str, environment: Mapping[str, str]) -> None:
 
     Args:
         address: of Ray's control service.
-        environment: of the cluster's clients (`actors.cluster.local.LocalCluster.client_environment`). Empty: what was given for the
-            same address before; else it is a cluster of the user's, which the process's own environment describes.
+        environment: of the cluster's clients (`actors.cluster.local.LocalCluster.client_environment`). Empty: what was
+            given for the same address before; else it is a cluster of the user's, which the process's own environment
+            describes.
     """
     # Ray prints events of the cluster ("a worker died ...") to standard output, which is for a command's result.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
@@ -253,7 +288,8 @@ def prepare_process(address: str, environment: Mapping[str, str]) -> None:
     if "ray" not in sys.modules:
         _set_environment(variables)
     elif address != _connected_to or any(os.environ.get(name) != value for name, value in variables.items()):
-        # Another cluster than before: Ray keeps what it found when it was imported, also where the environment has been changed since.
+        # Another cluster than before: Ray keeps what it found when it was imported, also where the environment has been
+        # changed since.
         from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
         disconnect()
@@ -323,12 +359,21 @@ class RayActors:
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self._records = _Records(namespace)
-        self._late: dict[tuple[str, str], Any] = {}  # answers of `call_all` that were given up: a late call is not cancelled
-        self._told: dict[str, Any] = {}  # components that were told to end: one whose node is away hears it when that is back
+        # answers of `call_all` that were given up: a late call is not cancelled
+        self._late: dict[tuple[str, str], Any] = {}
+        # components that were told to end: one whose node is away hears it when that is back
+        self._told: dict[str, Any] = {}
 
     def create(
-        self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
-        node: Mapping[str, float], environment: Mapping[str, str],
+        self,
+        name: str,
+        factory: str,
+        arguments: Mapping[str, Any],
+        *,
+        process: str,
+        state_dir: Path,
+        node: Mapping[str, float],
+        environment: Mapping[str, str],
     ) -> None:
         """See `ActorSystem.create`."""
         import ray
@@ -337,15 +382,27 @@ class RayActors:
         if any(each == name and place in alive for each, place in places):
             return
         if process in alive and process not in {place for _, place in places}:
-            # Whoever ended its last component died before the process: it may be on another node, with another environment.
+            # Whoever ended its last component died before the process: it may be on another node, with another
+            # environment.
             self._kill_process(process)
         record = Record(creation=uuid.uuid4().hex, factory=factory, arguments=dict(arguments), state_dir=str(state_dir))
         # Before the process is told: whenever that dies, it finds the record when it begins again.
         self._records.put(name, process, record)
-        actor = ray.remote(concurrency_groups=_GROUPS)(ProcessActor).options(
-            name=process, namespace=self.namespace, lifetime="detached", get_if_exists=True, num_cpus=0,
-            max_restarts=-1, max_task_retries=0, max_concurrency=_CALLS_AT_ONCE, resources=placement(node),
-        ).remote(process, self.namespace, str(state_dir), dict(environment))
+        actor = (
+            ray.remote(concurrency_groups=_GROUPS)(ProcessActor)
+            .options(
+                name=process,
+                namespace=self.namespace,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                max_restarts=-1,
+                max_task_retries=0,
+                max_concurrency=_CALLS_AT_ONCE,
+                resources=placement(node),
+            )
+            .remote(process, self.namespace, str(state_dir), dict(environment))
+        )
         _settle(actor, name)
 
     def names(self) -> set[str]:
@@ -361,7 +418,10 @@ class RayActors:
         return found
 
     def state_dir(self) -> Path | None:
-        """The state folder of the topology whose components are recorded; None: none are, or another version recorded them."""
+        """The state folder of the topology whose components are recorded.
+
+        None: none are, or another version recorded them.
+        """
         for name, process in self._records.running():
             with contextlib.suppress(AttributeError, ImportError, TypeError, pickle.UnpicklingError):
                 record = self._records.get(name, process)
@@ -378,7 +438,11 @@ class RayActors:
         return found
 
     def call(
-        self, name: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S  # noqa: ANN401
+        self,
+        name: str,
+        method: str,
+        *arguments: Any,  # noqa: ANN401
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> Any:  # noqa: ANN401 - whatever the method answers
         """See `ActorSystem.call`.
 
@@ -419,7 +483,9 @@ class RayActors:
                 answers[pending[reference]] = _translate(pending[reference], error)
         for reference in late:
             self._late[pending[reference], method] = reference
-            answers[pending[reference]] = PropagationError(f"{pending[reference]} does not answer within {timeout_s:g} s")
+            answers[pending[reference]] = PropagationError(
+                f"{pending[reference]} does not answer within {timeout_s:g} s"
+            )
         return answers
 
     def _is_late(self, name: str, method: str) -> bool:
@@ -468,11 +534,14 @@ class RayActors:
             self._kill_process(process)
 
     def clear_away(self) -> None:
-        """Remove what those leave who die halfway: processes whose last component was ended, records of components whose process never began.
+        """Remove what those leave who die halfway.
+
+        Processes whose last component was ended, records of components whose process never began.
 
         Only where nobody creates components of this namespace now. Idempotent.
         """
-        places = self._records.places()  # before the processes: what another `up` records meanwhile is not taken for left
+        # before the processes: what another `up` records meanwhile is not taken for left
+        places = self._records.places()
         processes = self.processes()
         for process, names in processes.items():
             if not names:
@@ -521,7 +590,8 @@ class RayActors:
             site: of those that connect.
             name: of the component that serves.
             address: "host:port" that leads to it; empty: the detour ends.
-            seconds: it ends by itself after so long, so that nobody goes a way that leads nowhere when its maker has died.
+            seconds: it ends by itself after so long, so that nobody goes a way that leads nowhere when its maker has
+                died.
         """
         self._records.set_detour(site, name, address, time.time() + seconds)
 
@@ -530,7 +600,9 @@ class RayActors:
         import ray
 
         try:
-            return int(ray.get(self._actor_of(name).pid.options(concurrency_group="prompt").remote(), timeout=CALL_TIMEOUT_S))
+            return int(
+                ray.get(self._actor_of(name).pid.options(concurrency_group="prompt").remote(), timeout=CALL_TIMEOUT_S)
+            )
         except (ray.exceptions.RayError, ValueError) as error:
             raise _translate(name, error) from error
 
@@ -565,7 +637,8 @@ def _call(actor: Any, component: str, method: str, *arguments: Any) -> Any:  # n
 class _Records:
     """The components of a namespace and their processes, in Ray's key-value store.
 
-    A key is "run|<component>|<process>", its value the `Record`; or "end|<component>|<process>" while the component is about to end.
+    A key is "run|<component>|<process>", its value the `Record`; or "end|<component>|<process>" while the component is
+    about to end.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -606,10 +679,15 @@ class _Records:
         return [*self._list("end|"), *self._list("run|")]
 
     def detour(self, site: str, name: str) -> str:
-        """See `RayActors.detour`. The key is "detour|<site>|<component>", the value "<address> <end, as the time of day>"."""
+        """See `RayActors.detour`.
+
+        The key is "detour|<site>|<component>", the value "<address> <end, as the time of day>".
+        """
         from ray.experimental.internal_kv import _internal_kv_get
 
-        address, _, end = (_internal_kv_get(f"detour|{site}|{name}", namespace=self._namespace) or b"").decode().partition(" ")
+        address, _, end = (
+            (_internal_kv_get(f"detour|{site}|{name}", namespace=self._namespace) or b"").decode().partition(" ")
+        )
         return address if address and time.time() < float(end) else ""
 
     def set_detour(self, site: str, name: str, address: str, end: float) -> None:
@@ -716,6 +794,7 @@ def _log_to(file: Path) -> None:
 
 def _log_thread_error(arguments: threading.ExceptHookArgs) -> None:
     logging.getLogger("headrace").error(
-        "thread %s ended by an error", arguments.thread.name if arguments.thread else "?",
+        "thread %s ended by an error",
+        arguments.thread.name if arguments.thread else "?",
         exc_info=(arguments.exc_type, arguments.exc_value or arguments.exc_type(), arguments.exc_traceback),
     )

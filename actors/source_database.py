@@ -1,6 +1,7 @@
 """Site with a database: its embedded server, its log writer, its redo for captures, its preparation.
 
-Longer than 500 lines: an actor is called by method name, so what the controller and the command line ask stands at the host.
+Longer than 500 lines: an actor is called by method name, so what the controller and the command line ask stands at the
+host.
 
 Job
     Manage one site that has a database: keep the embedded server running (or connect to the user's server),
@@ -99,10 +100,12 @@ FULL_PAUSE_S = 0.5  # a full redo log or disk is checked again this often
 WATCH_INTERVAL_S = 1.0  # a site without a log writer only monitors its server
 SAMPLE_INTERVAL_S = 0.1  # the precision of the lag in seconds; a query costs the database a tenth of a millisecond
 RECONNECT_INTERVAL_S = 1.0  # do not try an unreachable database ten times a second
-# While a redo receiver's acknowledgement is awaited: about as long as it takes, then, when it does not come, as often as an idle
-# log writer looks.
+# While a redo receiver's acknowledgement is awaited: about as long as it takes, then, when it does not come, as often
+# as an idle log writer looks.
 AWAIT_MIN_S, AWAIT_MAX_S = 0.004, READ_TIMEOUT_S
-BEHIND_S = 0.5  # a log writer that lacks what the source had so long ago goes for throughput, as commits wait for longer than it takes to fill a record
+# a log writer that lacks what the source had so long ago goes for throughput, as commits wait for longer than it takes
+# to fill a record
+BEHIND_S = 0.5
 SAMPLES_KEPT = 50  # reported at once: the controller may ask only every five seconds
 LOOK_INTERVAL_S = 1.0  # how often the log that the source keeps for us, and heartbeats, are checked
 UNCAPTURED_INTERVAL_S = 30.0  # how often new tables are looked for: a query over all names of the catalog
@@ -184,7 +187,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
             if isinstance(error, CapturedNoMore):
                 self._refusal.record(error)
             raise error
-        # A commit may wait for the acknowledgement that is on its way: it wakes this thread, unless that waits for data.
+        # A commit may wait for the acknowledgement that is on its way: it wakes this thread, unless that waits for
+        # data.
         is_awaiting = writer.is_awaiting
         try:
             wrote = writer.step(0.0 if is_awaiting else READ_TIMEOUT_S, behind_scn=self._behind_scn(writer))
@@ -206,14 +210,20 @@ class DatabaseSite(RedoKeeper, SiteHost):
         return self._await_pause_s(moved=wrote) if writer.is_awaiting else writer.pause_s
 
     def _behind_scn(self, writer: LogWriter) -> Scn:
-        """Where the source's log is, if redo lacks what it had `BEHIND_S` ago. FIRST_SCN: redo keeps up, or commits wait for a receiver."""
+        """Where the source's log is, if redo lacks what it had `BEHIND_S` ago.
+
+        FIRST_SCN: redo keeps up, or commits wait for a receiver.
+        """
         samples = self._samples
         lacking = next((asked_us for asked_us, scn in samples if scn > writer.position.scn), None)
         is_behind = lacking is not None and self._clock.time_us() - lacking > BEHIND_S * 1e6
         return Scn(samples[-1][1]) if is_behind and not writer.waits_for_receivers else FIRST_SCN
 
     def _await_pause_s(self, *, moved: bool) -> float:
-        """How long to leave the stream alone while an acknowledgement is awaited, which wakes this thread: new data does not."""
+        """How long to leave the stream alone while an acknowledgement is awaited, which wakes this thread.
+
+        New data does not.
+        """
         self._awaiting_s = AWAIT_MIN_S if moved else min(2 * self._awaiting_s, AWAIT_MAX_S)
         return self._awaiting_s
 
@@ -263,11 +273,16 @@ class DatabaseSite(RedoKeeper, SiteHost):
     def details(self) -> dict[str, Any]:
         """The log writer's statistics and facts about the database."""
         details: dict[str, Any] = {
-            "site": self._site.name, "fingerprint": self._fingerprint, "database": self._site.database.kind,
-            "ready": self._is_answering(), "is_source": self._is_source, "heartbeats": self._heartbeats,
+            "site": self._site.name,
+            "fingerprint": self._fingerprint,
+            "database": self._site.database.kind,
+            "ready": self._is_answering(),
+            "is_source": self._is_source,
+            "heartbeats": self._heartbeats,
             # Old facts about a source that does not answer say nothing about how far a destination is behind.
             "source_scn": self._samples[-1][1] if self._samples and self._is_answering() else 0,
-            "source_samples": [list(sample) for sample in self._samples], **wire_status(self._admission),
+            "source_samples": [list(sample) for sample in self._samples],
+            **wire_status(self._admission),
         }
         if self._sample_problem:
             details["database_problem"] = self._sample_problem
@@ -284,10 +299,14 @@ class DatabaseSite(RedoKeeper, SiteHost):
         if writer is not None:
             statistics = writer.statistics()
             details |= {
-                "redo_bytes": statistics.redo_bytes, "redo_bytes_max": statistics.redo_bytes_max,
-                "redo_segments": statistics.segments, "redo_scn": statistics.position.scn,
-                "redo_segment": statistics.position.segment, "bytes_total": statistics.data_bytes,
-                "fsyncs_total": statistics.syncs, "resumes_total": statistics.resumes,
+                "redo_bytes": statistics.redo_bytes,
+                "redo_bytes_max": statistics.redo_bytes_max,
+                "redo_segments": statistics.segments,
+                "redo_scn": statistics.position.scn,
+                "redo_segment": statistics.position.segment,
+                "bytes_total": statistics.data_bytes,
+                "fsyncs_total": statistics.syncs,
+                "resumes_total": statistics.resumes,
                 "purged_bytes_total": statistics.purged_bytes,
                 "required_checkpoint_scn": statistics.required_checkpoint_scn,
                 "problem": statistics.problem or self._waits_in_vain(writer),
@@ -307,13 +326,16 @@ class DatabaseSite(RedoKeeper, SiteHost):
         session = log_session_name(self._site.database.kind, self._spec.name, self._site.name)
         if not away:
             return (
-                f"confirms nothing to the database, because {', '.join(stalled)} is connected and takes nothing, and transport is sync: where "
-                f"synchronous_standby_names names {session}, commits wait; see the problem of redo:{stalled[0]} and the disk there, or write "
-                "transport: async and `headrace up`"
+                f"confirms nothing to the database, because {', '.join(stalled)} is connected and takes nothing, and"
+                " transport is sync: where "
+                f"synchronous_standby_names names {session}, commits wait; see the problem of redo:{stalled[0]} and the"
+                " disk there, or write transport: async and `headrace up`"
             )
         return (
-            f"confirms nothing to the database, because {', '.join(away)} is away and transport is sync: where synchronous_standby_names "
-            f"names {session}, commits wait; start it (`headrace start FILE redo:{away[0]}`), or write transport: async and `headrace up`"
+            f"confirms nothing to the database, because {', '.join(away)} is away and transport is sync: where"
+            " synchronous_standby_names "
+            f"names {session}, commits wait; start it (`headrace start FILE redo:{away[0]}`), or write transport: async"
+            " and `headrace up`"
         )
 
     def kept_redo(self) -> LogWriter | None:
@@ -369,7 +391,10 @@ class DatabaseSite(RedoKeeper, SiteHost):
             findings += spark_findings(self._site)
             with closing(self._open_destination()) as destination:
                 findings += destination.preflight(
-                    spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
+                    spec.name,
+                    sessions=sum(apply.parallelism for apply in applies),
+                    applies=len(applies),
+                    copies=COPIES_BESIDE * len(applies),
                 )
         return tuple(findings)
 
@@ -399,13 +424,16 @@ class DatabaseSite(RedoKeeper, SiteHost):
                     if f"apply:{apply.name}" in new:
                         statements += destination.forget(spec.name, apply.name)
         self._tables.is_prepared()
-        # Not before `end_source`: until this topology is valid, another `up` may go back to one in which it is a source.
+        # Not before `end_source`: until this topology is valid, another `up` may go back to one in which it is a
+        # source.
         self._note_prepared(is_source=is_source or self._is_prepared())
         self.wake()
         return tuple(statements)
 
     def end_source(self) -> tuple[str, ...]:
-        """Drop what the database has of this site as a source, which it is no more; idempotent. Returns the statements that were run.
+        """Drop what the database has of this site as a source, which it is no more; idempotent.
+
+        Returns the statements that were run.
 
         The redo stays until the site is prepared as a source again.
 
@@ -421,7 +449,10 @@ class DatabaseSite(RedoKeeper, SiteHost):
         deadline = self._clock.monotonic() + END_WRITER_S
         while self._writer is not None:
             if self._clock.monotonic() > deadline:
-                raise DatabaseUnavailable(f"{self.name}: the log writer has not ended yet", hint=f"`headrace start FILE {self.name}` if it is stopped")
+                raise DatabaseUnavailable(
+                    f"{self.name}: the log writer has not ended yet",
+                    hint=f"`headrace start FILE {self.name}` if it is stopped",
+                )
             time.sleep(READ_TIMEOUT_S)
         with closing(self._open_source()) as source:
             statements: tuple[str, ...] = source.remove(self._spec.name)
@@ -477,11 +508,14 @@ class DatabaseSite(RedoKeeper, SiteHost):
             The names of the tables that left.
 
         Raises:
-            RunsElsewhere: another copy of the topology uses the database: what is recorded there is of its apply processes.
+            RunsElsewhere: another copy of the topology uses the database: what is recorded there is of its apply
+                processes.
         """
         self._claim.hold()
         with closing(self._open_destination()) as destination:
-            return tuple(f"{table.owner}.{table.name}" for table in destination.leave_out(self._spec.name, apply, kept=kept))
+            return tuple(
+                f"{table.owner}.{table.name}" for table in destination.leave_out(self._spec.name, apply, kept=kept)
+            )
 
     def leave_out_others(self, applies: Collection[str]) -> tuple[str, ...]:
         """Record at this destination that nothing comes any more to apply processes that the topology does not have here; idempotent.
@@ -509,7 +543,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         """
         with closing(self._open_destination()) as destination:
             return tuple(
-                table for table in destination.filled(tables)
+                table
+                for table in destination.filled(tables)
                 if all(other.is_finished for other in destination.other_copies(self._spec.name, apply, *table))
             )
 
@@ -524,8 +559,13 @@ class DatabaseSite(RedoKeeper, SiteHost):
             return source.domain_shapes(tables)
 
     def preflight_tables(
-        self, versions: Sequence[TableVersion], apply: str = "", conflicts: ConflictRules = NO_CONFLICT_RULES,
-        tables: TableSettings = NO_TABLE_SETTINGS, identities: Mapping[TableName, str] | None = None, domains: Sequence[TableShape] = (),
+        self,
+        versions: Sequence[TableVersion],
+        apply: str = "",
+        conflicts: ConflictRules = NO_CONFLICT_RULES,
+        tables: TableSettings = NO_TABLE_SETTINGS,
+        identities: Mapping[TableName, str] | None = None,
+        domains: Sequence[TableShape] = (),
         at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
         """The reasons why these tables of a source, as they are now, cannot be applied here.
@@ -542,13 +582,24 @@ class DatabaseSite(RedoKeeper, SiteHost):
         with closing(self._open_destination(tables)) as destination:
             old_names = renamed(identities or {}, destination.instantiations(self._spec.name, apply))
             # What a column's type lacks comes before the ALTER that gives the type to the column.
-            found = [*destination.preflight_domains(domains), *table_findings(destination, versions, old_names, self._site.name, at_source=at_source)]
+            found = [
+                *destination.preflight_domains(domains),
+                *table_findings(destination, versions, old_names, self._site.name, at_source=at_source),
+            ]
             if conflicts.times is not None:
                 found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)
             for version in versions if conflicts != NO_CONFLICT_RULES else ():
                 table = destination.describe(version.owner, version.name)
-                found += () if table is None else conflict_list_findings(
-                    apply, conflicts, version, table, at_source=(at_source or {}).get(TableName.of(version)),
+                found += (
+                    ()
+                    if table is None
+                    else conflict_list_findings(
+                        apply,
+                        conflicts,
+                        version,
+                        table,
+                        at_source=(at_source or {}).get(TableName.of(version)),
+                    )
                 )
             return tuple(found)
 
@@ -600,16 +651,26 @@ class DatabaseSite(RedoKeeper, SiteHost):
         redo = self._folder / "redo"
         if not self._is_prepared() and self._writer is None:
             if not self._prepared_file.exists() and redo.is_dir() and any(redo.iterdir()):
-                aside = next(path for number in itertools.count(1) if not (path := self._folder / f"redo.aside-{number}").exists())
+                aside = next(
+                    path
+                    for number in itertools.count(1)
+                    if not (path := self._folder / f"redo.aside-{number}").exists()
+                )
                 redo.rename(aside)
-                kept = (f"-- redo of an earlier time, which no file of the site knows, is kept in {aside}: remove it when nothing of it is needed",)
+                kept = (
+                    f"-- redo of an earlier time, which no file of the site knows, is kept in {aside}: remove it when"
+                    " nothing of it is needed",
+                )
             shutil.rmtree(redo, ignore_errors=True)
             self._tables.forget_receivers()
         self._ends_source = False
         return kept
 
     def _is_prepared(self) -> bool:
-        """Whether it is prepared as a source: a site that was only a destination has no log stream yet. Without its file, redo says so."""
+        """Whether it is prepared as a source: a site that was only a destination has no log stream yet.
+
+        Without its file, redo says so.
+        """
         try:
             return bool(json.loads(self._prepared_file.read_text(encoding="utf-8")).get("is_source"))
         except FileNotFoundError:
@@ -635,8 +696,12 @@ class DatabaseSite(RedoKeeper, SiteHost):
         try:
             self._refusal.check_prepared(self._source.check_prepared(self._spec.name, writer.start_scn))
             stream = self._source.open_stream(
-                self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary,
-                last_transaction=writer.last_transaction, last_commit_scn=writer.last_commit_scn,
+                self._spec.name,
+                writer.start_scn,
+                timeline=writer.timeline,
+                allow_binary=self._allow_binary,
+                last_transaction=writer.last_transaction,
+                last_commit_scn=writer.last_commit_scn,
             )
         except (DatabaseSetBack, CapturedNoMore) as error:
             self._refusal.record(error)
@@ -656,15 +721,24 @@ class DatabaseSite(RedoKeeper, SiteHost):
         from redo.log_writer import LogWriter
 
         writer = LogWriter(
-            self._folder / "redo", self._site.name, decoder_factory=decoder_for, dictionary_build=self._dictionary_build,
-            segment_bytes=self._spec.segment_bytes, redo_bytes_max=self._spec.redo_bytes_max,
+            self._folder / "redo",
+            self._site.name,
+            decoder_factory=decoder_for,
+            dictionary_build=self._dictionary_build,
+            segment_bytes=self._spec.segment_bytes,
+            redo_bytes_max=self._spec.redo_bytes_max,
         )
         self._register_captures(writer)
         self._writer = writer
         if self._service is None:
             self._admission = admission_of(self._spec, self.name)
             self._service = RedoServer(
-                self._spec.name, self._site.name, writer, shipper=writer.shipping, acknowledged=self._acknowledged, host=own_host(),
+                self._spec.name,
+                self._site.name,
+                writer,
+                shipper=writer.shipping,
+                acknowledged=self._acknowledged,
+                host=own_host(),
                 admission=self._admission,
             )
         else:

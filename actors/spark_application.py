@@ -4,7 +4,8 @@ Job
     Keep exactly one process of the site's application running, and give its apply processes the endpoint.
 
 Main path
-    SparkHost.open -> end the process of an earlier life -> `python -m spark_apply.application.process` -> its first line of
+    SparkHost.open -> end the process of an earlier life -> `python -m spark_apply.application.process` -> its first
+      line of
     output names its endpoint and its token -> `access`, which apply processes call -> SparkHost.step checks its health.
 
 States
@@ -12,12 +13,14 @@ States
     RUNNING         it serves. Memory only.
 
 Durable when
-    Nothing is kept here. `application.json` names the process, so that the next life of this actor can make sure that it is gone
-    before it starts another one.
+    Nothing is kept here. `application.json` names the process, so that the next life of this actor can make sure that
+    it is gone before it starts another one.
 
 Worked flow
-    this actor is killed -> the kernel closes the process's standard input -> it ends, and every task with it -> Ray restarts the
-    actor -> another process with another endpoint and token -> the site's apply processes, which have kept their coordinators
+    this actor is killed -> the kernel closes the process's standard input -> it ends, and every task with it -> Ray
+      restarts the
+    actor -> another process with another endpoint and token -> the site's apply processes, which have kept their
+      coordinators
     and epochs, ask for it and run their servers' tasks there
 """
 
@@ -61,8 +64,11 @@ class SparkHost(Host):
         self._spec, self._site, self._fingerprint = spec, name, fingerprint
         self._folder = site_folder(spec, name) / "spark"
         self._child = ChildProcess(
-            self.name, "the Spark application", module="spark_apply.application.process",
-            file=self._folder / "application.json", log=spec.state_dir / "logs" / f"spark.{name}.application.log",
+            self.name,
+            "the Spark application",
+            module="spark_apply.application.process",
+            file=self._folder / "application.json",
+            log=spec.state_dir / "logs" / f"spark.{name}.application.log",
         )
         self._access: dict[str, str] = {}
         self._started = 0
@@ -83,8 +89,13 @@ class SparkHost(Host):
         self._access = {}
         node = placement(dict(self._spec.site(self._site).node))
         configuration = ApplicationConfig(
-            topology=self._spec.name, site=self._site, ray_address=own_address(), state_dir=str(self._folder), host=own_host(),
-            identity=identity_of(self._spec, self._site), resources=ExecutorResources(node=tuple(node.items())),
+            topology=self._spec.name,
+            site=self._site,
+            ray_address=own_address(),
+            state_dir=str(self._folder),
+            host=own_host(),
+            identity=identity_of(self._spec, self._site),
+            resources=ExecutorResources(node=tuple(node.items())),
         ).to_json()
         self._started += 1
         self._child.start(configuration)
@@ -107,7 +118,9 @@ class SparkHost(Host):
         try:
             health = self._health_client().ask(HEALTH_TIMEOUT_S)
             self._executors, self._runs = health.executors, health.runs
-            self._wire = {field.name: getattr(health.refusals, field.name) for field in health.refusals.DESCRIPTOR.fields}
+            self._wire = {
+                field.name: getattr(health.refusals, field.name) for field in health.refusals.DESCRIPTOR.fields
+            }
             self._answered_at = self._clock.monotonic()
         except CertificateError as error:
             # That says nothing about the application, whose runs go on over the connections that they have.
@@ -117,7 +130,9 @@ class SparkHost(Host):
             if not self._child.pid:
                 raise self._child.ended() from error
             if self._clock.monotonic() - self._answered_at > SILENCE_MAX_S:
-                raise ChildEnded(f"{self.name}: the Spark application did not answer for {SILENCE_MAX_S:g} s") from error
+                raise ChildEnded(
+                    f"{self.name}: the Spark application did not answer for {SILENCE_MAX_S:g} s"
+                ) from error
         return STATUS_INTERVAL_S
 
     def _health_client(self) -> HealthClient:
@@ -154,8 +169,13 @@ class SparkHost(Host):
     def details(self) -> dict[str, Any]:
         """The process and its last answer."""
         return {
-            "site": self._site, "fingerprint": self._fingerprint, "application_pid": self._child.pid,
-            "applications_started": self._started, "executors": self._executors, "runs": self._runs, "wire": dict(self._wire),
+            "site": self._site,
+            "fingerprint": self._fingerprint,
+            "application_pid": self._child.pid,
+            "applications_started": self._started,
+            "executors": self._executors,
+            "runs": self._runs,
+            "wire": dict(self._wire),
         }
 
     # ------------------------------------------------------------------ what apply processes ask

@@ -1,10 +1,11 @@
 """Whose a state folder is: redo, row values in logs and the address of the cluster are its owner's alone.
 
-Every process of Headrace has the umask 077, commands (`headrace.entry`) and components (`keep_private`) alike, and their children inherit it: what they write is their user's. So no
-place that writes a file has to name a mode, and none can forget it. Folders of earlier versions are closed by `make_private`.
+Every process of Headrace has the umask 077, commands (`headrace.entry`) and components (`keep_private`) alike, and
+their children inherit it: what they write is their user's. So no place that writes a file has to name a mode, and none
+can forget it. Folders of earlier versions are closed by `make_private`.
 
-Where root starts embedded servers, these run as a spare user, who must get through the folders above the data: such folders are 0711 then. That user can enter
-them, but neither list nor write.
+Where root starts embedded servers, these run as a spare user, who must get through the folders above the data: such
+folders are 0711 then. That user can enter them, but neither list nor write.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def _way() -> int:
 
 
 def make_private(state_dir: Path) -> None:
-    """Make a state folder, and take from others what an earlier version gave them; idempotent. Data of embedded servers are their user's anyway.
+    """Make a state folder, and take from others what an earlier version gave them; idempotent.
+
+    Data of embedded servers are their user's anyway.
 
     Args:
         state_dir: of a topology.
@@ -69,7 +72,10 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _limit(path: Path, mode: int) -> None:
-    """Give others of a folder what a mode says, and of a file nothing; what its owner may do with it stays. Links, and what another process has just removed, stay as they are."""
+    """Give others of a folder what a mode says, and of a file nothing; what its owner may do with it stays.
+
+    Links, and what another process has just removed, stay as they are.
+    """
     try:
         facts = path.lstat()
         if stat.S_ISLNK(facts.st_mode) or facts.st_uid != os.geteuid():
@@ -83,7 +89,9 @@ def _limit(path: Path, mode: int) -> None:
 
 
 def not_owned(state_dir: Path) -> tuple[str, str] | None:
-    """Why a state folder may be another user's, and what to do about it; None: nobody else made it, can write it or can put another one in its place.
+    """Why a state folder may be another user's, and what to do about it.
+
+    None: nobody else made it, can write it or can put another one in its place.
 
     Args:
         state_dir: absolute; it need not be there.
@@ -95,18 +103,25 @@ def not_owned(state_dir: Path) -> tuple[str, str] | None:
             if stat.S_ISLNK(facts.st_mode) and facts.st_uid in {0, own}:
                 facts = folder.stat()
         except PermissionError:
-            return f"user {own} may not look into {folder.parent}, which belongs to user {folder.parent.stat().st_uid}", _AS_OWNER
+            return (
+                f"user {own} may not look into {folder.parent}, which belongs to user {folder.parent.stat().st_uid}",
+                _AS_OWNER,
+            )
         except OSError:
             return None  # it is made there, by us
         if stat.S_ISLNK(facts.st_mode):
             return f"{folder} is a link that user {facts.st_uid} made", _ELSEWHERE
-        # Root works in folders of others; but in one such as /tmp, whoever is first has made the folder for whoever comes later.
+        # Root works in folders of others; but in one such as /tmp, whoever is first has made the folder for whoever
+        # comes later.
         is_others = facts.st_uid not in {0, own} and (own != 0 or is_shared or folder == state_dir)
         if is_others or (folder == state_dir and facts.st_uid != own):
             return f"{folder} belongs to user {facts.st_uid}, and this is user {own}", _AS_OWNER
         may_write = stat.S_IMODE(facts.st_mode) & (0o022 if folder == state_dir else 0o002)
         if may_write and (folder == state_dir or not facts.st_mode & stat.S_ISVTX):
-            return f"other users may write {folder} (mode {stat.S_IMODE(facts.st_mode):04o})", f"chmod go-w {shlex.quote(str(folder))}, once you have seen that what is in it is yours"
+            return (
+                f"other users may write {folder} (mode {stat.S_IMODE(facts.st_mode):04o})",
+                f"chmod go-w {shlex.quote(str(folder))}, once you have seen that what is in it is yours",
+            )
         is_shared = is_shared or bool(may_write)
     return None
 
@@ -126,4 +141,8 @@ def check_owned(state_dir: Path) -> None:
     """
     found = not_owned(state_dir)
     if found is not None:
-        raise ConfigError(f"state_dir: {found[0]}: who can change what is in it decides what Headrace does, and where it sends connection strings", hint=found[1])
+        raise ConfigError(
+            f"state_dir: {found[0]}: who can change what is in it decides what Headrace does, and where it sends"
+            " connection strings",
+            hint=found[1],
+        )

@@ -1,14 +1,15 @@
 """`python -m benchmarks`: the same backlog through Headrace and through PostgreSQL's native logical replication.
 
-Both peers run alternately on the same two servers. In each run, both peers catch up and stop; both servers are vacuumed and
-checkpointed; the peer's backlog is written at the source. The clock starts with the peer and stops
-with the snapshot in which the last transaction is visible and the destination's cheap sums equal the source's. Then every value is compared. The first
-round is a warm-up and does not count. The native peer runs twice per round: with the subscription's
-`synchronous_commit = off` (PostgreSQL's default) and with `on`. Headrace runs with `off`, its default, or with what BENCH_SYNCHRONOUS_COMMIT
-says. `ratio` compares with the faster of native's two, `ratio_same_synchronous_commit` with the same setting. More than 1 is faster than native.
-Headrace runs twice per round, too: with combined capture and apply (`headrace`), and through queues and a propagation (`queued`).
-With `--authentication` it runs a third time, combined and with `tls: none` (`open`), and `headrace up` is timed in both forms: what certificates on every link cost.
-`benchmarks.networks` measures several flows at once.
+Both peers run alternately on the same two servers. In each run, both peers catch up and stop; both servers are vacuumed
+and checkpointed; the peer's backlog is written at the source. The clock starts with the peer and stops
+with the snapshot in which the last transaction is visible and the destination's cheap sums equal the source's. Then
+every value is compared. The first round is a warm-up and does not count. The native peer runs twice per round: with the
+subscription's `synchronous_commit = off` (PostgreSQL's default) and with `on`. Headrace runs with `off`, its default,
+or with what BENCH_SYNCHRONOUS_COMMIT says. `ratio` compares with the faster of native's two,
+`ratio_same_synchronous_commit` with the same setting. More than 1 is faster than native. Headrace runs twice per round,
+too: with combined capture and apply (`headrace`), and through queues and a propagation (`queued`). With
+`--authentication` it runs a third time, combined and with `tls: none` (`open`), and `headrace up` is timed in both
+forms: what certificates on every link cost. `benchmarks.networks` measures several flows at once.
 """
 
 from __future__ import annotations
@@ -88,9 +89,15 @@ class Bench:
             for setting in self._order(number, is_open_too=self.is_open_too):
                 run = self._run(workload, setting)
                 counted = number > 0
-                _say(progress_line(
-                    workload.name, setting, run, counted=counted, rate=f"{workload.row_changes / run.seconds:9,.0f} rows/s  ",
-                ))
+                _say(
+                    progress_line(
+                        workload.name,
+                        setting,
+                        run,
+                        counted=counted,
+                        rate=f"{workload.row_changes / run.seconds:9,.0f} rows/s  ",
+                    )
+                )
                 if counted or not run.verified:
                     self.runs.setdefault((workload.name, setting), []).append(run)
 
@@ -110,7 +117,7 @@ class Bench:
             wanted = workload.arrived(connection)
             content = workload.content(connection)
         roots = [pid for pid in (self.servers.source.pid(), self.servers.destination.pid()) if pid]
-        if peer is self.headrace:
+        if peer is self.headrace:  # noqa: SIM108
             sampler = ProcessSampler((*roots, *self.headrace.roots()), self.headrace.components())
         else:
             sampler = ProcessSampler(tuple(roots))
@@ -143,8 +150,11 @@ class Bench:
 
     @staticmethod
     def _wait_arrived(connection: psycopg.Connection, workload: Workload, mark: int, wanted: object) -> float:
-        """Wait until everything is visible, and return that time. The sums are queried only after the last transaction's row
-        is visible, so that the queries take no CPU from the measured peer; parallel servers may still apply others then."""
+        """Wait until everything is visible, and return that time.
+        The sums are queried only after the last transaction's row
+        is visible, so that the queries take no CPU from the measured peer; parallel servers may still apply others
+        then.
+        """
         deadline = time.perf_counter() + _DRAIN_TIMEOUT_S
         while time.perf_counter() < deadline:
             asked = time.perf_counter()
@@ -158,11 +168,17 @@ class Bench:
         """Send one very large transaction through Headrace, and measure the memory of every process."""
         run = self._run(workload, "headrace")
         peak = {stage: usage.peak_mb for stage, usage in run.usage.items() if not _is_database(stage)}
-        _say(f"  {workload.name:16} headrace     {run.seconds:7.2f} s  {workload.row_changes / run.seconds:9,.0f} rows/s  "
-             f"largest process {max(peak.values()):.0f} MB  {'verified' if run.verified else 'DIFFERENT'}")
+        _say(
+            f"  {workload.name:16} headrace     {run.seconds:7.2f} s  {workload.row_changes / run.seconds:9,.0f} rows/s  "
+            f"largest process {max(peak.values()):.0f} MB  {'verified' if run.verified else 'DIFFERENT'}"
+        )
         return {
-            "name": workload.name, "row_changes": workload.row_changes, "headrace_s": round(run.seconds, 3),
-            "verified": run.verified, "peak_mb": max(peak.values()), "peak_mb_per_stage": peak,
+            "name": workload.name,
+            "row_changes": workload.row_changes,
+            "headrace_s": round(run.seconds, 3),
+            "verified": run.verified,
+            "peak_mb": max(peak.values()),
+            "peak_mb_per_stage": peak,
         }
 
     def latency(self, latency: Latency) -> dict[str, LatencyResult]:
@@ -172,7 +188,9 @@ class Bench:
         self.headrace.change()
         self.headrace.stop()
         for name, peer, other in (
-            ("native", self.native, self.headrace), ("headrace", self.headrace, self.native), ("queued", self.headrace, self.native),
+            ("native", self.native, self.headrace),
+            ("headrace", self.headrace, self.native),
+            ("queued", self.headrace, self.native),
             *((("open", self.headrace, self.native),) if self.is_open_too else ()),
         ):
             other.wait_caught_up() if name == "headrace" else other.start()
@@ -188,9 +206,10 @@ class Bench:
             _say(f"  latency          {name:12} p50 {found[name].p50_ms} ms, p99 {found[name].p99_ms} ms")
         return found
 
-
     def start_up(self, runs: int) -> dict[str, list[float]]:
-        """Seconds of `headrace up` where nothing runs, with certificates (`headrace`) and with `tls: none` (`open`), alternating behind a warm-up."""
+        """Seconds of `headrace up` where nothing runs, with certificates (`headrace`) and with `tls: none` (`open`),
+        alternating behind a warm-up.
+        """
         self.native.stop()
         self.headrace.start()
         found: dict[str, list[float]] = {}
@@ -205,9 +224,14 @@ class Bench:
 
 
 def report(
-    bench: Bench, workloads: list[Workload], latencies: dict[str, LatencyResult], memory: dict[str, object],
-    footprints: dict[str, Footprint], networks: dict[Network, dict[str, list[Run]]] | None = None,
-    idle: dict[str, Usage] | None = None, start_up: dict[str, list[float]] | None = None,
+    bench: Bench,
+    workloads: list[Workload],
+    latencies: dict[str, LatencyResult],
+    memory: dict[str, object],
+    footprints: dict[str, Footprint],
+    networks: dict[Network, dict[str, list[Run]]] | None = None,
+    idle: dict[str, Usage] | None = None,
+    start_up: dict[str, list[float]] | None = None,
 ) -> dict[str, object]:
     """Collect the results for `latest.json`.
 
@@ -226,20 +250,28 @@ def report(
         runs = {setting: found for (name, setting), found in bench.runs.items() if name == workload.name}
         seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
         native_s = min(seconds["native"], seconds["native_on"])
-        entries.append({
-            **compared(workload.name, runs), "row_changes": workload.row_changes, "transactions": workload.transactions,
-            "native_synchronous_commit_off_s": round(seconds["native"], 3),
-            "native_synchronous_commit_on_s": round(seconds["native_on"], 3),
-            "native_rows_per_s": round(workload.row_changes / native_s),
-            "headrace_rows_per_s": round(workload.row_changes / seconds["headrace"]),
-            "native_usage": {stage: asdict(usage) for stage, usage in middle(runs["native"]).usage.items()},
-            "queued_s": round(seconds["queued"], 3), **({"open_s": round(seconds["open"], 3)} if "open" in seconds else {}),
-            "queued_usage": {stage: asdict(usage) for stage, usage in middle(runs["queued"]).usage.items()},
-            "cpu_s_per_100k_rows": {
-                setting: round(statistics.median(_own_cpu_s(run) for run in runs[setting]) * 1e5 / workload.row_changes, 3)
-                for setting in ("headrace", "queued", "open") if setting in runs
-            },
-        })
+        entries.append(
+            {
+                **compared(workload.name, runs),
+                "row_changes": workload.row_changes,
+                "transactions": workload.transactions,
+                "native_synchronous_commit_off_s": round(seconds["native"], 3),
+                "native_synchronous_commit_on_s": round(seconds["native_on"], 3),
+                "native_rows_per_s": round(workload.row_changes / native_s),
+                "headrace_rows_per_s": round(workload.row_changes / seconds["headrace"]),
+                "native_usage": {stage: asdict(usage) for stage, usage in middle(runs["native"]).usage.items()},
+                "queued_s": round(seconds["queued"], 3),
+                **({"open_s": round(seconds["open"], 3)} if "open" in seconds else {}),
+                "queued_usage": {stage: asdict(usage) for stage, usage in middle(runs["queued"]).usage.items()},
+                "cpu_s_per_100k_rows": {
+                    setting: round(
+                        statistics.median(_own_cpu_s(run) for run in runs[setting]) * 1e5 / workload.row_changes, 3
+                    )
+                    for setting in ("headrace", "queued", "open")
+                    if setting in runs
+                },
+            }
+        )
     return {
         "workloads": entries,
         "latency": {name: asdict(result) for name, result in latencies.items()},
@@ -247,11 +279,14 @@ def report(
         "footprint": {component: asdict(each) for component, each in footprints.items()},
         "footprint_mb": round(sum(each.pss_mb for each in footprints.values()), 1),
         "start_up_s": {
-            setting: {"median": round(statistics.median(seconds), 2), "runs": [round(each, 2) for each in seconds]} for setting, seconds in (start_up or {}).items()
+            setting: {"median": round(statistics.median(seconds), 2), "runs": [round(each, 2) for each in seconds]}
+            for setting, seconds in (start_up or {}).items()
         },
         "networks": [compared(network.name, rounds) for network, rounds in (networks or {}).items()],
         "idle_cpu_percent": {
-            stage: round(100 * usage.cpu_s / _IDLE_S, 2) for stage, usage in (idle or {}).items() if not _is_database(stage)
+            stage: round(100 * usage.cpu_s / _IDLE_S, 2)
+            for stage, usage in (idle or {}).items()
+            if not _is_database(stage)
         },
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
     }
@@ -268,13 +303,20 @@ def _is_database(stage: str) -> bool:
 
 def show(result: dict[str, object]) -> None:
     """Print the report as text."""
-    _say("\nratio: against the faster of native's two settings; same commit: against native with Headrace's synchronous_commit")
-    _say(f"{'workload':16} {'native s':>9} {'headrace s':>11} {'ratio':>6} {'same commit':>12} {'native rows/s':>14} "
-         f"{'headrace rows/s':>16}  verified")
+    _say(
+        "\nratio: against the faster of native's two settings; same commit: against native with Headrace's"
+        " synchronous_commit"
+    )
+    _say(
+        f"{'workload':16} {'native s':>9} {'headrace s':>11} {'ratio':>6} {'same commit':>12} {'native rows/s':>14} "
+        f"{'headrace rows/s':>16}  verified"
+    )
     for entry in result["workloads"]:  # type: ignore[attr-defined]
-        _say(f"{entry['name']:16} {entry['native_s']:9.2f} {entry['headrace_s']:11.2f} {entry['ratio']:6.2f} "
-             f"{entry['ratio_same_synchronous_commit']:12.2f} {entry['native_rows_per_s']:14,} "
-             f"{entry['headrace_rows_per_s']:16,}  {entry['verified']}")
+        _say(
+            f"{entry['name']:16} {entry['native_s']:9.2f} {entry['headrace_s']:11.2f} {entry['ratio']:6.2f} "
+            f"{entry['ratio_same_synchronous_commit']:12.2f} {entry['native_rows_per_s']:14,} "
+            f"{entry['headrace_rows_per_s']:16,}  {entry['verified']}"
+        )
     for entry in result["workloads"]:  # type: ignore[attr-defined]
         for peer in ("headrace", "queued", "native"):
             usage = {stage: used for stage, used in entry[f"{peer}_usage"].items() if used["cpu_s"] >= 0.01}
@@ -286,24 +328,36 @@ def show(result: dict[str, object]) -> None:
     _say("\ncombined capture and apply (headrace) against queues and a propagation (queued)")
     for entry in result["workloads"]:  # type: ignore[attr-defined]
         cpu = entry["cpu_s_per_100k_rows"]
-        _say(f"  {entry['name']:16} {entry['headrace_s']:.2f} s against {entry['queued_s']:.2f} s; CPU of Headrace's processes per 100,000 rows "
-             f"{cpu['headrace']} s against {cpu['queued']} s ({_lower(cpu['headrace'], cpu['queued'])})")
+        _say(
+            f"  {entry['name']:16} {entry['headrace_s']:.2f} s against {entry['queued_s']:.2f} s; CPU of Headrace's"
+            f" processes per 100,000 rows {cpu['headrace']} s against {cpu['queued']} s"
+            f" ({_lower(cpu['headrace'], cpu['queued'])})"
+        )
     if "queued" in result["latency"]:  # type: ignore[operator]
         p50, queued = (result["latency"][name]["p50_ms"] for name in ("headrace", "queued"))  # type: ignore[index]
         _say(f"  latency p50      {p50} ms against {queued} ms ({_lower(p50, queued)})")
     for entry in result["workloads"]:  # type: ignore[attr-defined]
         if "open_s" in entry:
             cpu = entry["cpu_s_per_100k_rows"]
-            _say(f"\n{entry['name']}: with certificates {entry['headrace_s']:.2f} s, with `tls: none` {entry['open_s']:.2f} s; CPU of Headrace's processes per"
-                 f" 100,000 rows {cpu['headrace']} s and {cpu['open']} s")
+            _say(
+                f"\n{entry['name']}: with certificates {entry['headrace_s']:.2f} s, with `tls: none`"
+                f" {entry['open_s']:.2f} s; CPU of Headrace's processes per 100,000 rows {cpu['headrace']} s and"
+                f" {cpu['open']} s"
+            )
     if "open" in result["latency"]:  # type: ignore[operator]
         p50, without = (result["latency"][name]["p50_ms"] for name in ("headrace", "open"))  # type: ignore[index]
         _say(f"\nlatency p50: with certificates {p50} ms, with `tls: none` {without} ms")
     if start_up := result["start_up_s"]:
-        _say(f"\n`headrace up` where nothing runs: with certificates {start_up['headrace']['median']:.2f} s, with `tls: none` {start_up['open']['median']:.2f} s")  # type: ignore[index]
+        _say(
+            f"\n`headrace up` where nothing runs: with certificates {start_up['headrace']['median']:.2f} s, with `tls:"
+            f" none` {start_up['open']['median']:.2f} s"
+        )  # type: ignore[index]
     for entry in result["networks"]:  # type: ignore[attr-defined]
-        _say(f"\n{entry['name']}: native {entry['native_s']:.2f} s, Headrace {entry['headrace_s']:.2f} s, ratio {entry['ratio']:.2f}, "
-             f"same commit {entry['ratio_same_synchronous_commit']:.2f}, verified {entry['verified']}")
+        _say(
+            f"\n{entry['name']}: native {entry['native_s']:.2f} s, Headrace {entry['headrace_s']:.2f} s, ratio"
+            f" {entry['ratio']:.2f}, same commit {entry['ratio_same_synchronous_commit']:.2f}, verified"
+            f" {entry['verified']}"
+        )
         for stage, used in sorted(entry["headrace_usage"].items(), key=lambda item: -item[1]["cpu_s"]):
             _say(f"  {stage:32} {used['cpu_s']:7.2f} s {used['peak_mb']:9.1f} MB")
     idle = result["idle_cpu_percent"]
@@ -384,12 +438,26 @@ def main() -> int:
     """Run the bench; returns 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS_MIN, help="counted runs per workload and peer")
-    parser.add_argument("--workload", action="append", choices=[
-        "bulk", "oltp", "one_transaction", "latency", "memory", "footprint", *(network.name for network in NETWORKS),
-    ])
+    parser.add_argument(
+        "--workload",
+        action="append",
+        choices=[
+            "bulk",
+            "oltp",
+            "one_transaction",
+            "latency",
+            "memory",
+            "footprint",
+            *(network.name for network in NETWORKS),
+        ],
+    )
     parser.add_argument("--share", type=float, default=1.0, help="fraction of each workload's size, for experiments")
     parser.add_argument("--latency-s", type=float, default=30.0, help="duration of the latency measurement")
-    parser.add_argument("--authentication", action="store_true", help="measure Headrace with `tls: none` (`open`) too: what authentication and encryption cost")
+    parser.add_argument(
+        "--authentication",
+        action="store_true",
+        help="measure Headrace with `tls: none` (`open`) too: what authentication and encryption cost",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     large = OneTransaction(name="memory", row_changes=int(10_000_000 * arguments.share))
@@ -417,7 +485,8 @@ def main() -> int:
             start_up = bench.start_up(arguments.runs)
     networks = {
         network: measure(network, arguments.runs, arguments.share, _say)
-        for network in NETWORKS if _is_wanted(network.name, arguments.workload)
+        for network in NETWORKS
+        if _is_wanted(network.name, arguments.workload)
     }
     result = report(bench, chosen, latencies, memory, footprints, networks, idle, start_up)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)

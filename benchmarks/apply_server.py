@@ -1,7 +1,8 @@
-"""One apply server at a private PostgreSQL: the same updates applied in several ways by turns, in groups of 10,000 rows.
+"""One apply server at a private PostgreSQL: the same updates applied in several ways by turns, in groups of 10,000
+rows.
 
-A way is a database of its own with tables of six columns, an apply server with its settings, and what it makes of the updates; `compare` prints
-the rates of several. A transaction has ten rows with old and new values.
+A way is a database of its own with tables of six columns, an apply server with its settings, and what it makes of the
+updates; `compare` prints the rates of several. A transaction has ten rows with old and new values.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ __all__ = ["APPLY", "EACH", "GROUP", "Way", "compare", "options", "running_serve
 APPLY = "apply"
 EACH = 10  # rows of a transaction
 GROUP = 10_000  # rows of a group, as apply processes have by default
-COLUMNS = (("id", "int4", 23), ("a", "text", 25), ("b", "text", 25), ("c", "text", 25), ("n", "int4", 23), ("at", "int8", 20))
+COLUMNS = (
+    ("id", "int4", 23),
+    ("a", "text", 25),
+    ("b", "text", 25),
+    ("c", "text", 25),
+    ("n", "int4", 23),
+    ("at", "int8", 20),
+)
 
 
 def _fixed(values: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,10 +51,19 @@ def _text(values: np.ndarray, prefix: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _image(ids: np.ndarray, version: int) -> ColumnValues:
-    columns = [_fixed(ids, 4), *(_text(ids, f"{name}{version} of row ") for name in "abc"), _fixed(ids % 1000, 4), _fixed(ids * 0 + version * 10, 8)]
+    columns = [
+        _fixed(ids, 4),
+        *(_text(ids, f"{name}{version} of row ") for name in "abc"),
+        _fixed(ids % 1000, 4),
+        _fixed(ids * 0 + version * 10, 8),
+    ]
     starts = np.zeros(len(columns) + 1, np.int64)
     np.cumsum([data.shape[0] for _, data in columns], out=starts[1:])
-    return ColumnValues(lengths=np.stack([lengths for lengths, _ in columns]), data=np.concatenate([data for _, data in columns]), starts=starts)
+    return ColumnValues(
+        lengths=np.stack([lengths for lengths, _ in columns]),
+        data=np.concatenate([data for _, data in columns]),
+        starts=starts,
+    )
 
 
 def updates_of(ids: np.ndarray, version: int, first_scn: int) -> LcrBatch:
@@ -60,15 +77,35 @@ def updates_of(ids: np.ndarray, version: int, first_scn: int) -> LcrBatch:
     count = ids.shape[0] // EACH
     scn = first_scn + np.arange(1, count + 1, dtype=np.int64) * 10
     table = TableVersion(
-        object_number=ObjectNumber(16384), version=1, owner="public", name="t", old_image=OldImage.FULL,
-        columns=tuple(Column(name=n, type_name=f"pg_catalog.{t}", type_number=o, is_key=n == "id", is_binary=True) for n, t, o in COLUMNS),
+        object_number=ObjectNumber(16384),
+        version=1,
+        owner="public",
+        name="t",
+        old_image=OldImage.FULL,
+        columns=tuple(
+            Column(name=n, type_name=f"pg_catalog.{t}", type_number=o, is_key=n == "id", is_binary=True)
+            for n, t, o in COLUMNS
+        ),
     )
     group = RowGroup(
-        table=0, command=Command.UPDATE, row_numbers=np.arange(ids.shape[0], dtype=np.int32), old=_image(ids, version - 1), new=_image(ids, version),
+        table=0,
+        command=Command.UPDATE,
+        row_numbers=np.arange(ids.shape[0], dtype=np.int32),
+        old=_image(ids, version - 1),
+        new=_image(ids, version),
     )
     return LcrBatch(
-        source="a", previous_scn=Scn(first_scn), through_scn=Scn(int(scn[-1])), tables=(table,), groups=(group,), transactions=Transactions(
-            transaction_id=scn, order_scn=scn - 5, commit_scn=scn, commit_time_us=np.full(count, time.time_ns() // 1000, np.int64), tag=np.full(count, -1, np.int16),
+        source="a",
+        previous_scn=Scn(first_scn),
+        through_scn=Scn(int(scn[-1])),
+        tables=(table,),
+        groups=(group,),
+        transactions=Transactions(
+            transaction_id=scn,
+            order_scn=scn - 5,
+            commit_scn=scn,
+            commit_time_us=np.full(count, time.time_ns() // 1000, np.int64),
+            tag=np.full(count, -1, np.int16),
             first_row=np.arange(0, ids.shape[0] + 1, EACH, dtype=np.int32),
         ),
     )
@@ -79,30 +116,42 @@ class Way:
 
     Args:
         server: PostgreSQL.
-        name: of the database. Replication origins belong to the server, so it is the name of a topology of its own, too.
+        name: of the database. Replication origins belong to the server, so it is the name of a topology of its own,
+            too.
         rows: of each table.
         tables: names.
         settings: of the apply server, beside those that every way has.
     """
 
-    def __init__(self, server: EmbeddedServer, name: str, rows: int, *, tables: Sequence[str] = ("t",), **settings: Any) -> None:
+    def __init__(
+        self, server: EmbeddedServer, name: str, rows: int, *, tables: Sequence[str] = ("t",), **settings: Any
+    ) -> None:
         with psycopg.connect(server.dsn(), autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE {name}".encode())
         dsn = server.dsn(name)
         self.user = psycopg.connect(dsn, autocommit=True)
         for table in tables:
-            self.user.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, a text, b text, c text, n int, at bigint)".encode())
-            self.user.execute((
-                f"INSERT INTO {table} SELECT i, 'a0 of row ' || i, 'b0 of row ' || i, 'c0 of row ' || i, i % 1000, 0"
-                f" FROM generate_series(0, {rows - 1}) i"
-            ).encode())
+            self.user.execute(
+                f"CREATE TABLE {table} (id int PRIMARY KEY, a text, b text, c text, n int, at bigint)".encode()
+            )
+            self.user.execute(
+                (
+                    f"INSERT INTO {table} SELECT i, 'a0 of row ' || i, 'b0 of row ' || i, 'c0 of row ' || i, i % 1000, 0"
+                    f" FROM generate_series(0, {rows - 1}) i"
+                ).encode()
+            )
         self.rows, self.tables, self.version, self.scn = rows, tables, 0, 100
         self.destination = PostgresDestination(dsn)
         self.destination.prepare(name)
         epoch = self.destination.raise_epoch(name, APPLY).epoch
         self.server = ApplyServer(
-            apply=APPLY, source="a", decode=codec.decode, encode=codec.encode, error_batches=self.destination.error_batches,
-            open_session=lambda: self.destination.open_session(name, APPLY, server=0, epoch=epoch, tag=b"\0"), **settings,
+            apply=APPLY,
+            source="a",
+            decode=codec.decode,
+            encode=codec.encode,
+            error_batches=self.destination.error_batches,
+            open_session=lambda: self.destination.open_session(name, APPLY, server=0, epoch=epoch, tag=b"\0"),
+            **settings,
         )
         self.server.connect()
 
@@ -143,10 +192,17 @@ class Way:
         return self.counted() / took
 
     def _apply(self, number: int, group: LcrBatch, data: bytes) -> None:
-        self.server.receive(GroupAssignment(
-            group=number, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(data,), after_scn=int(group.previous_scn),
-            through_scn=int(group.through_scn),
-        ))
+        self.server.receive(
+            GroupAssignment(
+                group=number,
+                attempt=0,
+                mode=GroupMode.SETS,
+                streamed=False,
+                batches=(data,),
+                after_scn=int(group.previous_scn),
+                through_scn=int(group.through_scn),
+            )
+        )
         self.server.receive(GroupGo(group=number, attempt=0, low_watermark=int(group.previous_scn), below_applied=True))
         while not (reports := self.server.step(time.monotonic()).reports):
             pass
@@ -180,12 +236,15 @@ def running_server(**settings: str) -> Iterator[EmbeddedServer]:
     Args:
         settings: beside those that keep its own work out of the figures.
     """
-    with running_servers(("server",), {"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off", **settings}) as (_, servers):
+    with running_servers(
+        ("server",), {"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off", **settings}
+    ) as (_, servers):
         yield servers["server"]
 
 
 def compare(ways: Mapping[str, Way], *, plain: str, runs: int) -> None:
-    """Run all ways by turns and print rows per second, the median of all runs, and what it is of the plain rate in the same run.
+    """Run all ways by turns and print rows per second, the median of all runs, and what it is of the plain rate in the
+    same run.
 
     Args:
         ways: by the name to print; closed at the end.
@@ -199,6 +258,9 @@ def compare(ways: Mapping[str, Way], *, plain: str, runs: int) -> None:
             rates[name].append(way.measure())
     for name, found in rates.items():
         ratio = statistics.median(rate / of for rate, of in zip(found[1:], rates[plain][1:], strict=True))
-        print(f"{name:36} {statistics.median(found[1:]):10,.0f} rows/s  {ratio:6.1%}  all runs: {', '.join(f'{rate:,.0f}' for rate in found[1:])}")
+        print(
+            f"{name:36} {statistics.median(found[1:]):10,.0f} rows/s  {ratio:6.1%}  all runs:"
+            f" {', '.join(f'{rate:,.0f}' for rate in found[1:])}"
+        )
     for way in ways.values():
         way.close()

@@ -1,9 +1,10 @@
-"""Rules: rows per second of processor time that conditions decide, on one core, in batches as a capture process makes them.
+"""Rules: rows per second of processor time that conditions decide, on one core, in batches as a capture process makes
+them.
 
     python -m benchmarks.conditions
 
-A million rows in batches of 4,096: three quarters inserts and updates with both images, a quarter deletes; binary values, one in fifty NULL.
-The rules without conditions are what every topology had before there were any.
+A million rows in batches of 4,096: three quarters inserts and updates with both images, a quarter deletes; binary
+values, one in fifty NULL. The rules without conditions are what every topology had before there were any.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ RUNS = 3  # the best one counts: other load only slows a run
 SINGLE = 20_000  # rows that are decided one at a time: enough to tell how much slower that is
 
 TABLE = TableVersion(
-    object_number=ObjectNumber(16384), version=1, owner="hr", name="employees", old_image=OldImage.FULL,
+    object_number=ObjectNumber(16384),
+    version=1,
+    owner="hr",
+    name="employees",
+    old_image=OldImage.FULL,
     columns=(
         Column(name="id", type_name="pg_catalog.int8", is_key=True, is_binary=True),
         Column(name="department_id", type_name="pg_catalog.int4", is_binary=True),
@@ -49,10 +54,16 @@ TABLE = TableVersion(
 RULES = {
     "no conditions": Rule(owner="hr"),
     "where department_id = 50": Rule(owner="hr", condition=parse("department_id = 50", "where")),
-    "where department_id in (10 values)": Rule(owner="hr", condition=parse(f"department_id in ({', '.join(map(str, range(10)))})", "where")),
+    "where department_id in (10 values)": Rule(
+        owner="hr", condition=parse(f"department_id in ({', '.join(map(str, range(10)))})", "where")
+    ),
     "where status = 'open'": Rule(owner="hr", condition=parse("status = 'open'", "where")),
-    "where three columns": Rule(owner="hr", condition=parse("department_id < 50 and status <> 'open' and hired >= '2020-01-01'", "where")),
-    "condition command_type": Rule(condition=parse("object_owner = 'hr' and command_type = 'INSERT' and tag is null", "condition")),
+    "where three columns": Rule(
+        owner="hr", condition=parse("department_id < 50 and status <> 'open' and hired >= '2020-01-01'", "where")
+    ),
+    "condition command_type": Rule(
+        condition=parse("object_owner = 'hr' and command_type = 'INSERT' and tag is null", "condition")
+    ),
     "subset department_id = 50": Rule(owner="hr", name="employees", subset=parse("department_id = 50", "subset")),
 }
 
@@ -60,7 +71,12 @@ RULES = {
 def _values(numbers: np.ndarray, shift: int) -> ColumnValues:
     department, day = (numbers + shift) % 100, numbers % 9000
     columns: list[list[bytes | int]] = [[int(n).to_bytes(8, "big") for n in numbers]]
-    columns.append([NULL if n % 50 == 0 else int(d).to_bytes(4, "big") for n, d in zip(numbers.tolist(), department.tolist(), strict=True)])
+    columns.append(
+        [
+            NULL if n % 50 == 0 else int(d).to_bytes(4, "big")
+            for n, d in zip(numbers.tolist(), department.tolist(), strict=True)
+        ]
+    )
     columns.append([(b"open", b"closed", b"waiting")[n % 3] for n in numbers.tolist()])
     columns.append([int(d).to_bytes(4, "big") for d in day.tolist()])
     return column_values(columns)
@@ -72,14 +88,24 @@ def made_batch() -> LcrBatch:
     kinds = {Command.INSERT: numbers[::2], Command.UPDATE: numbers[1::4], Command.DELETE: numbers[3::4]}
     scn = np.arange(1, BATCH // EACH + 1, dtype=np.int64) * 10
     return LcrBatch(
-        source="dbs1", previous_scn=Scn(1), through_scn=Scn(int(scn[-1])), tables=(TABLE,),
+        source="dbs1",
+        previous_scn=Scn(1),
+        through_scn=Scn(int(scn[-1])),
+        tables=(TABLE,),
         transactions=Transactions(
-            transaction_id=scn, order_scn=scn - 5, commit_scn=scn, commit_time_us=scn, tag=np.full(scn.shape[0], -1, np.int16),
+            transaction_id=scn,
+            order_scn=scn - 5,
+            commit_scn=scn,
+            commit_time_us=scn,
+            tag=np.full(scn.shape[0], -1, np.int16),
             first_row=np.arange(0, BATCH + 1, EACH, dtype=np.int32),
         ),
         groups=tuple(
             RowGroup(
-                table=0, command=command, row_numbers=np.ascontiguousarray(rows), old=None if command is Command.INSERT else _values(rows, 0),
+                table=0,
+                command=command,
+                row_numbers=np.ascontiguousarray(rows),
+                old=None if command is Command.INSERT else _values(rows, 0),
                 new=None if command is Command.DELETE else _values(rows, 10),
             )
             for command, rows in kinds.items()

@@ -2,9 +2,10 @@
 
     python -m benchmarks.conflicts [--rows 100000] [--runs 3]
 
-Six ways to apply the same changes, by turns: without handlers; with `maximum` over all columns while nothing conflicts; with
-`maximum` where one row of a hundred was changed at the destination; both with `latest_timestamp` and tombstones between two sites; and that at one
-of three sites, where nothing conflicts and every row is noted. A transaction has ten rows of six columns, old and new values.
+Six ways to apply the same changes, by turns: without handlers; with `maximum` over all columns while nothing conflicts;
+with `maximum` where one row of a hundred was changed at the destination; both with `latest_timestamp` and tombstones
+between two sites; and that at one of three sites, where nothing conflicts and every row is noted. A transaction has ten
+rows of six columns, old and new values.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ MAXIMUM = ConflictRules(handlers=(ConflictHandler(owner="public", name="t", meth
 def _latest(*sites: str) -> ConflictRules:
     """latest_timestamp, of changes that come to site b from site a."""
     return ConflictRules(
-        handlers=tuple(ConflictHandler(owner="public", name="t", method="latest_timestamp", kind=kind, priority=sites) for kind in TIMED_KINDS),
+        handlers=tuple(
+            ConflictHandler(owner="public", name="t", method="latest_timestamp", kind=kind, priority=sites)
+            for kind in TIMED_KINDS
+        ),
         times=RowTimes(site="b", sites=sites, has_tombstones=True),
     )
 
@@ -51,14 +55,22 @@ def main() -> None:
     """Run and print."""
     given = options(__doc__, rows=100_000)
     with running_server(track_commit_timestamp="on") as server:
-        compare({
-            "without handlers": _Way(server, "plain", NO_CONFLICT_RULES, given.rows, conflicts=False),
-            "handlers, no conflict": _Way(server, "handlers", MAXIMUM, given.rows, conflicts=False),
-            f"handlers, 1 row of {SHARE} conflicts": _Way(server, "conflicts", MAXIMUM, given.rows, conflicts=True),
-            "latest_timestamp, no conflict": _Way(server, "latest", LATEST, given.rows, conflicts=False),
-            f"latest_timestamp, 1 row of {SHARE}": _Way(server, "latest_conflicts", LATEST, given.rows, conflicts=True),
-            "the same at one of three sites, no conflict": _Way(server, "latest_of_three", LATEST_OF_THREE, given.rows, conflicts=False),
-        }, plain="without handlers", runs=given.runs)
+        compare(
+            {
+                "without handlers": _Way(server, "plain", NO_CONFLICT_RULES, given.rows, conflicts=False),
+                "handlers, no conflict": _Way(server, "handlers", MAXIMUM, given.rows, conflicts=False),
+                f"handlers, 1 row of {SHARE} conflicts": _Way(server, "conflicts", MAXIMUM, given.rows, conflicts=True),
+                "latest_timestamp, no conflict": _Way(server, "latest", LATEST, given.rows, conflicts=False),
+                f"latest_timestamp, 1 row of {SHARE}": _Way(
+                    server, "latest_conflicts", LATEST, given.rows, conflicts=True
+                ),
+                "the same at one of three sites, no conflict": _Way(
+                    server, "latest_of_three", LATEST_OF_THREE, given.rows, conflicts=False
+                ),
+            },
+            plain="without handlers",
+            runs=given.runs,
+        )
 
 
 if __name__ == "__main__":

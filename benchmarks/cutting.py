@@ -2,8 +2,8 @@
 
     python -m benchmarks.cutting
 
-The batch has 10,000 transactions of ten rows, 8 columns of text: half inserts, a quarter updates with both images, a quarter
-deletes; every second transaction is tagged.
+The batch has 10,000 transactions of ten rows, 8 columns of text: half inserts, a quarter updates with both images, a
+quarter deletes; every second transaction is tagged.
 """
 
 from __future__ import annotations
@@ -34,14 +34,22 @@ RUNS = 5  # the best one counts: other load only slows a run
 def made_batch() -> LcrBatch:
     """Make the batch that the module docstring describes."""
     table = TableVersion(
-        object_number=ObjectNumber(16384), version=1, owner="hr", name="t", old_image=OldImage.FULL,
-        columns=tuple(Column(name=f"c{k}", type_name="pg_catalog.text", type_number=25, is_key=k == 0) for k in range(COLUMNS)),
+        object_number=ObjectNumber(16384),
+        version=1,
+        owner="hr",
+        name="t",
+        old_image=OldImage.FULL,
+        columns=tuple(
+            Column(name=f"c{k}", type_name="pg_catalog.text", type_number=25, is_key=k == 0) for k in range(COLUMNS)
+        ),
     )
     numbers = np.arange(ROWS, dtype=np.int32)
     kinds = {Command.INSERT: numbers[::2], Command.UPDATE: numbers[1::4], Command.DELETE: numbers[3::4]}
     groups = tuple(
         RowGroup(
-            table=0, command=command, row_numbers=np.ascontiguousarray(rows),
+            table=0,
+            command=command,
+            row_numbers=np.ascontiguousarray(rows),
             old=None if command is Command.INSERT else _values(rows, "old"),
             new=None if command is Command.DELETE else _values(rows, "new"),
         )
@@ -50,10 +58,18 @@ def made_batch() -> LcrBatch:
     count = ROWS // EACH
     scn = np.arange(1, count + 1, dtype=np.int64) * 10
     return LcrBatch(
-        source="dbs1", previous_scn=Scn(1), through_scn=Scn(int(scn[-1])), tables=(table,), tags=(Tag(value=b"\x01"),),
+        source="dbs1",
+        previous_scn=Scn(1),
+        through_scn=Scn(int(scn[-1])),
+        tables=(table,),
+        tags=(Tag(value=b"\x01"),),
         transactions=Transactions(
-            transaction_id=scn, order_scn=scn - 5, commit_scn=scn, commit_time_us=scn,
-            tag=(np.arange(count) % 2 - 1).astype(np.int16), first_row=np.arange(0, ROWS + 1, EACH, dtype=np.int32),
+            transaction_id=scn,
+            order_scn=scn - 5,
+            commit_scn=scn,
+            commit_time_us=scn,
+            tag=(np.arange(count) % 2 - 1).astype(np.int16),
+            first_row=np.arange(0, ROWS + 1, EACH, dtype=np.int32),
         ),
         groups=groups,
     )
@@ -61,11 +77,15 @@ def made_batch() -> LcrBatch:
 
 def _values(rows: np.ndarray, image: str) -> ColumnValues:
     texts = [[str(row).encode() for row in rows.tolist()]]
-    texts += [[f"{image if k % 2 else 'same'} {k} {row % 1000}".encode() for row in rows.tolist()] for k in range(1, COLUMNS)]
+    texts += [
+        [f"{image if k % 2 else 'same'} {k} {row % 1000}".encode() for row in rows.tolist()] for k in range(1, COLUMNS)
+    ]
     lengths = np.array([[len(value) for value in column] for column in texts], np.int32)
     starts = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))]).astype(np.int64)
     return ColumnValues(
-        lengths=lengths, data=np.frombuffer(b"".join(value for column in texts for value in column), np.uint8), starts=starts
+        lengths=lengths,
+        data=np.frombuffer(b"".join(value for column in texts for value in column), np.uint8),
+        starts=starts,
     )
 
 
@@ -73,8 +93,16 @@ def _fits() -> TableFits:
     store = MemoryStore()
     columns = [
         DestinationColumn(
-            name=f"c{k}", number=k + 1, type_name="pg_catalog.text", type_number=25, type_modifier=-1, not_null=k == 0,
-            has_default=False, is_generated=False, is_identity_always=False, equality="bytes",
+            name=f"c{k}",
+            number=k + 1,
+            type_name="pg_catalog.text",
+            type_number=25,
+            type_modifier=-1,
+            not_null=k == 0,
+            has_default=False,
+            is_generated=False,
+            is_identity_always=False,
+            equality="bytes",
         )
         for k in range(COLUMNS)
     ]

@@ -2,9 +2,9 @@
 
     python -m benchmarks.downstream
 
-Synthetic PostgreSQL messages, as in `benchmarks.mining`, are written as redo. Then the redo is either mined, filtered by rules and encoded here (local capture, as far as
-the queue), or shipped over gRPC on loopback to a redo receiver in another process (downstream). The log writer's own time is the same for both. Runs
-alternate; the best of each counts.
+Synthetic PostgreSQL messages, as in `benchmarks.mining`, are written as redo. Then the redo is either mined, filtered
+by rules and encoded here (local capture, as far as the queue), or shipped over gRPC on loopback to a redo receiver in
+another process (downstream). The log writer's own time is the same for both. Runs alternate; the best of each counts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ RECEIVER = "dbs1@dbs3"
 def _receive(pipe: Connection, address: str, folder: Path, until: RedoPosition) -> None:
     """A redo receiver; answers with the processor time it used."""
     log = StandbyLog(folder, "dbs1", redo_bytes_max=16 << 30)
-    client = RedoShippingClient(address, topology="bench", receiver=RECEIVER, source="dbs1", incarnation=new_incarnation())
+    client = RedoShippingClient(
+        address, topology="bench", receiver=RECEIVER, source="dbs1", incarnation=new_incarnation()
+    )
     began = time.process_time()
     client.connect(log.place)
     while log.position < until:
@@ -101,8 +103,8 @@ def main() -> int:
         downstream = found["log writer"] + found["shipping"]
         parts = ", ".join(f"{key} {value:.2f}" for key, value in found.items())
         sys.stdout.write(
-            f"{name}: {stream.rows} rows, {redo_bytes >> 20} MB of redo; processor seconds at the source's site: local {local:.2f}, "
-            f"downstream {downstream:.2f} ({parts})\n"
+            f"{name}: {stream.rows} rows, {redo_bytes >> 20} MB of redo; processor seconds at the source's site: local"
+            f" {local:.2f}, downstream {downstream:.2f} ({parts})\n"
         )
     return 0
 

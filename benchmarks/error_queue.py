@@ -4,9 +4,11 @@
 
     memory   coordinator and one apply server in this process, at the database in memory: what the product's own code takes
     server   the same at a private PostgreSQL: what the destination takes beside it
-    product  a topology of two sites with Ray and Spark: the queue is filled by a transaction that fails and by those behind it, the cause is
-             removed, and `headrace errors execute FILE --all` is timed, from its start to its end (two to three seconds of it are Python's and Ray's start).
-             With `--load`, so many transactions a second are written meanwhile, each of which depends on the queue, and it must be empty at the end
+    product  a topology of two sites with Ray and Spark: the queue is filled by a transaction that fails and by those
+             behind it, the cause is
+             removed, and `headrace errors execute FILE --all` is timed, from its start to its end (two to three seconds
+             of it are Python's and Ray's start). With `--load`, so many transactions a second are written meanwhile,
+             each of which depends on the queue, and it must be empty at the end
 
 Each error transaction has one row. The rows are counted at the end.
 """
@@ -51,19 +53,38 @@ def insert_of(number: int) -> LcrBatch:
     """A transaction that inserts one row into table log."""
     scn = number * 10
     table = TableVersion(
-        object_number=ObjectNumber(16384), version=1, owner="public", name="log", old_image=OldImage.FULL,
-        columns=tuple(Column(name=n, type_name=f"pg_catalog.{t}", type_number=o, is_binary=True) for n, t, o in _COLUMNS),
+        object_number=ObjectNumber(16384),
+        version=1,
+        owner="public",
+        name="log",
+        old_image=OldImage.FULL,
+        columns=tuple(
+            Column(name=n, type_name=f"pg_catalog.{t}", type_number=o, is_binary=True) for n, t, o in _COLUMNS
+        ),
     )
-    cells = [np.array([number], ">i8").view(np.uint8), np.frombuffer(f"what happened in transaction {number}".encode(), np.uint8)]
+    cells = [
+        np.array([number], ">i8").view(np.uint8),
+        np.frombuffer(f"what happened in transaction {number}".encode(), np.uint8),
+    ]
     values = ColumnValues(
-        lengths=np.array([[cell.shape[0]] for cell in cells], np.int32), data=np.concatenate(cells),
+        lengths=np.array([[cell.shape[0]] for cell in cells], np.int32),
+        data=np.concatenate(cells),
         starts=np.cumsum([0, *[cell.shape[0] for cell in cells]]).astype(np.int64),
     )
     group = RowGroup(table=0, command=Command.INSERT, row_numbers=np.zeros(1, np.int32), old=None, new=values)
     return LcrBatch(
-        source=SOURCE, previous_scn=Scn(scn - 10), through_scn=Scn(scn), tables=(table,), groups=(group,), transactions=Transactions(
-            transaction_id=np.array([number], np.int64), order_scn=np.array([scn - 5], np.int64), commit_scn=np.array([scn], np.int64),
-            commit_time_us=np.array([time.time_ns() // 1000], np.int64), tag=np.full(1, -1, np.int16), first_row=np.array([0, 1], np.int32),
+        source=SOURCE,
+        previous_scn=Scn(scn - 10),
+        through_scn=Scn(scn),
+        tables=(table,),
+        groups=(group,),
+        transactions=Transactions(
+            transaction_id=np.array([number], np.int64),
+            order_scn=np.array([scn - 5], np.int64),
+            commit_scn=np.array([scn], np.int64),
+            commit_time_us=np.array([time.time_ns() // 1000], np.int64),
+            tag=np.full(1, -1, np.int16),
+            first_row=np.array([0, 1], np.int32),
         ),
     )
 
@@ -97,14 +118,22 @@ def execute_here(destination: Any, count: int) -> float:
     """Fill the queue, execute all of it in this process; seconds that the execution took."""
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     server = ApplyServer(
-        apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
+        apply=APPLY,
+        source=SOURCE,
+        decode=codec.decode,
+        encode=codec.encode,
+        error_batches=destination.error_batches,
         open_session=lambda: destination.open_session(TOPOLOGY, APPLY, server=0, epoch=epoch, tag=b"\0"),
     )
     _fill(destination, epoch, count)
     progress = destination.progress(TOPOLOGY, APPLY)
     assert progress is not None
     coordinator = ApplyCoordinator(
-        progress=progress, errors=destination.error_key_hashes(TOPOLOGY, APPLY), encode=codec.encode, group_transactions=2000, group_rows=10_000,
+        progress=progress,
+        errors=destination.error_key_hashes(TOPOLOGY, APPLY),
+        encode=codec.encode,
+        group_transactions=2000,
+        group_rows=10_000,
     )
     server.connect()
     coordinator.server_joined(0, progress)
@@ -133,17 +162,35 @@ def _fill(destination: Any, epoch: int, count: int) -> None:
         batch = insert_of(number)
         if number % EACH == 1:
             session.begin()
-        session.put_error(ErrorTransaction(
-            number=0, apply=APPLY, source=SOURCE, transaction_id=number, commit_scn=Scn(number * 10), commit_time_us=0, row_count=1, failed_position=-1,
-            depends_on=0, conflict_type="", sqlstate="", message="made by the benchmark", created_us=0,
-        ), codec.encode(batch), hash_batch(batch, fits.fit).part(0, 1).stored(), part=0)
+        session.put_error(
+            ErrorTransaction(
+                number=0,
+                apply=APPLY,
+                source=SOURCE,
+                transaction_id=number,
+                commit_scn=Scn(number * 10),
+                commit_time_us=0,
+                row_count=1,
+                failed_position=-1,
+                depends_on=0,
+                conflict_type="",
+                sqlstate="",
+                message="made by the benchmark",
+                created_us=0,
+            ),
+            codec.encode(batch),
+            hash_batch(batch, fits.fit).part(0, 1).stored(),
+            part=0,
+        )
         if number % EACH == 0 or number == count:
             session.commit([], Scn(0))
     session.close()
 
 
 def execute_by_command(count: int, load: float) -> float:
-    """Fill the queue of a topology, execute all of it by the command, beside a load of so many transactions a second; seconds that the command took."""
+    """Fill the queue of a topology, execute all of it by the command, beside a load of so many transactions a second;
+    seconds that the command took.
+    """
     with bench_servers() as servers:
         pair = servers.make_pair("errors")
         for dsn in (pair.source, pair.destination):
@@ -153,13 +200,18 @@ def execute_by_command(count: int, load: float) -> float:
         peer = HeadracePeer(pair, servers.folder / "errors")
         try:
             peer.set_up(("log",))
-            with psycopg.connect(pair.source, autocommit=True) as source, psycopg.connect(pair.destination, autocommit=True) as destination:
+            with (
+                psycopg.connect(pair.source, autocommit=True) as source,
+                psycopg.connect(pair.destination, autocommit=True) as destination,
+            ):
                 return _fill_and_execute(peer, source, destination, count, load)
         finally:
             peer.tear_down()
 
 
-def _fill_and_execute(peer: HeadracePeer, source: psycopg.Connection[Any], destination: psycopg.Connection[Any], count: int, load: float) -> float:
+def _fill_and_execute(
+    peer: HeadracePeer, source: psycopg.Connection[Any], destination: psycopg.Connection[Any], count: int, load: float
+) -> float:
     source.execute("INSERT INTO log VALUES (0, 'of before')")
     wait_true(destination, "SELECT count(*) = 1 FROM log")
     destination.execute("DELETE FROM log")
@@ -205,7 +257,9 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--errors", type=int, default=10_000)
-    parser.add_argument("--ways", nargs="+", choices=("memory", "server", "product"), default=("memory", "server", "product"))
+    parser.add_argument(
+        "--ways", nargs="+", choices=("memory", "server", "product"), default=("memory", "server", "product")
+    )
     parser.add_argument("--load", type=float, default=0.0, help="transactions a second beside the command")
     parser.add_argument("--profile", action="store_true", help="print where the time goes, of the first two ways")
     given = parser.parse_args()
@@ -215,11 +269,19 @@ def main() -> None:
         else:
             with (in_memory if way == "memory" else at_server)() as (destination, rows):
                 profile = cProfile.Profile()
-                took = profile.runcall(execute_here, destination, given.errors) if given.profile else execute_here(destination, given.errors)
+                took = (
+                    profile.runcall(execute_here, destination, given.errors)
+                    if given.profile
+                    else execute_here(destination, given.errors)
+                )
                 assert rows() == given.errors, rows()
             if given.profile:
                 pstats.Stats(profile).sort_stats("cumulative").print_stats(SHOWN)
-        print(f"{way:8} {given.errors:7,} error transactions in {took:7.1f} s: {1000 * took / given.errors:6.2f} ms each, {given.errors / took:,.0f} a second", flush=True)
+        print(
+            f"{way:8} {given.errors:7,} error transactions in {took:7.1f} s: {1000 * took / given.errors:6.2f} ms each,"
+            f" {given.errors / took:,.0f} a second",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

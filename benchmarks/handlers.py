@@ -28,10 +28,18 @@ from streams.lcr_batch import LcrBatch
 from streams.scn import ObjectNumber
 
 SHARE = 100  # one row of so many is of table h
-CODE = UserCode(folder="handlers", files=(CodeFile(path="own.py", text="def execute(lcr, session):\n    lcr.execute(conflict_resolution=False)\n"),))
-HANDLED = HandlerRules(code=CODE, dml=(
-    DmlHandler(owner="public", name="h", function=UserFunction(name="own:execute", version=CODE.version_of("own:execute"))),
-))
+CODE = UserCode(
+    folder="handlers",
+    files=(CodeFile(path="own.py", text="def execute(lcr, session):\n    lcr.execute(conflict_resolution=False)\n"),),
+)
+HANDLED = HandlerRules(
+    code=CODE,
+    dml=(
+        DmlHandler(
+            owner="public", name="h", function=UserFunction(name="own:execute", version=CODE.version_of("own:execute"))
+        ),
+    ),
+)
 
 
 def _divided(batch: LcrBatch, *, share: int, each: int) -> LcrBatch:
@@ -44,9 +52,17 @@ def _divided(batch: LcrBatch, *, share: int, each: int) -> LcrBatch:
     is_other = group.row_numbers // each % share == 0
     groups = tuple(
         replace(
-            group, table=place, row_numbers=group.row_numbers[rows], old=select_values(group.old, rows), new=select_values(group.new, rows),
+            group,
+            table=place,
+            row_numbers=group.row_numbers[rows],
+            old=select_values(group.old, rows),
+            new=select_values(group.new, rows),
         )
-        for place, rows in ((0, np.flatnonzero(~is_other).astype(np.int32)), (1, np.flatnonzero(is_other).astype(np.int32))) if rows.shape[0]
+        for place, rows in (
+            (0, np.flatnonzero(~is_other).astype(np.int32)),
+            (1, np.flatnonzero(is_other).astype(np.int32)),
+        )
+        if rows.shape[0]
     )
     return replace(batch, tables=(table, other), groups=groups)
 
@@ -54,7 +70,9 @@ def _divided(batch: LcrBatch, *, share: int, each: int) -> LcrBatch:
 class _Way(Way):
     """Updates of which some are of table h; the rate is of the others, where there are others."""
 
-    def __init__(self, server: EmbeddedServer, name: str, rules: HandlerRules, rows: int, *, share: int, each: int = 1) -> None:
+    def __init__(
+        self, server: EmbeddedServer, name: str, rules: HandlerRules, rows: int, *, share: int, each: int = 1
+    ) -> None:
         decode, encode = python_values()
         super().__init__(server, name, rows, tables=("t", "h"), handlers=Handlers(rules, decode=decode, encode=encode))
         self.share, self.each = share, each
@@ -73,13 +91,17 @@ def main() -> None:
     """Run and print."""
     given = options(__doc__, rows=50_000)
     with running_server() as server:
-        compare({
-            "plain": _Way(server, "plain", NO_HANDLERS, given.rows, share=0),
-            "beside a table with a handler": _Way(server, "beside", HANDLED, given.rows, share=0),
-            f"with its rows, 1 of {SHARE}": _Way(server, "rows", HANDLED, given.rows, share=SHARE, each=EACH),
-            f"in transactions, 1 row of {SHARE}": _Way(server, "together", HANDLED, given.rows, share=SHARE),
-            "the handler's own rows": _Way(server, "own", HANDLED, given.rows, share=1),
-        }, plain="plain", runs=given.runs)
+        compare(
+            {
+                "plain": _Way(server, "plain", NO_HANDLERS, given.rows, share=0),
+                "beside a table with a handler": _Way(server, "beside", HANDLED, given.rows, share=0),
+                f"with its rows, 1 of {SHARE}": _Way(server, "rows", HANDLED, given.rows, share=SHARE, each=EACH),
+                f"in transactions, 1 row of {SHARE}": _Way(server, "together", HANDLED, given.rows, share=SHARE),
+                "the handler's own rows": _Way(server, "own", HANDLED, given.rows, share=1),
+            },
+            plain="plain",
+            runs=given.runs,
+        )
 
 
 if __name__ == "__main__":

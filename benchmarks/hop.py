@@ -1,6 +1,7 @@
-"""One hop through a queue over gRPC on loopback, with TLS and without: MB/s and CPU seconds per GB, both ends in this process.
+"""One hop through a queue over gRPC on loopback, with TLS and without: MB/s and CPU seconds per GB, both ends in this
+process.
 
-    python -m benchmarks.hop [megabytes]
+python -m benchmarks.hop [megabytes]
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def hop(folder: Path, megabytes: int, identity: Identity | None) -> tuple[float,
     subscriber = DequeueClient(peer, component="apply_a", **names)
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT_BYTES)
-    batches = [insert_batch([scn + 1], previous=scn, rows_each=64, value=bytes(BATCH_BYTES // 64)) for scn in range(megabytes)]
+    batches = [
+        insert_batch([scn + 1], previous=scn, rows_each=64, value=bytes(BATCH_BYTES // 64)) for scn in range(megabytes)
+    ]
     encoded = [(header_of(batch), codec.encode(batch)) for batch in batches]
 
     def publish() -> None:
@@ -67,7 +70,10 @@ def main() -> None:
         folder = Path(name)
         make_certificates(folder / "certs", "t", ["dbs1"])
         identity = Identity(
-            topology="t", site="dbs1", authority=str(folder / "certs/ca.pem"), certificate=str(folder / "certs/dbs1.pem"),
+            topology="t",
+            site="dbs1",
+            authority=str(folder / "certs/ca.pem"),
+            certificate=str(folder / "certs/dbs1.pem"),
             key=str(folder / "certs/dbs1.key"),
         )
         found: dict[str, list[tuple[float, float]]] = {"plain": [], "TLS": []}
@@ -76,7 +82,10 @@ def main() -> None:
                 found[words].append(hop(folder / f"{words}{number}", megabytes, each))
         for words, times in found.items():
             wall, cpu = (min(column) for column in zip(*times, strict=True))
-            print(f"{words}: {megabytes / wall:.0f} MB/s, {cpu * 1024 / megabytes:.2f} CPU seconds per GB (best of {ROUNDS})")
+            print(
+                f"{words}: {megabytes / wall:.0f} MB/s, {cpu * 1024 / megabytes:.2f} CPU seconds per GB (best of"
+                f" {ROUNDS})"
+            )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""What Ray uses while nothing happens, with nothing of Headrace's: the private cluster that `headrace up` starts, and actors that do nothing.
+"""What Ray uses while nothing happens, with nothing of Headrace's: the private cluster that `headrace up` starts, and
+actors that do nothing.
 
     python -m benchmarks.idle_floor [--actors 6] [--seconds 30]
 
-A one-way topology has six actors (two sites, captures, apply processes, what holds Spark, the controller); `make bench` prints what it uses.
+A one-way topology has six actors (two sites, captures, apply processes, what holds Spark, the controller); `make bench`
+prints what it uses.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ def main() -> None:
             with_actors = _with_actors(cluster, address, given.actors, given.seconds)
         finally:
             cluster.stop()
-    print(f"Ray alone: {alone:.2%} of a core; with {given.actors} actors that do nothing: {with_actors:.2%}, {(with_actors - alone) / given.actors:.2%} for each")
+    print(
+        f"Ray alone: {alone:.2%} of a core; with {given.actors} actors that do nothing: {with_actors:.2%},"
+        f" {(with_actors - alone) / given.actors:.2%} for each"
+    )
 
 
 def _used(cluster: LocalCluster, seconds: float) -> float:

@@ -70,8 +70,14 @@ def _insert(number: int, values: list[bytes]) -> bytes:
 
 def _values(row: int) -> list[bytes]:
     return [
-        str(row).encode(), b"7", f"some text value {row % 100}".encode(), b"12.50", b"2026-01-01 00:00:00+00", b"0.5",
-        f"v{row % 100}".encode(), b"2026-01-01",
+        str(row).encode(),
+        b"7",
+        f"some text value {row % 100}".encode(),
+        b"12.50",
+        b"2026-01-01 00:00:00+00",
+        b"0.5",
+        f"v{row % 100}".encode(),
+        b"2026-01-01",
     ]
 
 
@@ -104,8 +110,12 @@ class MadeStream:
             size += len(data)
             if size >= GULP_BYTES or number == transactions - 1:
                 yield LogChunk(
-                    data=b"".join(parts), end_scn=Scn(order_scn + 50), commit_scn=Scn(order_scn + 50), is_open=False,
-                    objects=objects, commit_end=size,
+                    data=b"".join(parts),
+                    end_scn=Scn(order_scn + 50),
+                    commit_scn=Scn(order_scn + 50),
+                    is_open=False,
+                    objects=objects,
+                    commit_end=size,
                 )
                 parts, size, objects = [], 0, ()
 
@@ -129,8 +139,11 @@ def write_redo(folder: Path, chunks: list[LogChunk], stream: MadeStream) -> tupl
     """
     stream.chunks = iter(chunks)
     writer = LogWriter(
-        folder, "dbs1", decoder_factory=PostgresLogDecoder,
-        dictionary_build=lambda **_: DictionaryBuild(scn=FIRST_SCN, tables=()), segment_bytes=64 << 20,
+        folder,
+        "dbs1",
+        decoder_factory=PostgresLogDecoder,
+        dictionary_build=lambda **_: DictionaryBuild(scn=FIRST_SCN, tables=()),
+        segment_bytes=64 << 20,
         redo_bytes_max=16 << 30,
     )
     writer.attach(stream)
@@ -164,8 +177,13 @@ def measure(
             if rules is None and rows != stream.rows:
                 raise AssertionError((rows, stream.rows))
     return MiningFigures(
-        name=name, rows=stream.rows, redo_bytes=redo_bytes, write_rows_per_s=stream.rows / write_s,
-        mine_rows_per_s=stream.rows / mine_s, mine_rows_per_cpu_s=stream.rows / mine_cpu_s, batches=batches,
+        name=name,
+        rows=stream.rows,
+        redo_bytes=redo_bytes,
+        write_rows_per_s=stream.rows / write_s,
+        mine_rows_per_s=stream.rows / mine_s,
+        mine_rows_per_cpu_s=stream.rows / mine_cpu_s,
+        batches=batches,
     )
 
 
@@ -175,7 +193,11 @@ def measure_all(scale: int = 1) -> list[MiningFigures]:
         measure("bulk", transactions=3000 * scale, tables=1, rows_each=100, columns=8),
         measure("oltp", transactions=50_000 * scale, tables=4, rows_each=1, columns=4),
         measure(
-            "discarded", transactions=3000 * scale, tables=1, rows_each=100, columns=8,
+            "discarded",
+            transactions=3000 * scale,
+            tables=1,
+            rows_each=100,
+            columns=8,
             rules=RuleSet(include=(Rule(owner="crm"),)),
         ),
     ]

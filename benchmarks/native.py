@@ -50,9 +50,14 @@ class NativeFlows:
         for source in self._sources:
             _execute(source, sql.SQL("CREATE PUBLICATION bench FOR TABLE {}").format(names))
         for flow in self._flows:
-            _execute(flow.destination, sql.SQL(
-                "CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION bench WITH (binary = true, streaming = parallel" + options + ")"
-            ).format(sql.Identifier(flow.name), sql.Literal(flow.source)))
+            _execute(
+                flow.destination,
+                sql.SQL(
+                    "CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION bench WITH (binary = true, streaming = parallel"
+                    + options
+                    + ")"
+                ).format(sql.Identifier(flow.name), sql.Literal(flow.source)),
+            )
 
     def set_synchronous_commit(self, value: str) -> None:
         """Set every subscription's `synchronous_commit`; takes effect when its worker starts again."""
@@ -77,7 +82,8 @@ class NativeFlows:
                 assert row is not None
                 wait_true(
                     connection,
-                    f"SELECT confirmed_flush_lsn >= '{row[0]}' FROM pg_replication_slots WHERE slot_name = '{flow.name}'",
+                    f"SELECT confirmed_flush_lsn >= '{row[0]}' FROM pg_replication_slots WHERE slot_name ="
+                    f" '{flow.name}'",
                 )
 
     def tear_down(self) -> None:
@@ -107,7 +113,9 @@ class NativePeer(NativeFlows):
         """Publish the tables and subscribe with the initial copy; returns when the copy is complete."""
         self.subscribe(tables, "")
         with psycopg.connect(self.pair.destination, autocommit=True) as connection:
-            wait_true(connection, "SELECT NOT EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate NOT IN ('r', 's'))")
+            wait_true(
+                connection, "SELECT NOT EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate NOT IN ('r', 's'))"
+            )
         self.wait_caught_up()
 
 

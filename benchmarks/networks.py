@@ -1,8 +1,9 @@
 """Several flows at once: one source into three destinations, and two sites that write to each other.
 
-Headrace and PostgreSQL's native logical replication (one subscription per flow, `origin = none`) each have databases of their own on the bench's
-two servers. A round is measured as in `benchmarks.__main__`: everything is caught up and stopped, every source site gets its backlog,
-the clock starts with the peer and stops with the snapshot in which the slowest site has everything. Then every value is compared.
+Headrace and PostgreSQL's native logical replication (one subscription per flow, `origin = none`) each have databases of
+their own on the bench's two servers. A round is measured as in `benchmarks.__main__`: everything is caught up and
+stopped, every source site gets its backlog, the clock starts with the peer and stops with the snapshot in which the
+slowest site has everything. Then every value is compared.
 """
 
 from __future__ import annotations
@@ -53,12 +54,20 @@ class Network:
         return tuple(dict.fromkeys(source for source, _ in self.flows))
 
 
-NETWORKS = (Network(
-    name="fan_out", sites=("src", "d1", "d2", "d3"),
-    flows=(("src", "d1"), ("src", "d2"), ("src", "d3")), replicate="{schemas: [public], from: src, to: [d1, d2, d3]}",
-), Network(
-    name="two_way", sites=("a", "b"), flows=(("a", "b"), ("b", "a")), replicate="{schemas: [public], between: [a, b]}",
-))
+NETWORKS = (
+    Network(
+        name="fan_out",
+        sites=("src", "d1", "d2", "d3"),
+        flows=(("src", "d1"), ("src", "d2"), ("src", "d3")),
+        replicate="{schemas: [public], from: src, to: [d1, d2, d3]}",
+    ),
+    Network(
+        name="two_way",
+        sites=("a", "b"),
+        flows=(("a", "b"), ("b", "a")),
+        replicate="{schemas: [public], between: [a, b]}",
+    ),
+)
 SETTINGS = ("native", "headrace", "native_on")
 
 
@@ -79,7 +88,10 @@ def measure(network: Network, runs: int, share: float, say: Callable[[str], None
         bench = NetworkBench(network, servers, share)
         try:
             bench.set_up()
-            say(f"{network.name}: {bench.row_changes:,} row changes at {len(network.sources)} of {len(network.sites)} sites")
+            say(
+                f"{network.name}: {bench.row_changes:,} row changes at {len(network.sources)} of {len(network.sites)}"
+                " sites"
+            )
             for number in range(runs + 1):
                 for setting in SETTINGS if number % 2 else SETTINGS[::-1]:
                     run = bench.run(setting)
@@ -111,10 +123,12 @@ class NativeNetwork(NativeFlows):
     """
 
     def __init__(self, network: Network, dsns: dict[str, str]) -> None:
-        super().__init__([
-            Flow(f"bench_{network.name}_{number}", dsns[source], dsns[destination])
-            for number, (source, destination) in enumerate(network.flows)
-        ])
+        super().__init__(
+            [
+                Flow(f"bench_{network.name}_{number}", dsns[source], dsns[destination])
+                for number, (source, destination) in enumerate(network.flows)
+            ]
+        )
 
     def set_up(self) -> None:
         """Publish and subscribe; nothing is copied, because the tables are empty."""
@@ -132,13 +146,17 @@ class HeadraceNetwork(HeadraceTopology):
     """
 
     def __init__(self, network: Network, dsns: dict[str, str], folder: Path) -> None:
-        super().__init__(folder, {site: dsns[site] for site in network.sources}, {_variable(site): dsn for site, dsn in dsns.items()})
+        super().__init__(
+            folder, {site: dsns[site] for site in network.sources}, {_variable(site): dsn for site, dsn in dsns.items()}
+        )
         self._network = network
 
     def set_up(self) -> None:
         """Bring the topology up; returns when it has caught up."""
         lines = ["topology: bench", f"state_dir: {self.state_dir}", "sites:"]
-        lines += [f'  {site}: {{database: {{kind: postgres, dsn: "${{{_variable(site)}}}"}}}}' for site in self._network.sites]
+        lines += [
+            f'  {site}: {{database: {{kind: postgres, dsn: "${{{_variable(site)}}}"}}}}' for site in self._network.sites
+        ]
         self.bring_up("\n".join([*lines, "replicate:", f"  - {self._network.replicate}", ""]))
         self.wait_caught_up()
 
@@ -158,9 +176,7 @@ class NetworkBench:
 
     def __init__(self, network: Network, servers: Servers, share: float = 1.0) -> None:
         self.network, self._servers = network, servers
-        self._workloads = {
-            site: Bulk.of(share, above=number * _ABOVE) for number, site in enumerate(network.sources)
-        }
+        self._workloads = {site: Bulk.of(share, above=number * _ABOVE) for number, site in enumerate(network.sources)}
         self.row_changes = sum(workload.row_changes for workload in self._workloads.values())
         self._dsns = {peer: self._make_databases(f"{network.name}_{peer}") for peer in ("native", "headrace")}
         self.native = NativeNetwork(network, self._dsns["native"])
@@ -255,7 +271,9 @@ class NetworkBench:
         return ProcessSampler(tuple(roots))
 
     def _wait_arrived(self, dsns: dict[str, str], marks: list[int], wanted: tuple[float, ...]) -> float:
-        """Wait until every site has everything, and return that time; the sums are queried only after a site has every mark."""
+        """Wait until every site has everything, and return that time; the sums are queried only after a site has every
+        mark.
+        """
         workload = next(iter(self._workloads.values()))
         seen_at = 0.0
         deadline = time.perf_counter() + _DRAIN_TIMEOUT_S
@@ -263,13 +281,19 @@ class NetworkBench:
             with psycopg.connect(dsns[site], autocommit=True) as connection:
                 while True:
                     asked = time.perf_counter()
-                    if all(has_mark(connection, mark) for mark in marks) and _numbers(workload.arrived(connection)) == wanted:
+                    if (
+                        all(has_mark(connection, mark) for mark in marks)
+                        and _numbers(workload.arrived(connection)) == wanted
+                    ):
                         break
                     if asked > deadline:
-                        message = f"{self.network.name}: the backlog did not arrive at {site} within {_DRAIN_TIMEOUT_S} s"
+                        message = (
+                            f"{self.network.name}: the backlog did not arrive at {site} within {_DRAIN_TIMEOUT_S} s"
+                        )
                         raise WorkloadError(message)
                     time.sleep(_ARRIVED_POLL_S)
-            # A site that is asked after another had everything before may have been complete for long: then the other's time counts.
+            # A site that is asked after another had everything before may have been complete for long: then the other's
+            # time counts.
             seen_at = max(seen_at, asked)
         return seen_at
 

@@ -103,7 +103,9 @@ class ProcessSampler:
                 ticks, started = int(fields[11]) + int(fields[12]), int(fields[19])
                 seen = self._seen.get((pid, started))
                 if seen is None:
-                    stage = self.names.get(pid) or stage_of((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                    stage = self.names.get(pid) or stage_of(
+                        (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    )
                     if stage is None:
                         continue
                     if first:
@@ -118,7 +120,9 @@ class ProcessSampler:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory of one component or stage: private memory of its processes and their share of shared memory; and what its processes have used since they began."""
+    """Memory of one component or stage: private memory of its processes and their share of shared memory; and what its
+    processes have used since they began.
+    """
 
     pss_mb: float
     processes: int

@@ -70,7 +70,10 @@ class HeadraceTopology:
         self.command("wait", str(self.file), "--caught-up", "--timeout", str(_COMMAND_TIMEOUT_S))
 
     def restart(self) -> float:
-        """End the topology and start it again; returns the seconds of `headrace up`, until every component runs. The log writers must run."""
+        """End the topology and start it again; returns the seconds of `headrace up`, until every component runs.
+
+        The log writers must run.
+        """
         self._disconnect()
         self.command("down", str(self.file))
         began = time.perf_counter()
@@ -97,7 +100,9 @@ class HeadraceTopology:
         return () if facts is None else tuple(process.pid for process in facts.processes)
 
     def components(self) -> dict[int, str]:
-        """Process id of every component -> its name; of what shares a process, the process's name and the number of its components."""
+        """Process id of every component -> its name; of what shares a process, the process's name and the number of its
+        components.
+        """
         actors = self._actors()
         return {
             actors.pid(next(iter(names))): process if len(names) == 1 else f"{process} ({len(names)} components)"
@@ -128,11 +133,17 @@ class HeadraceTopology:
     def command(self, *arguments: str) -> None:
         """Run `headrace` with these arguments; it must succeed."""
         done = subprocess.run(
-            [str(Path(sys.executable).parent / "headrace"), *arguments], env={**os.environ, **self._environment},
-            capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S + 60, check=False,
+            [str(Path(sys.executable).parent / "headrace"), *arguments],
+            env={**os.environ, **self._environment},
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_TIMEOUT_S + 60,
+            check=False,
         )
         if done.returncode != 0:
-            message = f"headrace {arguments[0]} ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+            message = (
+                f"headrace {arguments[0]} ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+            )
             raise RuntimeError(message)
 
 
@@ -145,9 +156,14 @@ class HeadracePeer(HeadraceTopology):
     """
 
     def __init__(self, pair: Pair, folder: Path) -> None:
-        super().__init__(folder, {"src": pair.source}, {
-            "BENCH_SOURCE_DSN": pair.source, "BENCH_DESTINATION_DSN": pair.destination,
-        })
+        super().__init__(
+            folder,
+            {"src": pair.source},
+            {
+                "BENCH_SOURCE_DSN": pair.source,
+                "BENCH_DESTINATION_DSN": pair.destination,
+            },
+        )
         self.pair = pair
 
     def set_up(self, tables: tuple[str, ...]) -> None:  # noqa: ARG002 - the rule takes the whole schema

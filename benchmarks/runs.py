@@ -39,9 +39,13 @@ def compared(name: str, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
     seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
     native_s = min(seconds["native"], seconds["native_on"])
     return {
-        "name": name, "native_s": round(native_s, 3), "headrace_s": round(seconds["headrace"], 3),
+        "name": name,
+        "native_s": round(native_s, 3),
+        "headrace_s": round(seconds["headrace"], 3),
         "ratio": round(native_s / seconds["headrace"], 3),
-        "ratio_same_synchronous_commit": round(seconds["native_on" if SYNCHRONOUS_COMMIT == "on" else "native"] / seconds["headrace"], 3),
+        "ratio_same_synchronous_commit": round(
+            seconds["native_on" if SYNCHRONOUS_COMMIT == "on" else "native"] / seconds["headrace"], 3
+        ),
         "verified": all(run.verified for found in runs.values() for run in found),
         "runs": {setting: [round(run.seconds, 3) for run in found] for setting, found in runs.items()},
         "headrace_usage": {stage: asdict(usage) for stage, usage in middle(runs["headrace"]).usage.items()},
@@ -58,5 +62,7 @@ def progress_line(workload: str, setting: str, run: Run, *, counted: bool, rate:
         counted: it was no warm-up.
         rate: more to say of its speed.
     """
-    return (f"  {workload:16} {setting:12} {'' if counted else '(warm-up) '}{run.seconds:7.2f} s  {rate}"
-            f"{'verified' if run.verified else 'DIFFERENT'}")
+    return (
+        f"  {workload:16} {setting:12} {'' if counted else '(warm-up) '}{run.seconds:7.2f} s  {rate}"
+        f"{'verified' if run.verified else 'DIFFERENT'}"
+    )

@@ -75,10 +75,12 @@ class Servers:
         return Pair(self.source.dsn(name), self.destination.dsn(name))
 
     def move_slots(self) -> None:
-        """Bring what the slots of both servers restart from behind everything that was written so far; the peers run and have caught up.
+        """Bring what the slots of both servers restart from behind everything that was written so far; the peers run
+        and have caught up.
 
-        A walsender begins with the log behind its slot's restart position, which moves only where the server has logged what runs, every
-        15 seconds at most. Without this it depends on chance which peer's walsender reads its last run's log once more.
+        A walsender begins with the log behind its slot's restart position, which moves only where the server has logged
+        what runs, every 15 seconds at most. Without this it depends on chance which peer's walsender reads its last
+        run's log once more.
         """
         for server in (self.source, self.destination):
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
@@ -92,7 +94,10 @@ class Servers:
                 # A slot restarts from the snapshot before the last one that its reader has confirmed.
                 while connection.execute(behind).fetchone() != (True,):
                     if time.monotonic() > deadline:
-                        message = f"the slots of {server.data_folder} still restart before {row[0]} after {_SLOTS_TIMEOUT_S:g} s"
+                        message = (
+                            f"the slots of {server.data_folder} still restart before {row[0]} after"
+                            f" {_SLOTS_TIMEOUT_S:g} s"
+                        )
                         raise TimeoutError(message)
                     connection.execute("SELECT pg_log_standby_snapshot()")
                     time.sleep(_SLOTS_POLL_S)
@@ -143,7 +148,9 @@ def bench_servers() -> Iterator[Servers]:
 
 
 @contextmanager
-def running_servers(names: Sequence[str], settings: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, EmbeddedServer]]]:
+def running_servers(
+    names: Sequence[str], settings: Mapping[str, str]
+) -> Iterator[tuple[Path, dict[str, EmbeddedServer]]]:
     """Start a server per name in a temporary folder, which is removed afterwards; the folder is given, too.
 
     Args:

@@ -1,11 +1,12 @@
-"""What sites cost: memory, CPU and the time to start, of n sites that all write to each other, and of one more apply process.
+"""What sites cost: memory, CPU and the time to start, of n sites that all write to each other, and of one more apply
+process.
 
     python -m benchmarks.sites              five sites, twenty flows
     python -m benchmarks.sites --sites 3
     python -m benchmarks.sites --one-more   one more flow into a site that has an apply process already
 
-Every site has a PostgreSQL server of its own. Memory is the proportional set size of everything, servers included, so long after the start
-that what starting needs is given back.
+Every site has a PostgreSQL server of its own. Memory is the proportional set size of everything, servers included, so
+long after the start that what starting needs is given back.
 """
 
 from __future__ import annotations
@@ -49,10 +50,15 @@ class Sites:
             replicate: entries of `replicate:` in the file.
             combined: the file's `combined:`.
         """
-        sites = "".join(f'  {site}: {{database: {{kind: postgres, dsn: "${{DSN_{site.upper()}}}"}}}}\n' for site in self.servers)
+        sites = "".join(
+            f'  {site}: {{database: {{kind: postgres, dsn: "${{DSN_{site.upper()}}}"}}}}\n' for site in self.servers
+        )
         flows = "".join(f"  - {entry}\n" for entry in replicate)
         began = time.monotonic()
-        self.headrace.bring_up(f"topology: bench\nstate_dir: {self.headrace.state_dir}\ncombined: {combined}\nsites:\n{sites}replicate:\n{flows}")
+        self.headrace.bring_up(
+            f"topology: bench\nstate_dir: {self.headrace.state_dir}\ncombined:"
+            f" {combined}\nsites:\n{sites}replicate:\n{flows}"
+        )
         return time.monotonic() - began
 
     def write_everywhere(self, sites: Sequence[str]) -> None:
@@ -63,7 +69,9 @@ class Sites:
         """
         for place, site in enumerate(sites):
             with psycopg.connect(self.servers[site].dsn(), autocommit=True) as connection:
-                connection.execute("INSERT INTO t SELECT n * 100 + %s, 'x' FROM generate_series(1, %s) n", (place, ROWS))
+                connection.execute(
+                    "INSERT INTO t SELECT n * 100 + %s, 'x' FROM generate_series(1, %s) n", (place, ROWS)
+                )
         self.headrace.wait_caught_up()
 
     def counts(self) -> dict[str, int]:
@@ -96,7 +104,8 @@ def running_sites(names: Sequence[str]) -> Iterator[Sites]:
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute(_TABLES)
         headrace = HeadraceTopology(
-            folder / "headrace", {name: server.dsn() for name, server in servers.items()},
+            folder / "headrace",
+            {name: server.dsn() for name, server in servers.items()},
             {f"DSN_{name.upper()}": server.dsn() for name, server in servers.items()},
         )
         try:
@@ -121,9 +130,15 @@ def n_way(count: int) -> int:
         time.sleep(REST_S)
         used, idle = sites.memory(), sites.idle_cpu()
         for name, each in sorted(used.items(), key=lambda item: -item[1].pss_mb):
-            _say(f"  {name:40} {each.pss_mb:9.1f} MB in {each.processes} processes, idle {idle.get(name, 0.0):.2%} of a core")
+            _say(
+                f"  {name:40} {each.pss_mb:9.1f} MB in {each.processes} processes, idle {idle.get(name, 0.0):.2%} of a"
+                " core"
+            )
         total = sum(each.pss_mb for each in used.values())
-        _say(f"  {'together':40} {total:9.1f} MB, {total / count:.0f} MB per site; idle {sum(idle.values()):.1%} of a core")
+        _say(
+            f"  {'together':40} {total:9.1f} MB, {total / count:.0f} MB per site; idle {sum(idle.values()):.1%} of a"
+            " core"
+        )
     missed = [f"{site} has {found} rows of {count * ROWS}" for site, found in counts.items() if found != count * ROWS]
     if count >= 5:
         missed += [f"{total:.0f} MB, wanted {MEMORY_MAX_MB}"] * (total > MEMORY_MAX_MB)
@@ -134,8 +149,8 @@ def n_way(count: int) -> int:
 def one_more() -> int:
     """Measure a further flow into a site that has an apply process already; returns 1 when a goal is missed.
 
-    Nothing is combined: the flow would part its source's other one, and its cost would be that of two queues more. It has a table of
-    its own: an apply process begins again when its tables get another writer.
+    Nothing is combined: the flow would part its source's other one, and its cost would be that of two queues more. It
+    has a table of its own: an apply process begins again when its tables get another writer.
     """
     with running_sites(["a", "b", "c"]) as sites:
         flows = ["{tables: [public.t], from: a, to: [c]}", "{tables: [public.u], from: b, to: [a]}"]
@@ -154,8 +169,10 @@ def one_more() -> int:
         for name in sorted(parts_before.keys() | parts_after.keys()):
             was, now = (parts.get(name, Footprint(0.0, 0)) for parts in (parts_before, parts_after))
             _say(f"  {name:40} {was.pss_mb:9.1f} -> {now.pss_mb:7.1f} MB, {was.processes} -> {now.processes} processes")
-        _say(f"one more propagation and apply process: {after - before:.0f} MB ({before:.0f} -> {after:.0f}); `headrace up` took {edit_s:.1f} s, "
-             f"a command that only asks {command_s:.1f} s")
+        _say(
+            f"one more propagation and apply process: {after - before:.0f} MB ({before:.0f} -> {after:.0f}); `headrace"
+            f" up` took {edit_s:.1f} s, a command that only asks {command_s:.1f} s"
+        )
     missed = [f"{after - before:.0f} MB, wanted {ONE_MORE_MAX_MB:.0f}"] * (after - before > ONE_MORE_MAX_MB)
     missed += [f"{edit_s - command_s:.1f} s, wanted {ONE_MORE_MAX_S:.0f}"] * (edit_s - command_s > ONE_MORE_MAX_S)
     return _ended(missed)
@@ -163,7 +180,8 @@ def one_more() -> int:
 
 def _sum(found: dict[str, Footprint]) -> Footprint:
     return Footprint(
-        round(sum(each.pss_mb for each in found.values()), 1), sum(each.processes for each in found.values()),
+        round(sum(each.pss_mb for each in found.values()), 1),
+        sum(each.processes for each in found.values()),
         round(sum(each.cpu_s for each in found.values()), 1),
     )
 
@@ -179,7 +197,9 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Run what was asked for; returns 1 when a goal is missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sites", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sites", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sites", type=int, default=5, help="how many sites write to each other")
     parser.add_argument("--one-more", action="store_true", help="measure one more apply process instead")
     arguments = parser.parse_args()

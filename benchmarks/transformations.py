@@ -1,10 +1,12 @@
-"""Rules: rows per second of processor time that are transformed, on one core: the rate with a transformation, and without one.
+"""Rules: rows per second of processor time that are transformed, on one core: the rate with a transformation, and
+without one.
 
     python -m benchmarks.transformations
 
-- A propagation decodes a batch, evaluates its rules and encodes what is left: the batches of `benchmarks.conditions`, a million rows in batches of 4,096.
-- A capture process mines its redo, evaluates its rules and encodes what is left: the redo of `benchmarks.mining`, a hundred rows of eight columns in
-  a transaction.
+- A propagation decodes a batch, evaluates its rules and encodes what is left: the batches of `benchmarks.conditions`, a
+  million rows in batches of 4,096.
+- A capture process mines its redo, evaluates its rules and encodes what is left: the redo of `benchmarks.mining`, a
+  hundred rows of eight columns in a transaction.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ def measure_capture() -> dict[str, float]:
         writer, _ = write_redo(Path(folder), list(MINED.chunks), MINED)
         for _ in range(MINED_RUNS + 1):
             for name, operations in OF_MINED.items():
-                rule = Rule(owner="public", transformation=Transformation(operations=operations) if operations else None)
+                rule = Rule(
+                    owner="public", transformation=Transformation(operations=operations) if operations else None
+                )
                 miner = Miner(Path(folder), "dbs1", FIRST_SCN, RuleSet(include=(rule,)), PostgresLogDecoder)
                 started = time.process_time()
                 while (batch := miner.next_batch(writer.position)) is not None:
@@ -105,4 +109,7 @@ if __name__ == "__main__":
     for client, seconds_of in (("a propagation", measure_all()), ("a capture process", measure_capture())):
         print(client)
         for name, seconds in seconds_of.items():
-            print(f"  {name:30s} {seconds:8.3f} s for 1 M rows {ROWS / seconds / 1e6:8.2f} M rows/s {100 * seconds_of['none'] / seconds:6.0f} %")
+            print(
+                f"  {name:30s} {seconds:8.3f} s for 1 M rows {ROWS / seconds / 1e6:8.2f} M rows/s"
+                f" {100 * seconds_of['none'] / seconds:6.0f} %"
+            )

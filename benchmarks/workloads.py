@@ -23,8 +23,8 @@ CREATE TABLE IF NOT EXISTS bench_rows (
     weight double precision, note text, day date
 )"""
 _BULK_VALUES = (
-    "i, i % 10, 'some text value ' || i % 100, (i % 5000) / 4.0, timestamptz '2026-01-01 00:00:00Z' + i * interval '1 second', "
-    "i / 7.0::float8, 'v' || i % 100, date '2026-01-01' + i % 365"
+    "i, i % 10, 'some text value ' || i % 100, (i % 5000) / 4.0, timestamptz '2026-01-01 00:00:00Z' + i * interval '1"
+    " second', i / 7.0::float8, 'v' || i % 100, date '2026-01-01' + i % 365"
 )
 
 
@@ -45,7 +45,9 @@ def write_mark(dsn: str, above: int = 0) -> int:
         above: sites that write to each other keep their marks apart: this site's begin here.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
-        row = connection.execute(f"INSERT INTO {MARK_TABLE} SELECT count(*) + {above} FROM {MARK_TABLE} RETURNING id").fetchone()
+        row = connection.execute(
+            f"INSERT INTO {MARK_TABLE} SELECT count(*) + {above} FROM {MARK_TABLE} RETURNING id"
+        ).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -98,7 +100,8 @@ class Workload:
         answer = {}
         for table in self.tables:
             row = connection.execute(
-                f"SELECT count(*), coalesce(sum(('x' || substr(md5(t::text), 1, 16))::bit(64)::bigint::numeric), 0)::text FROM {table} t"
+                "SELECT count(*), coalesce(sum(('x' || substr(md5(t::text), 1, 16))::bit(64)::bigint::numeric),"
+                f" 0)::text FROM {table} t"
             ).fetchone()
             assert row is not None
             answer[table] = (int(row[0]), str(row[1]))
@@ -178,7 +181,9 @@ class OneTransaction(_Rows):
 
     def write_backlog(self, dsn: str) -> None:
         with psycopg.connect(dsn) as connection:
-            connection.execute(f"INSERT INTO bench_rows SELECT {_BULK_VALUES} FROM generate_series(1, {self.row_changes}) i")
+            connection.execute(
+                f"INSERT INTO bench_rows SELECT {_BULK_VALUES} FROM generate_series(1, {self.row_changes}) i"
+            )
 
     def arrived(self, connection: psycopg.Connection) -> object:
         return connection.execute("SELECT count(*) FROM bench_rows").fetchone()
@@ -290,7 +295,9 @@ class Latency:
             writer.start()
             last, deadline = first - 1, time.perf_counter() + self.duration_s + timeout_s
             while len(seen) < count and time.perf_counter() < deadline:
-                rows = connection.execute("SELECT id FROM bench_latency WHERE id > %s", (last,), prepare=True).fetchall()
+                rows = connection.execute(
+                    "SELECT id FROM bench_latency WHERE id > %s", (last,), prepare=True
+                ).fetchall()
                 now = time.perf_counter()
                 # Parallel servers may make a later row visible first: the bound moves only over complete runs of rows.
                 for (number,) in rows:
@@ -304,7 +311,10 @@ class Latency:
             raise WorkloadError(message)
         times = sorted((seen[number] - self._committed[number]) * 1000 for number in seen)
         return LatencyResult(
-            p50_ms=_at(times, 0.5), p99_ms=_at(times, 0.99), max_ms=_at(times, 1.0), count=count,
+            p50_ms=_at(times, 0.5),
+            p99_ms=_at(times, 0.99),
+            max_ms=_at(times, 1.0),
+            count=count,
         )
 
     def _write(self, dsn: str, first: int, count: int) -> None:
@@ -324,7 +334,14 @@ def _at(ordered: list[float], share: float) -> float:
 def _pgbench(dsn: str, *arguments: str) -> None:
     parts = conninfo_to_dict(dsn)
     environment = {
-        **os.environ, "PGHOST": str(parts["host"]), "PGPORT": str(parts["port"]), "PGUSER": str(parts["user"]),
-        "PGPASSWORD": str(parts["password"]), "PGDATABASE": str(parts["dbname"]), "PGSSLMODE": "disable",
+        **os.environ,
+        "PGHOST": str(parts["host"]),
+        "PGPORT": str(parts["port"]),
+        "PGUSER": str(parts["user"]),
+        "PGPASSWORD": str(parts["password"]),
+        "PGDATABASE": str(parts["dbname"]),
+        "PGSSLMODE": "disable",
     }
-    subprocess.run([str(client_binary("pgbench", version=18)), *arguments], env=environment, check=True, capture_output=True)
+    subprocess.run(
+        [str(client_binary("pgbench", version=18)), *arguments], env=environment, check=True, capture_output=True
+    )

@@ -47,7 +47,9 @@ def unfit_error(version: TableVersion, missing: str, settings: TableSettings) ->
 
 
 def unfit_key(table: DestinationTable, settings: TableSettings, comparable: frozenset[str]) -> tuple[str, str] | None:
-    """Why a table cannot have the substitute key that is set for it: what is wrong, how to fix it; None: it can, or none is set.
+    """Why a table cannot have the substitute key that is set for it: what is wrong, how to fix it.
+
+    None: it can, or none is set.
 
     Args:
         table: the destination's.
@@ -57,13 +59,22 @@ def unfit_key(table: DestinationTable, settings: TableSettings, comparable: froz
     names = [column.name for column in table.columns]
     for name in settings.key_of(table.owner, table.name):
         if name not in names:
-            return f"the substitute key names {name}, and the table has no such column", f"key_columns: name one of {', '.join(names)}"
+            return (
+                f"the substitute key names {name}, and the table has no such column",
+                f"key_columns: name one of {', '.join(names)}",
+            )
         column = table.columns[names.index(name)]
         if column.is_generated:
-            return f"the substitute key names {name}, which is computed by the database", "key_columns: name the columns that it is computed from"
+            return (
+                f"the substitute key names {name}, which is computed by the database",
+                "key_columns: name the columns that it is computed from",
+            )
         if name not in comparable:
             kind = column.type_name.removeprefix("pg_catalog.")
-            return f"the substitute key names {name}, and values of {kind} cannot be compared", "key_columns: name other columns"
+            return (
+                f"the substitute key names {name}, and values of {kind} cannot be compared",
+                "key_columns: name other columns",
+            )
     return None
 
 
@@ -71,8 +82,8 @@ def missing_key(version: TableVersion, settings: TableSettings, at_source: Named
     """What the source must do so that its LCRs carry a table's substitute key; empty: they do, or none is set.
 
     Args:
-        version: the source's description of the table. With `version` 0 it was made from the catalog, which does not show what the log
-            identifies rows by: supplemental logging is checked at the source then.
+        version: the source's description of the table. With `version` 0 it was made from the catalog, which does not
+            show what the log identifies rows by: supplemental logging is checked at the source then.
         settings: of the apply process.
         at_source: the table under the name it has there; None: not known here, and the text says so.
     """
@@ -82,10 +93,9 @@ def missing_key(version: TableVersion, settings: TableSettings, at_source: Named
     if lacking:
         return f"key_columns: leave out {', '.join(lacking)}: the LCRs of {version.qualified_name} do not carry it"
     if version.old_image is OldImage.KEY and version.version and any(not arriving[name].is_key for name in names):
-        return (
-            f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL; " + remark(
-                f"{'' if at_source else _NAME_THERE}the log lacks old values of the substitute key ({', '.join(names)}); `headrace verify` and the fix that it prints"
-                " bring the table up to date if changes were logged without them"
-            )
+        return f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL; " + remark(
+            f"{'' if at_source else _NAME_THERE}the log lacks old values of the substitute key ({', '.join(names)});"
+            " `headrace verify` and the fix that it prints bring the table up to date if changes were logged without"
+            " them"
         )
     return ""

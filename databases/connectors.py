@@ -28,13 +28,31 @@ if TYPE_CHECKING:
     from streams.lcr_batch import Column
 
 __all__ = [
-    "SESSION_MODULES", "DatabaseAccess", "decoder_for", "hosts_of", "log_session_name", "open_admin", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
-    "open_source", "open_source_admin", "plan_copy", "plan_unseen", "server_is_verified", "value_reader", "value_types",
+    "SESSION_MODULES",
+    "DatabaseAccess",
+    "decoder_for",
+    "hosts_of",
+    "log_session_name",
+    "open_admin",
+    "open_claim",
+    "open_column_sequences",
+    "open_destination",
+    "open_reader",
+    "open_row_reader",
+    "open_source",
+    "open_source_admin",
+    "plan_copy",
+    "plan_unseen",
+    "server_is_verified",
+    "value_reader",
+    "value_types",
 ]
 
 _POSTGRES = ("postgres", "embedded")
 SESSION_MODULES = (
-    "databases.postgres.destination.database", "databases.postgres.destination.session", "databases.postgres.table_copy",
+    "databases.postgres.destination.database",
+    "databases.postgres.destination.session",
+    "databases.postgres.table_copy",
     "databases.postgres.destination.writing.write_kernels",
 )
 """What apply servers and copying tasks import of the connectors, for a process that forks them."""
@@ -50,8 +68,10 @@ class DatabaseAccess:
         dsn: connection string, secrets included: never shown.
         allow_any_version: do not refuse versions that were never tried.
         tables: how the apply process for which a destination is opened sees its tables.
-        decoding_memory: bytes for transactions in flight of the session that reads a source's log; 0: by the server's own settings.
-        has_admin: another role creates and drops what a destination needs (`open_admin`), and a source's publication (`open_source_admin`); this one only uses it.
+        decoding_memory: bytes for transactions in flight of the session that reads a source's log; 0: by the server's
+            own settings.
+        has_admin: another role creates and drops what a destination needs (`open_admin`), and a source's publication
+            (`open_source_admin`); this one only uses it.
     """
 
     site: str
@@ -73,7 +93,10 @@ def open_source(access: DatabaseAccess) -> SourceDatabase:
         from databases.postgres.source.database import PostgresSource
 
         return PostgresSource(
-            access.dsn, site=access.site, allow_any_version=access.allow_any_version, decoding_memory=access.decoding_memory,
+            access.dsn,
+            site=access.site,
+            allow_any_version=access.allow_any_version,
+            decoding_memory=access.decoding_memory,
             has_admin=access.has_admin,
         )
     raise ConfigError(f"site {access.site}: nothing can be captured or copied from a {access.kind} database")
@@ -91,7 +114,9 @@ def hosts_of(dsn: str) -> tuple[str, ...]:
 
 
 def server_is_verified(dsn: str) -> bool:
-    """Whether a connection proves by a certificate that the server is the right one; also where a service file says how, which is not looked at.
+    """Whether a connection proves by a certificate that the server is the right one.
+
+    Also where a service file says how, which is not looked at.
 
     Raises:
         ConfigError: the connection string cannot be parsed.
@@ -129,7 +154,11 @@ def open_destination(access: DatabaseAccess) -> DestinationDatabase:
         from databases.postgres.destination.database import PostgresDestination
 
         return PostgresDestination(
-            access.dsn, site=access.site, allow_any_version=access.allow_any_version, settings=access.tables, has_admin=access.has_admin,
+            access.dsn,
+            site=access.site,
+            allow_any_version=access.allow_any_version,
+            settings=access.tables,
+            has_admin=access.has_admin,
         )
     raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
 
@@ -214,7 +243,9 @@ def decoder_for(options: StreamOptions) -> LogDecoder:
         from databases.postgres.source.pgoutput import PostgresLogDecoder
 
         return PostgresLogDecoder(options)
-    raise ConfigError(f"redo of a {options.database_kind} database cannot be read", hint="upgrade Headrace at this site")
+    raise ConfigError(
+        f"redo of a {options.database_kind} database cannot be read", hint="upgrade Headrace at this site"
+    )
 
 
 def open_column_sequences(access: DatabaseAccess) -> ColumnSequences:
@@ -264,14 +295,19 @@ def value_types() -> ValueTypes:
 
 
 def python_values() -> tuple[Callable[[Column, bytes], object], Callable[[Column, object], bytes]]:
-    """How values of LCRs become Python objects, and back, for users' code. Every log there is names its types as PostgreSQL does."""
+    """How values of LCRs become Python objects, and back, for users' code.
+
+    Every log there is names its types as PostgreSQL does.
+    """
     from databases.postgres.python_values import decoded, encoded
 
     return decoded, encoded
 
 
 def column_of_type(name: str, type_name: str) -> Column:
-    """A column of a built-in type as a log describes it, in the form that a log has. Every log there is names its types as PostgreSQL does.
+    """A column of a built-in type as a log describes it, in the form that a log has.
+
+    Every log there is names its types as PostgreSQL does.
 
     Args:
         name: of the column.
@@ -286,8 +322,16 @@ def column_of_type(name: str, type_name: str) -> Column:
 
     number = next((number for number, (known, _) in BUILTIN_TYPES.items() if known == type_name), None)
     if number is None:
-        raise ConfigError(f"{type_name!r} is no built-in type", hint="name it as the database keeps it: int4, int8, text, numeric, timestamptz, ...")
-    return Column(name=name, type_name=f"pg_catalog.{type_name}", type_number=number, is_binary=BUILTIN_TYPES[number][1] and is_written_binary(type_name))
+        raise ConfigError(
+            f"{type_name!r} is no built-in type",
+            hint="name it as the database keeps it: int4, int8, text, numeric, timestamptz, ...",
+        )
+    return Column(
+        name=name,
+        type_name=f"pg_catalog.{type_name}",
+        type_number=number,
+        is_binary=BUILTIN_TYPES[number][1] and is_written_binary(type_name),
+    )
 
 
 def plan_copy(kind: str, site: str) -> PlannedStatement:

@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from databases.ports import DestinationTable
 
 __all__ = [
-    "NATIVE", "PIECE_BYTES", "PORTABLE", "KeyedRow", "OpenPiece", "SeenTable", "TablePiece", "TablePlan", "TableReader", "TableWriter", "TextRow",
+    "NATIVE",
+    "PIECE_BYTES",
+    "PORTABLE",
+    "KeyedRow",
+    "OpenPiece",
+    "SeenTable",
+    "TablePiece",
+    "TablePlan",
+    "TableReader",
+    "TableWriter",
+    "TextRow",
     "copied_columns",
 ]
 
@@ -79,7 +89,9 @@ class KeyedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTable:
-    """What a SELECT shows of a table, for whoever compares it: asked apart from all that decides what is captured and copied.
+    """What a SELECT shows of a table, for whoever compares it.
+
+    Asked apart from all that decides what is captured and copied.
 
     Args:
         columns: names of all its columns.
@@ -107,13 +119,13 @@ class OpenPiece(Protocol):
         Args:
             columns: names, in the order `copy_rows` is given.
             form: `NATIVE` or `PORTABLE`; what `plan` said, or `PORTABLE`, which is always possible.
-            added: values as text that every row has behind those of its columns, None for NULL; only in `PORTABLE` form.
+            added: values as text that every row has behind those of its columns, None for NULL; only in `PORTABLE`
+                form.
 
         Raises:
             DatabaseUnavailable: the connection broke.
         """
         ...
-
 
     def values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
         """The rows in text form, in blocks of some hundred; anything else may be asked of the piece meanwhile."""
@@ -136,7 +148,9 @@ class OpenPiece(Protocol):
         ...
 
     def lacking(self, columns: Sequence[str], encoding: str) -> str:
-        """Where a value is that another database's encoding has no characters for, for people; empty: nowhere, or it is not known.
+        """Where a value is that another database's encoding has no characters for, for people.
+
+        Empty: nowhere, or it is not known.
 
         Args:
             columns: names.
@@ -170,7 +184,14 @@ class TableReader(Protocol):
         ...
 
     def plan(
-        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES, rows: str = ""
+        self,
+        owner: str,
+        name: str,
+        columns: Mapping[str, str],
+        *,
+        snapshot: str = "",
+        piece_bytes: int = PIECE_BYTES,
+        rows: str = "",
     ) -> TablePlan:
         """Cut a table into pieces.
 
@@ -180,7 +201,8 @@ class TableReader(Protocol):
             columns: those to be read, with the types (`owner.name`) they have where they are written.
             snapshot: under which it will be read; empty: each piece as it is when it is read.
             piece_bytes: about how large a piece is.
-            rows: a condition in SQL over the table's columns (`rules.conditions.spelling`): only rows for which it is TRUE are read; empty: all.
+            rows: a condition in SQL over the table's columns (`rules.conditions.spelling`): only rows for which it is
+                TRUE are read; empty: all.
 
         Raises:
             DatabaseUnavailable: the snapshot is gone.
@@ -203,8 +225,12 @@ class TableReader(Protocol):
         """
         ...
 
-    def prove_large(self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = "") -> None:
-        """See that the rows of a table that may be too large for the database can be read and digested: asked before a copy removes rows.
+    def prove_large(
+        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = ""
+    ) -> None:
+        """See that the rows of a table that may be too large for the database can be read and digested.
+
+        Asked before a copy removes rows.
 
         Args:
             owner: schema.
@@ -220,9 +246,19 @@ class TableReader(Protocol):
         ...
 
     def bucket_digests(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        *,
+        buckets: int,
+        snapshot: str = "",
+        rows: str = "",
     ) -> tuple[TableDigest, ...]:
-        """Digest a table's rows, divided into buckets by a hash of their key; the same key is in the same bucket everywhere.
+        """Digest a table's rows, divided into buckets by a hash of their key.
+
+        The same key is in the same bucket everywhere.
 
         Args:
             owner: schema.
@@ -236,8 +272,17 @@ class TableReader(Protocol):
         ...
 
     def bucket_rows(  # noqa: PLR0913 - which rows of which table, and how many
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
-        rows_max: int, snapshot: str = "", rows: str = "",
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        *,
+        buckets: int,
+        wanted: Sequence[int],
+        rows_max: int,
+        snapshot: str = "",
+        rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """The rows of some buckets, by key, `rows_max` at most.
 
@@ -255,9 +300,19 @@ class TableReader(Protocol):
         ...
 
     def keyed_rows(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, keys: Sequence[tuple[str | None, ...]], snapshot: str = "", rows: str = "",
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        *,
+        keys: Sequence[tuple[str | None, ...]],
+        snapshot: str = "",
+        rows: str = "",
     ) -> tuple[KeyedRow, ...]:
-        """The rows that have one of these keys, in any order, with their versions. By an index on the key's columns, if there is one.
+        """The rows that have one of these keys, in any order, with their versions.
+
+        By an index on the key's columns, if there is one.
 
         Args:
             owner: schema.
@@ -292,8 +347,8 @@ class TableWriter(Protocol):
             Rows written.
 
         Raises:
-            DataError: a row was refused (a duplicate, a constraint). `context["lacking_encoding"]` is the database's encoding, where that has no character
-                of a value.
+            DataError: a row was refused (a duplicate, a constraint). `context["lacking_encoding"]` is the database's
+                encoding, where that has no character of a value.
             DatabaseError: the table is not as described, or this form does not fit it.
             DatabaseUnavailable: nobody knows whether they were written.
         """
@@ -308,7 +363,10 @@ class TableWriter(Protocol):
         ...
 
     def empty_marked(self, table: DestinationTable) -> str:
-        """Remove every row of a table, see `empty_tables`; returns `files_mark` as it is before anybody else writes a row; empty: that is not known."""
+        """Remove every row of a table, see `empty_tables`.
+
+        Returns `files_mark` as it is before anybody else writes a row; empty: that is not known.
+        """
         ...
 
     def files_mark(self, table: DestinationTable) -> str:

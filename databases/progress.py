@@ -16,7 +16,8 @@ def merge_ranges(ranges: Iterable[ScnRange], low_watermark: int) -> tuple[ScnRan
 
     Args:
         ranges: in any order; they may overlap.
-        low_watermark: SCN of the same source. Ranges that end at it or below are dropped; one that begins below stays whole.
+        low_watermark: SCN of the same source. Ranges that end at it or below are dropped; one that begins below stays
+            whole.
     """
     merged: list[ScnRange] = []
     for found in sorted((r for r in ranges if r.through > low_watermark), key=lambda r: (r.after, r.through)):
@@ -84,7 +85,10 @@ def check_epoch(found: int, *, apply: str, epoch: int, lives: bool = True) -> No
         raise FencedError(f"apply process {apply} has epoch {found}, this one {epoch}", apply=apply, epoch=epoch)
     problem = ""
     if found < epoch:
-        problem = f"the destination of apply process {apply} went back from epoch {epoch} to {found}: it was restored or replaced"
+        problem = (
+            f"the destination of apply process {apply} went back from epoch {epoch} to {found}: it was restored"
+            " or replaced"
+        )
     elif not lives:
         problem = f"the destination's server was restarted, crashed or failed over after apply process {apply} began"
     if problem:

@@ -1,7 +1,8 @@
 """Digest of a table: a number of rows and two sums of 64-bit hashes of each row.
 
 Independent of order, so that chunks add up and two sides may cut a table as they like. What the hashes are of is the
-connector's affair (`databases.copying.OpenPiece.digest`). It imports nothing of ours: Spark tasks load it at their head.
+connector's affair (`databases.copying.OpenPiece.digest`). It imports nothing of ours: Spark tasks load it at their
+head.
 """
 
 from __future__ import annotations

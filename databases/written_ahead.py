@@ -62,6 +62,9 @@ class WrittenAhead:
             answer.get()
 
     def forget(self) -> None:
-        """Wait for what is to come, before it is undone: what went wrong with it does not matter any more, but to who asks for the answer."""
+        """Wait for what is to come, before it is undone.
+
+        What went wrong with it does not matter any more, but to who asks for the answer.
+        """
         with contextlib.suppress(DatabaseError, UnfitTableError):
             self.settle()

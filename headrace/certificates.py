@@ -1,4 +1,7 @@
-"""What `headrace certs` does: makes certificates, and shows the fingerprints of certificates, for a list of revoked ones."""
+"""What `headrace certs` does.
+
+Makes certificates, and shows the fingerprints of certificates, for a list of revoked ones.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,15 @@ def make(spec: TopologySpec, folder: Path, output: Output) -> None:
     """
     made = make_certificates(folder, spec.name, [site.name for site in spec.sites])
     fingerprints = {site.name: _fingerprint(folder / f"{site.name}.pem") for site in spec.sites}
-    output.json({
-        "authority": str(made.authority), "made": [str(path) for path in made.made], "kept": list(made.kept),
-        "expires": made.expires if made.made else None, "fingerprints": fingerprints,
-    })
+    output.json(
+        {
+            "authority": str(made.authority),
+            "made": [str(path) for path in made.made],
+            "kept": list(made.kept),
+            "expires": made.expires if made.made else None,
+            "fingerprints": fingerprints,
+        }
+    )
     for path in made.made:
         output.result(f"made {path}")
     for site in made.kept:
@@ -41,7 +49,10 @@ def make(spec: TopologySpec, folder: Path, output: Output) -> None:
         place = folder.resolve()
         if place.is_relative_to(spec.file.parent):
             place = place.relative_to(spec.file.parent)  # paths in the file are relative to it
-        output.say(f'for {spec.file}: tls: {{authority: {place}/ca.pem, certificate: "{place}/{{site}}.pem", key: "{place}/{{site}}.key"}}')
+        output.say(
+            f'for {spec.file}: tls: {{authority: {place}/ca.pem, certificate: "{place}/{{site}}.pem", key:'
+            f' "{place}/{{site}}.key"}}'
+        )
 
 
 def show(spec: TopologySpec, output: Output) -> None:
@@ -56,13 +67,20 @@ def show(spec: TopologySpec, output: Output) -> None:
     """
     used = {site.name: site.tls for site in spec.sites if site.tls is not None}
     if not used:
-        raise ConfigError(f"{spec.file} has no certificates", hint="name the folder that gets some: headrace certs DIR --topology FILE")
+        raise ConfigError(
+            f"{spec.file} has no certificates",
+            hint="name the folder that gets some: headrace certs DIR --topology FILE",
+        )
     fingerprints = {site: _fingerprint(tls.certificate) for site, tls in used.items()}
     lists = sorted({str(tls.revoked) for tls in used.values() if tls.revoked is not None})
     output.json({"fingerprints": fingerprints, "revoked": lists})
     for site, fingerprint in fingerprints.items():
         output.result(f"{fingerprint}  # {site}")
-    output.say(f"a line of these in {' or '.join(lists)} revokes the certificate" if lists else "tls.revoked names a file of those that are revoked; there is none")
+    output.say(
+        f"a line of these in {' or '.join(lists)} revokes the certificate"
+        if lists
+        else "tls.revoked names a file of those that are revoked; there is none"
+    )
 
 
 def _fingerprint(path: Path) -> str:
@@ -71,5 +89,6 @@ def _fingerprint(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path}: {getattr(error, 'strerror', None) or error}: no fingerprint can be shown",
-            hint="`headrace check FILE` examines the files of `tls`; `headrace up FILE` makes those of a file that names none",
+            hint="`headrace check FILE` examines the files of `tls`; `headrace up FILE` makes those of a file that"
+            " names none",
         ) from error

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
     from databases.ports import Finding
 
-__all__ = ["DONE", "FAILURE", "FINDING", "WRONG_USE", "Output", "ReaderLeft", "exit_code_of", "printable", "scn_text", "seconds_text"]
+__all__ = [
+    "DONE",
+    "FAILURE",
+    "FINDING",
+    "WRONG_USE",
+    "Output",
+    "ReaderLeft",
+    "exit_code_of",
+    "printable",
+    "scn_text",
+    "seconds_text",
+]
 
 DONE = 0
 FINDING = 1  # a difference, a problem of the topology or of a database, something that needs an operator
@@ -37,7 +48,8 @@ _NAMES = re.compile(r'"(?:[^"]|"")*"|\'[^\']*\'|\b[\w$]+(?:\.[\w$]+)+|\b\d+\b')
 
 # What a terminal takes for an order, or what turns the direction of the text around it; line feeds and tabs are text.
 _ORDERS = {
-    **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}, 0x7F: "\u2421",
+    **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)},
+    0x7F: "\u2421",
     **dict.fromkeys((*range(0x80, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
 }
 
@@ -87,7 +99,10 @@ class Output:
     """
 
     file: ClassVar[Path | str] = ""
-    """The topology's file, as the command line names it: it is put into the commands of what is printed. Empty: the verb has none."""
+    """The topology's file, as the command line names it: it is put into the commands of what is printed.
+
+    Empty: the verb has none.
+    """
 
     def __init__(self, *, as_json: bool = False, in_lines: bool = False) -> None:
         self.as_json = as_json
@@ -108,15 +123,22 @@ class Output:
                 def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - as Rich has them
                     return _with_file(super().render_str(text, **options))
 
-                def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-                    for each in super().render(_with_file(renderable) if isinstance(renderable, Text) else renderable, options):
+                def render(
+                    self, renderable: RenderableType, options: ConsoleOptions | None = None
+                ) -> Iterable[Segment]:
+                    for each in super().render(
+                        _with_file(renderable) if isinstance(renderable, Text) else renderable, options
+                    ):
                         yield each if each.control else Segment(printable(each.text), each.style)
 
             stream = sys.stderr if err else sys.stdout
             # A file or a pipe has no width: do not wrap lines.
             width = None if stream.isatty() else PIPE_WIDTH
-            # What is printed are names and messages, with brackets and colons of their own: `[a]` is no markup, and `site:a:` no emoji.
-            self._consoles[err] = PipedConsole(stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+            # What is printed are names and messages, with brackets and colons of their own: `[a]` is no markup, and
+            # `site:a:` no emoji.
+            self._consoles[err] = PipedConsole(
+                stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width
+            )
         return self._consoles[err]
 
     @property
@@ -162,22 +184,33 @@ class Output:
     def error(self, error: StreamsError) -> None:
         """Print an error and its fix, without a traceback."""
         findings = [asdict(finding) for finding in getattr(error, "findings", ())]
-        self.json({
-            "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
-            "context": error.context, **({"findings": findings} if findings else {}),
-        })
+        self.json(
+            {
+                "error": type(error).__name__,
+                "code": error.code,
+                "message": error.message,
+                "hint": error.hint,
+                "context": error.context,
+                **({"findings": findings} if findings else {}),
+            }
+        )
         self._console(err=True).print(f"error: {error.message}", style="red")
         if error.hint:
             self._console(err=True).print(f"fix: {error.hint}")
 
     def findings(self, findings: Iterable[Finding | Mapping[str, Any]], *, is_verbose: bool = False) -> None:
-        """List findings where the verdict goes, errors first; with `--json`, where it is in the document, they go to standard error.
+        """List findings where the verdict goes, errors first.
+
+        With `--json`, where it is in the document, they go to standard error.
 
         Args:
             findings: all of them.
             is_verbose: each on its own; else several of one kind are told once, errors with every fix.
         """
-        rows = sorted((each if isinstance(each, Mapping) else asdict(each) for each in findings), key=lambda row: not row["is_error"])
+        rows = sorted(
+            (each if isinstance(each, Mapping) else asdict(each) for each in findings),
+            key=lambda row: not row["is_error"],
+        )
         count = Counter(map(_kind, rows))
         kinds: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for number, row in enumerate(rows):

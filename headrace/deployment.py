@@ -1,6 +1,7 @@
 """A topology that can be started, connected to and ended; the basis of every verb of the command line.
 
-Longer than 500 lines: every verb needs several of these steps, over one connection and one lock of the topology's files.
+Longer than 500 lines: every verb needs several of these steps, over one connection and one lock of the topology's
+files.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class Deployment:
             to_start: see `topology.file.reading.read_topology`.
 
         Raises:
-            ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`); or its state folder may be another user's.
+            ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`); or its state folder may
+                be another user's.
         """
         spec = read_topology(file, to_start=to_start)
         check_owned(spec.state_dir)  # before anything in it is believed
@@ -112,7 +114,10 @@ class Deployment:
 
     @property
     def running(self) -> TopologySpec:
-        """The topology that runs by the file: with the streams that are split off (`topology.split`), as the state folder has it."""
+        """The topology that runs by the file.
+
+        With the streams that are split off (`topology.split`), as the state folder has it.
+        """
         return with_splits(self.spec, fitting(self.spec, prepared_splits(self.spec.state_dir)))
 
     @property
@@ -121,8 +126,8 @@ class Deployment:
         resources = {name: NODE_UNITS for site in self.spec.sites for name, _ in site.node}
         # A worker for every process, so that all start at once, and a few for Spark's executors.
         cpus = len({process_of(self.spec, component) for component in components_of(self.spec)}) + 3
-        # Connection strings reach the components that need them as arguments; every process of Ray, Spark and the embedded servers
-        # would have an environment variable for as long as it runs.
+        # Connection strings reach the components that need them as arguments; every process of Ray, Spark and the
+        # embedded servers would have an environment variable for as long as it runs.
         secrets = frozenset(name for site in self.spec.sites for name in site.database.environment)
         secrets |= frozenset(self.spec.alerts.environment if self.spec.alerts is not None else ())
         return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources, secrets=secrets)
@@ -130,7 +135,10 @@ class Deployment:
     # ------------------------------------------------------------------ reaching it
 
     def is_cluster_there(self) -> bool:
-        """Whether a cluster is known on which it may run: one that was named or remembered, or the private one, which answers."""
+        """Whether a cluster is known on which it may run.
+
+        One that was named or remembered, or the private one, which answers.
+        """
         return bool(self.address or self.cluster.address())
 
     def connect(self) -> RayActors:
@@ -163,15 +171,20 @@ class Deployment:
         return actors
 
     def _check_folder(self, actors: RayActors) -> None:
-        """Refuse what another state folder runs under the same name: a private cluster belongs to its folder, one of the user's to many."""
+        """Refuse what another state folder runs under the same name.
+
+        A private cluster belongs to its folder, one of the user's to many.
+        """
         folder = None if self._is_own else actors.state_dir()
         if folder == self.spec.state_dir:
             self._is_own = True
         elif folder is not None:
             raise ConfigError(
-                f"topology {self.spec.name} runs on the Ray cluster at {self.address} from {folder}, not from {self.spec.state_dir}",
-                hint="use the topology file beside that folder; if this is a copy of the project, give its topology another name; "
-                "if the project was moved here while it ran, move it back, `headrace down`, and move it then",
+                f"topology {self.spec.name} runs on the Ray cluster at {self.address} from {folder}, not from"
+                f" {self.spec.state_dir}",
+                hint="use the topology file beside that folder; if this is a copy of the project, give its topology"
+                " another name; if the project was moved here while it ran, move it back, `headrace down`, and move it"
+                " then",
             )
 
     def disconnect(self) -> None:
@@ -194,8 +207,14 @@ class Deployment:
                 raise NotUp(f"topology {self.spec.name} was ended meanwhile", hint="headrace up FILE") from error
             components = gather(actors, components_of(self.running))
             return {
-                "topology": self.spec.name, "state": "CONTROLLER UNREACHABLE", "problem": error.message,
-                "at_us": time.time_ns() // 1000, "findings": [], "statements": {}, "components": components, "flows": [],
+                "topology": self.spec.name,
+                "state": "CONTROLLER UNREACHABLE",
+                "problem": error.message,
+                "at_us": time.time_ns() // 1000,
+                "findings": [],
+                "statements": {},
+                "components": components,
+                "flows": [],
             }
         return overview
 
@@ -208,8 +227,14 @@ class Deployment:
         matches = self._named(name)
         if not matches and (bypassed := self._bypassed(name)) is not None:
             component, by = bypassed
-            how = "sends its changes straight to the apply process" if by.startswith("capture:") else "dequeues directly from the queue before it"
-            raise ConfigError(f"{component.name} does not run: {by} {how}", hint=f"name {by}, or write combined: never into the file")
+            how = (
+                "sends its changes straight to the apply process"
+                if by.startswith("capture:")
+                else "dequeues directly from the queue before it"
+            )
+            raise ConfigError(
+                f"{component.name} does not run: {by} {how}", hint=f"name {by}, or write combined: never into the file"
+            )
         if not matches:
             names = [component.name for component in components_of(self.running)]
             raise ConfigError(f"no component {name!r} in topology {self.spec.name}", hint=nearest(name, names))
@@ -223,7 +248,10 @@ class Deployment:
         return [full for full in names if name in (full, full.partition(":")[2])]
 
     def _bypassed(self, name: str) -> tuple[Component, str] | None:
-        """The component of this full or short name that the file bypasses, and the component that does; None: there is none."""
+        """The component of this full or short name that the file bypasses, and the component that does.
+
+        None: there is none.
+        """
         for component, by in bypassed_of(self.spec).items() if not self._named(name) else ():
             if name in (component.name, component.name.partition(":")[2]):
                 return component, by
@@ -255,8 +283,16 @@ class Deployment:
             actors.call(site, "forget_stops", (full,))
             return f"{full}: not stopped any more; {bypassed[1]} bypasses it"
         actors.call(full, "start_component" if on else "stop_component")
-        without = () if on or bypassed is not None or not full.startswith("queue:") else bypassing(self.running, full.partition(":")[2])
-        others = f"; {', '.join(without)} {'does without it and goes' if len(without) == 1 else 'do without it and go'} on" if without else ""
+        without = (
+            ()
+            if on or bypassed is not None or not full.startswith("queue:")
+            else bypassing(self.running, full.partition(":")[2])
+        )
+        others = (
+            f"; {', '.join(without)} {'does without it and goes' if len(without) == 1 else 'do without it and go'} on"
+            if without
+            else ""
+        )
         return f"{full}: {'started' if on else 'stopped'}{others}"
 
     def embedded_shells(self) -> list[str]:
@@ -264,20 +300,28 @@ class Deployment:
         from actors.site.connection import embedded_server
 
         servers = [(s.name, embedded_server(self.spec, s)) for s in self.spec.sites if s.database.kind == "embedded"]
-        return [f"{name}: a shell on its server: {server.shell_command()}" for name, server in servers if server.is_running]
+        return [
+            f"{name}: a shell on its server: {server.shell_command()}" for name, server in servers if server.is_running
+        ]
 
     # ------------------------------------------------------------------ starting
 
     def up(
-        self, *, environment: Mapping[str, str] | None = None, keep_existing: bool = False, take_over: bool = False, wait: bool = True,
-        timeout_s: float | None = None, progress: Progress | None = None,
+        self,
+        *,
+        environment: Mapping[str, str] | None = None,
+        keep_existing: bool = False,
+        take_over: bool = False,
+        wait: bool = True,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Start missing components and update outdated ones; idempotent. Returns the last overview.
 
         Args:
             environment: for the components' processes (armed failpoints).
-            keep_existing: destination tables keep the rows that they hold; only the instantiation SCN is set. This applies
-                only to tables that exist at this call.
+            keep_existing: destination tables keep the rows that they hold; only the instantiation SCN is set. This
+                applies only to tables that exist at this call.
             take_over: take the databases from a copy of this topology that runs elsewhere.
             wait: until every component runs and every table is instantiated; False: until everything is created.
             timeout_s: longest wait in seconds; None: unlimited.
@@ -305,7 +349,9 @@ class Deployment:
         if take_over:
             self._take_over()
         failures, failed_at = Failures(self._look_at_tables), None
-        tried_again: set[bool] = set()  # at the first look, which may need it to go on; and when the databases are as the file says, which may be what it needs
+        # at the first look, which may need it to go on; and when the databases are as the file says, which may be what
+        # it needs
+        tried_again: set[bool] = set()
         began = time.monotonic()
         while True:
             overview = self.overview()
@@ -324,7 +370,9 @@ class Deployment:
                 failures.started(overview, once_more=not is_settled)
             errors = failures.told(overview, time.monotonic(), is_settled=is_settled)
             failed_at = (failed_at or time.monotonic()) if errors else None
-            if failed_at is not None and (not _others_start(overview, errors) or time.monotonic() - failed_at > OTHERS_START_S):
+            if failed_at is not None and (
+                not _others_start(overview, errors) or time.monotonic() - failed_at > OTHERS_START_S
+            ):
                 raise together(errors, everything_runs=everything_runs(overview))
             if timeout_s is not None and time.monotonic() - began > timeout_s:
                 raise self._not_ready(overview, timeout_s)
@@ -338,7 +386,8 @@ class Deployment:
         """
         if overview.get("fingerprint", wanted := fingerprint_of(self.spec)) != wanted:
             raise ConfigError(
-                f"topology {self.spec.name} runs by another file, or another version of {self.spec.file}: another `headrace up` has replaced this one",
+                f"topology {self.spec.name} runs by another file, or another version of {self.spec.file}: another"
+                " `headrace up` has replaced this one",
                 hint="`headrace plan FILE` shows what differs; run `headrace up` again if this file is the right one",
             )
 
@@ -351,14 +400,19 @@ class Deployment:
         return True
 
     def _look_at_tables(self, name: str) -> bool:
-        """Have an apply process look at its tables that could not be copied, before anybody is told of them; whether it has."""
+        """Have an apply process look at its tables that could not be copied, before anybody is told of them.
+
+        Whether it has.
+        """
         try:
             return bool(self.connect().call(name, "look_at_tables", timeout_s=LOOK_CALL_S))
         except StreamsError:
             return False  # it is starting, or gone: it looks by itself
 
     def _check_alone(self) -> None:
-        """Refuse to start a second copy on the cluster of the address while one runs on another: both would write the same files.
+        """Refuse to start a second copy on the cluster of the address while one runs on another.
+
+        Both would write the same files.
 
         Raises:
             ConfigError: one does, or nothing answers at the address.
@@ -374,7 +428,9 @@ class Deployment:
         if remembered not in {"", self.address}:
             try:
                 actors = _connect(remembered, self.spec.name, {})
-                there = own_address() if CONTROLLER in actors.names() and actors.state_dir() == self.spec.state_dir else ""
+                there = (
+                    own_address() if CONTROLLER in actors.names() and actors.state_dir() == self.spec.state_dir else ""
+                )
             except ConfigError:
                 there = ""  # that cluster has gone
             self.connect()
@@ -385,7 +441,8 @@ class Deployment:
     def _runs_on(self, cluster: str) -> ConfigError:
         return ConfigError(
             f"topology {self.spec.name} runs on {cluster}, not on that at {self.address}",
-            hint="`headrace down FILE` without --address first, and without HEADRACE_RAY_ADDRESS; or leave both out here as well",
+            hint="`headrace down FILE` without --address first, and without HEADRACE_RAY_ADDRESS; or leave both out"
+            " here as well",
         )
 
     def _check_certificates(self) -> None:
@@ -406,7 +463,9 @@ class Deployment:
             raise TopologyError.of(str(self.spec.file), errors)
 
     def _prepare_as_admin(self) -> tuple[tuple[Finding, ...], Mapping[str, Published]]:
-        """Make what a role with more rights makes: here, as nothing that runs has its connection string. See `prepare_as_admin` and `publish_as_admin`.
+        """Make what a role with more rights makes: here, as nothing that runs has its connection string.
+
+        See `prepare_as_admin` and `publish_as_admin`.
 
         Raises:
             StreamsError: an administrator is needed and cannot be asked, or a right is missing.
@@ -418,7 +477,10 @@ class Deployment:
         return (*unasked, *unpublished), ahead
 
     def _finish_as_admin(self, ahead: Mapping[str, Published], *, is_refused: bool) -> tuple[Finding, ...]:
-        """What is left to do as a role with more rights once the controller has settled this call; what could not be done."""
+        """What is left to do as a role with more rights once the controller has settled this call.
+
+        What could not be done.
+        """
         from actors.site.admin import finish_as_admin, retreat_as_admin
 
         return retreat_as_admin(self.spec, ahead) if is_refused else finish_as_admin(self.spec)
@@ -429,7 +491,8 @@ class Deployment:
 
         if self.address and (nodes := len(self.connect().nodes())) > 1:
             raise ConfigError(
-                f"the Ray cluster at {self.address} has {nodes} nodes, and {self.spec.file} has no tls: `up` makes certificates for one machine alone",
+                f"the Ray cluster at {self.address} has {nodes} nodes, and {self.spec.file} has no tls: `up` makes"
+                " certificates for one machine alone",
                 hint=both_ways(self.spec),
             )
         keep_certificates(self.spec)
@@ -468,11 +531,14 @@ class Deployment:
         places: dict[str, list[str]] = {}
         for note in notes(overview):
             if note.fix:
-                places.setdefault(note.fix, []).append(note.problem.partition(": ")[0] if note.is_of_table else note.component)
+                places.setdefault(note.fix, []).append(
+                    note.problem.partition(": ")[0] if note.is_of_table else note.component
+                )
         fixes = [f"{', '.join(dict.fromkeys(of))}: {fix}" for fix, of in places.items()]
         fixes.append("it goes on starting: `headrace status FILE` shows it, `headrace down FILE` ends it")
         return NotReady(
-            f"topology {self.spec.name} does not run after {timeout_s:g} s: {summary_line(overview)}", hint="; ".join(fixes),
+            f"topology {self.spec.name} does not run after {timeout_s:g} s: {summary_line(overview)}",
+            hint="; ".join(fixes),
         )
 
     def _start_again(self, overview: Mapping[str, Any]) -> None:
@@ -500,21 +566,32 @@ class Deployment:
                 left = self._kill_and_wait(_is_apply)
             if left:
                 raise PropagationError(
-                    f"{', '.join(sorted(left))} of topology {self.spec.name} {'does' if len(left) == 1 else 'do'} not end within {GONE_TIMEOUT_S:g} s",
+                    f"{', '.join(sorted(left))} of topology {self.spec.name} {'does' if len(left) == 1 else 'do'} not"
+                    f" end within {GONE_TIMEOUT_S:g} s",
                     hint="run `headrace up FILE` again",
                 )
         self._check_no_other_controller()
         arguments = {
-            "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
+            "spec": self.spec,
+            "name": CONTROLLER,
+            "fingerprint": wanted,
+            "environment": dict(environment),
             "keep_call": keep_call,
         }
         actors.create(
-            CONTROLLER, "actors.controller:build", arguments, process=CONTROLLER, state_dir=self.spec.state_dir, node={},
+            CONTROLLER,
+            "actors.controller:build",
+            arguments,
+            process=CONTROLLER,
+            state_dir=self.spec.state_dir,
+            node={},
             environment=dict(environment),
         )
 
     def _check_no_other_controller(self) -> None:
-        """Refuse to create a controller that could not begin: one of this folder runs on another Ray cluster, which need not answer.
+        """Refuse to create a controller that could not begin.
+
+        One of this folder runs on another Ray cluster, which need not answer.
 
         Raises:
             ConfigError: a process of this machine still runs it after a while.
@@ -550,12 +627,15 @@ class Deployment:
 
     # ------------------------------------------------------------------ ending
 
-    def down(self, *, purge: bool = False, keep_servers: bool = False, progress: Callable[[str], None] | None = None) -> list[str]:
+    def down(
+        self, *, purge: bool = False, keep_servers: bool = False, progress: Callable[[str], None] | None = None
+    ) -> list[str]:
         """End everything that runs. Idempotent; also cleans up after a crash.
 
         Args:
             purge: also remove Headrace's objects in the databases, and the state folder.
-            keep_servers: embedded servers are not purged: they hold their tables and run on, for what is to be done to these before the next `up`.
+            keep_servers: embedded servers are not purged: they hold their tables and run on, for what is to be done to
+                these before the next `up`.
             progress: called with a line of text for each finished step.
 
         Returns:
@@ -592,7 +672,9 @@ class Deployment:
         RememberedCluster(self.spec.state_dir).forget()
         return [f"{error.message}: what still runs there was not ended; that cluster is forgotten"]
 
-    def _end_components(self, actors: RayActors, *, purge: bool, keep_servers: bool, tell: Callable[[str], None]) -> list[str]:
+    def _end_components(
+        self, actors: RayActors, *, purge: bool, keep_servers: bool, tell: Callable[[str], None]
+    ) -> list[str]:
         self._kill_and_wait(_is_controller)  # first: it creates what it misses
         names = actors.names()
         drivers = self._spark_processes(actors, names)
@@ -603,28 +685,48 @@ class Deployment:
         if purge:
             problems += self._remove_from_databases(actors, tell, keep_servers=keep_servers)
         if self.address:
-            problems += self._clear_nodes(actors, names, purge=purge and not problems, keep_servers=keep_servers, tell=tell)
+            problems += self._clear_nodes(
+                actors, names, purge=purge and not problems, keep_servers=keep_servers, tell=tell
+            )
         left = self._kill_and_wait(lambda _: True)
         actors.clear_away()
         if left and self.address:  # a private cluster ends with all that it runs
-            return [*problems, f"still running after {GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again"]
+            return [
+                *problems,
+                f"still running after {GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again",
+            ]
         tell("components ended")
         return problems
 
     def _clear_nodes(
-        self, actors: RayActors, names: set[str], *, purge: bool, tell: Callable[[str], None], keep_servers: bool = False,
+        self,
+        actors: RayActors,
+        names: set[str],
+        *,
+        purge: bool,
+        tell: Callable[[str], None],
+        keep_servers: bool = False,
     ) -> list[str]:
-        """End embedded servers, and remove files, on the machines of the sites with a `node`: only their actors reach them."""
+        """End embedded servers, and remove files, on the machines of the sites with a `node`.
+
+        Only their actors reach them.
+        """
         problems = []
         for site in self.spec.sites:
             if not site.node or not (purge or site.database.kind == "embedded"):
                 continue
-            actor, what = f"site:{site.name}", f"what it keeps in {self.spec.state_dir} of its machine" if purge else "its embedded server"
+            actor, what = (
+                f"site:{site.name}",
+                f"what it keeps in {self.spec.state_dir} of its machine" if purge else "its embedded server",
+            )
             try:
                 if actor not in names:
                     raise PropagationError(f"{actor} does not run")
-                actors.call(actor, "status", timeout_s=CONTROLLER_TIMEOUT_S)  # a node that is not there is not waited for
-                actors.call(actor, *(("clear_up", keep_servers) if purge else ("stop_server",)), timeout_s=DATABASE_TIMEOUT_S)
+                # a node that is not there is not waited for
+                actors.call(actor, "status", timeout_s=CONTROLLER_TIMEOUT_S)
+                actors.call(
+                    actor, *(("clear_up", keep_servers) if purge else ("stop_server",)), timeout_s=DATABASE_TIMEOUT_S
+                )
             except StreamsError as error:
                 problems.append(f"{site.name}: {error.message}: {what} stays; end or remove it there")
             else:
@@ -632,7 +734,10 @@ class Deployment:
         return problems
 
     def _kill_and_wait(self, is_meant: Callable[[str], bool]) -> set[str]:
-        """End the components that are meant, also those that begin (again) meanwhile; returns what is left when the time is over."""
+        """End the components that are meant, also those that begin (again) meanwhile.
+
+        Returns what is left when the time is over.
+        """
         actors = self.connect()
         killed: dict[str, float] = {}
         deadline = time.monotonic() + GONE_TIMEOUT_S
@@ -647,7 +752,10 @@ class Deployment:
         return left
 
     def _end_applies(self, actors: RayActors) -> bool:
-        """End the apply processes orderly: servers finish their groups, and progress is recorded. False: there are none."""
+        """End the apply processes orderly: servers finish their groups, and progress is recorded.
+
+        False: there are none.
+        """
         applies = sorted(filter(_is_apply, actors.names()))
         if applies:
             actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
@@ -666,7 +774,9 @@ class Deployment:
                     continue
         return found
 
-    def _remove_from_databases(self, actors: RayActors | None, tell: Callable[[str], None], *, keep_servers: bool = False) -> list[str]:
+    def _remove_from_databases(
+        self, actors: RayActors | None, tell: Callable[[str], None], *, keep_servers: bool = False
+    ) -> list[str]:
         """Remove Headrace's objects from the users' databases; embedded servers that are not kept are removed entirely."""
         present = actors.names() if actors is not None else set()
         problems = []
@@ -699,8 +809,8 @@ class Deployment:
                     tell(f"{each.name}: {line}")
             except StreamsError as error:
                 problems.append(
-                    f"{each.name}: what the topology made there could not be removed: {error.message}; it keeps WAL until it is dropped there: "
-                    f"SELECT pg_drop_replication_slot({literal(each.slot)})"
+                    f"{each.name}: what the topology made there could not be removed: {error.message}; it keeps WAL"
+                    f" until it is dropped there: SELECT pg_drop_replication_slot({literal(each.slot)})"
                 )
         return problems
 
@@ -723,7 +833,8 @@ class Deployment:
             server.start()
             return remove_from(self.spec, site, server.dsn())
         if actors is None:
-            # On a Ray cluster that does not answer now it may run: the claim takes what this folder's own site holds for an earlier one's.
+            # On a Ray cluster that does not answer now it may run: the claim takes what this folder's own site holds
+            # for an earlier one's.
             self._wait_free(f"site:{site.name}", GONE_TIMEOUT_S)
         with closing(claim_on(self.spec, site)) as claim:
             claim.hold()  # do not remove what another copy uses
@@ -734,18 +845,24 @@ class Deployment:
         from actors.site.admin import remove_as_admin
         from databases.operator_ports import LEFT_TO_ADMIN
 
-        if LEFT_TO_ADMIN not in lines or not site.database.has_admin:  # the file may have lost it since `up`: then the line says what stays
+        # the file may have lost it since `up`: then the line says what stays
+        if LEFT_TO_ADMIN not in lines or not site.database.has_admin:
             return lines
         return (*(line for line in lines if line != LEFT_TO_ADMIN), *remove_as_admin(self.spec, site))
 
     def _of_original(self, original: str) -> str:
-        return f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to {original}"
+        return (
+            f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to"
+            f" {original}"
+        )
 
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
         from actors.site.connection import embedded_server, left_servers
 
         problems = []
-        servers = {site.name: embedded_server(self.spec, site) for site in self.spec.sites if site.database.kind == "embedded"}
+        servers = {
+            site.name: embedded_server(self.spec, site) for site in self.spec.sites if site.database.kind == "embedded"
+        }
         for name, server in (servers | left_servers(self.spec)).items():
             try:
                 is_news = server.folder.exists() if purge else server.is_running
@@ -761,7 +878,10 @@ class Deployment:
         return problems
 
     def _remove_state(self, tell: Callable[[str], None], *, keep_servers: bool) -> list[str]:
-        """Remove Headrace's files from the state folder, and the folder if it is empty then. The audit log stays: it has who removed the rest."""
+        """Remove Headrace's files from the state folder, and the folder if it is empty then.
+
+        The audit log stays: it has who removed the rest.
+        """
         import shutil
 
         from actors.site.connection import remove_but_server
@@ -769,7 +889,8 @@ class Deployment:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        is_news = not {each.name for each in folder.iterdir()} <= {*AUDIT_FILES, "cluster.lock"}  # those of this command alone
+        # those of this command alone
+        is_news = not {each.name for each in folder.iterdir()} <= {*AUDIT_FILES, "cluster.lock"}
         for name in ("sites", "components", "logs", CERTIFICATES):
             path = folder / name
             if name == "sites" and keep_servers:
@@ -783,7 +904,16 @@ class Deployment:
                 path.unlink(missing_ok=True)
         RememberedCluster(folder).forget()
         remove_file(self.cluster.file)
-        for name in ("cluster.lock", "ray_token", KEY_FILE, PREPARED_FILE, REQUESTS_FILE, REVOKED, "chaos.json", "chaos.lock"):
+        for name in (
+            "cluster.lock",
+            "ray_token",
+            KEY_FILE,
+            PREPARED_FILE,
+            REQUESTS_FILE,
+            REVOKED,
+            "chaos.json",
+            "chaos.lock",
+        ):
             remove_file(folder / name)
         for interrupted in folder.glob(f"{KEY_FILE}.*"):
             interrupted.unlink(missing_ok=True)
@@ -791,7 +921,10 @@ class Deployment:
             if empty.exists() and not any(empty.iterdir()):
                 empty.rmdir()
         if is_news:
-            tell("state folder removed" + (", its audit log excepted" if any((folder / name).exists() for name in AUDIT_FILES) else ""))
+            tell(
+                "state folder removed"
+                + (", its audit log excepted" if any((folder / name).exists() for name in AUDIT_FILES) else "")
+            )
         return [f"{folder} could not be removed"] if (folder / "sites").exists() and not keep_servers else []
 
 
@@ -818,10 +951,15 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
 
 
 def _others_start(overview: Mapping[str, Any], errors: Sequence[ApplyError]) -> bool:
-    """Whether only tables have failed, and a component that has none of them is starting: whether all else runs is not known yet."""
+    """Whether only tables have failed, and a component that has none of them is starting.
+
+    Whether all else runs is not known yet.
+    """
     names = {error.context["component"] for error in errors if isinstance(error, TablesNotCopied)}
     return all(isinstance(error, TablesNotCopied) for error in errors) and any(
-        component["state"] in STARTING or component.get("outdated", False) for component in overview["components"] if component["name"] not in names
+        component["state"] in STARTING or component.get("outdated", False)
+        for component in overview["components"]
+        if component["name"] not in names
     )
 
 

@@ -1,4 +1,7 @@
-"""The program `headrace`: loads the command line. That takes a second on a slow machine, in which Ctrl-C is no defect, either."""
+"""The program `headrace`: loads the command line.
+
+That takes a second on a slow machine, in which Ctrl-C is no defect, either.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import sys
 
 __all__ = ["INTERRUPTED", "main"]
 
-UMASK = 0o077  # what a command and its children write is its user's alone; components do the same (`actors.state_folder`)
+# what a command and its children write is its user's alone; components do the same (`actors.state_folder`)
+UMASK = 0o077
 INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 
 

@@ -1,7 +1,9 @@
-"""What keeps `up` and `wait` from their ends although waiting does not help: aborted components, and tables that cannot be copied.
+"""What keeps `up` and `wait` from their ends although waiting does not help.
 
-A process that begins shows what an earlier one has recorded of its tables until it has looked at them itself, and an operator may just have
-mended what was wrong. So nobody is told of a table before it was looked at again for this call.
+Aborted components, and tables that cannot be copied.
+
+A process that begins shows what an earlier one has recorded of its tables until it has looked at them itself, and an
+operator may just have mended what was wrong. So nobody is told of a table before it was looked at again for this call.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ __all__ = ["LOOK_CALL_S", "Failures", "TablesNotCopied", "together"]
 
 LOOK_CALL_S = 10.0  # an apply process answers after five, whether its look has ended or not
 LOOKED_S = 3.0  # what a look that was asked for has found is in the overview, which is a second old
-STUCK_S = 20.0  # tables that need an operator are checked every ten seconds, and the controller's overview is a second old
+# tables that need an operator are checked every ten seconds, and the controller's overview is a second old
+STUCK_S = 20.0
 LOOK_AT_ALL_S = 5.0  # after the first failure: failures that follow within this time are reported with it
 
 
@@ -34,7 +37,9 @@ class TablesNotCopied(ApplyError):  # noqa: N818 - says what is the matter
 
     code = "HDR-7006"
 
-    def __init__(self, message: str, *, findings: tuple[Finding, ...] = (), hint: str = "", **context: str | int) -> None:
+    def __init__(
+        self, message: str, *, findings: tuple[Finding, ...] = (), hint: str = "", **context: str | int
+    ) -> None:
         super().__init__(message, hint=hint, **context)
         self.findings = findings
 
@@ -72,10 +77,17 @@ class Failures:
         self._since = {what: self._since.get(what, now) for what in found}
         outdated = {each["name"] for each in overview["components"] if each.get("outdated", False)}
         if is_settled:
-            self._ask_to_look({what: component for what, (component, _) in found.items() if component and component not in outdated}, now)
+            self._ask_to_look(
+                {what: component for what, (component, _) in found.items() if component and component not in outdated},
+                now,
+            )
         # One that gave up by an earlier part of the file tries again with the new one.
         waits = self._tried_again | outdated
-        errors = [error for what, (component, error) in found.items() if self._is_of_now(what, component, now, waits=not component and what.partition(" ")[0] in waits)]
+        errors = [
+            error
+            for what, (component, error) in found.items()
+            if self._is_of_now(what, component, now, waits=not component and what.partition(" ")[0] in waits)
+        ]
         if not errors:
             self._failed_at = None
             return []
@@ -88,14 +100,17 @@ class Failures:
 
         Args:
             overview: of the topology, as it was then.
-            once_more: they are started once more when the controller has done what the call asked for; until then they may give up for what it changes.
+            once_more: they are started once more when the controller has done what the call asked for; until then they
+                may give up for what it changes.
         """
         aborted = {what: component for what, component in _found(overview).items() if not component[0]}
         self._before = {*(self._before or ()), *aborted}
         self._tried_again = {what.partition(" ")[0] for what in aborted} if once_more else set()
 
     def _ask_to_look(self, tables: Mapping[str, str], now: float) -> None:
-        for component in {component for what, component in tables.items() if self._looked_at.get(component, -1.0) < self._since[what]}:
+        for component in {
+            component for what, component in tables.items() if self._looked_at.get(component, -1.0) < self._since[what]
+        }:
             if self._look(component):
                 self._looked_at[component] = now
 
@@ -116,36 +131,57 @@ def together(failures: Sequence[ApplyError], *, everything_runs: bool) -> ApplyE
     """
     message, hint = failures[0].message, failures[0].hint
     if len(failures) > 1:
-        message = f"{len(failures)} problems keep the topology incomplete:" + "".join(f"\n  {error.message}" for error in failures)
+        message = f"{len(failures)} problems keep the topology incomplete:" + "".join(
+            f"\n  {error.message}" for error in failures
+        )
         hint = "; ".join(dict.fromkeys(error.hint for error in failures if error.hint))
     tables = [error for error in failures if isinstance(error, TablesNotCopied)]
     if everything_runs and len(tables) == len(failures):
-        return TablesNotCopied(message, findings=tuple(finding for error in tables for finding in error.findings), hint=hint)
+        return TablesNotCopied(
+            message, findings=tuple(finding for error in tables for finding in error.findings), hint=hint
+        )
     return ApplyError(message, hint=hint)
 
 
 def _found(overview: Mapping[str, Any]) -> dict[str, tuple[str, ApplyError]]:
     """By what has failed, in which process: whose tables are to be looked at (empty: it is no table), and the error.
 
-    These are not all stuck components (`status_view.stuck_notes`): `up` succeeds while one is stopped or waits for an ALTER.
+    These are not all stuck components (`status_view.stuck_notes`): `up` succeeds while one is stopped or waits for an
+    ALTER.
     """
     failures: dict[str, tuple[str, ApplyError]] = {}
     if overview["state"] == "ABORTED":
-        failures["controller"] = "", ApplyError(str(overview.get("problem", "the controller gave up")), hint=str(overview.get("fix", "")))
+        failures["controller"] = (
+            "",
+            ApplyError(str(overview.get("problem", "the controller gave up")), hint=str(overview.get("fix", ""))),
+        )
     for component in overview["components"]:
         name, process = str(component["name"]), component.get("started_us", 0)
         for table in component.get("instantiation", ()):
             if table["state"] == "FAILED":
-                full, fix = f"{table['owner']}.{table['name']}", "correct it: the table is checked again every few seconds, and everything else continues meanwhile"
-                failures[f"{name} {process} {full}"] = name, TablesNotCopied(
-                    f"{name}: table {full}: {table['problem']}", hint=fix,
-                    findings=(Finding(path=f"{name} table {full}", problem=table["problem"], fix=fix),), component=name,
+                full, fix = (
+                    f"{table['owner']}.{table['name']}",
+                    "correct it: the table is checked again every few seconds, and everything else continues meanwhile",
+                )
+                failures[f"{name} {process} {full}"] = (
+                    name,
+                    TablesNotCopied(
+                        f"{name}: table {full}: {table['problem']}",
+                        hint=fix,
+                        findings=(Finding(path=f"{name} table {full}", problem=table["problem"], fix=fix),),
+                        component=name,
+                    ),
                 )
         # One that is about to be bypassed ends with its error.
         if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:
             error = component.get("last_error", {})
-            hint = for_topology(error.get("hint", ""), [(flow["source"], flow["destination"]) for flow in overview.get("flows", ())])
-            failures[f"{name} {process} {error.get('at_us', 0)}"] = "", ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=hint)
+            hint = for_topology(
+                error.get("hint", ""), [(flow["source"], flow["destination"]) for flow in overview.get("flows", ())]
+            )
+            failures[f"{name} {process} {error.get('at_us', 0)}"] = (
+                "",
+                ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=hint),
+            )
     return failures
 
 

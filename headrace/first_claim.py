@@ -1,6 +1,7 @@
 """The databases of a topology that nothing runs here yet are claimed before its private cluster starts.
 
-The sites claim them, too, but only a site that runs can: a second copy of a topology was refused with everything started, and nothing ended that.
+The sites claim them, too, but only a site that runs can: a second copy of a topology was refused with everything
+started, and nothing ended that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ __all__ = ["claimed"]
 def claimed(spec: TopologySpec) -> Iterator[None]:
     """Hold the claims on the users' databases of a topology; the sites take them afterwards.
 
-    A database that does not answer is left out: its site waits for it. So is one that this very copy has: an earlier command's cluster may still end.
+    A database that does not answer is left out: its site waits for it. So is one that this very copy has: an earlier
+    command's cluster may still end.
 
     Args:
         spec: the topology. An embedded database needs no claim.

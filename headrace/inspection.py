@@ -64,8 +64,10 @@ class Checked:
     @property
     def is_proven(self) -> bool:
         """Every change arrives once wherever it arrives, and none comes home."""
-        return bool(self.reach) and not any(finding.is_error for finding in self.findings) and all(
-            each.times == "once" and each.site != line.origin for line in self.reach for each in line.reached
+        return (
+            bool(self.reach)
+            and not any(finding.is_error for finding in self.findings)
+            and all(each.times == "once" and each.site != line.origin for line in self.reach for each in line.reached)
         )
 
 
@@ -94,10 +96,13 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
         findings += [finding for live in sites.values() for finding in live.findings]
         findings += [
             Finding(
-                path=f"sites.{name}", problem="its embedded server does not run: its contents were not checked",
-                fix="headrace up FILE starts it, and checks it before anything else", is_error=False,
+                path=f"sites.{name}",
+                problem="its embedded server does not run: its contents were not checked",
+                fix="headrace up FILE starts it, and checks it before anything else",
+                is_error=False,
             )
-            for name, live in sites.items() if not live.is_live
+            for name, live in sites.items()
+            if not live.is_live
         ]
         findings += _findings_between(spec, sites, [])
     return Checked(findings=tuple(findings), reach=found.reach)
@@ -118,9 +123,10 @@ def _disk_findings(spec: TopologySpec) -> Iterator[Finding]:
     total = shutil.disk_usage(folder).total
     if spec.redo_bytes_max > total:
         yield Finding(
-            path="redo_bytes_max", is_error=False,
-            problem=f"is {bytes_text(spec.redo_bytes_max)}, and the disk of {spec.state_dir} has {bytes_text(total)}: it is full before the bound is reached, and with one larger"
-            " transaction for good",
+            path="redo_bytes_max",
+            is_error=False,
+            problem=f"is {bytes_text(spec.redo_bytes_max)}, and the disk of {spec.state_dir} has {bytes_text(total)}:"
+            " it is full before the bound is reached, and with one larger transaction for good",
             fix="write a smaller redo_bytes_max into the file, or name a folder on a larger disk as state_dir",
         )
 
@@ -138,7 +144,9 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: l
     identities = {name: live.identity for name, live in sites.items()}
     prepared = prepared_document(spec.state_dir).get("identities", {})
     findings = [
-        *one_database_twice(identities), *another_database(prepared, lasting_identities(spec, identities)), *redo_findings(spec, _access),
+        *one_database_twice(identities),
+        *another_database(prepared, lasting_identities(spec, identities)),
+        *redo_findings(spec, _access),
     ]
     try:
         findings += _shape_findings(spec)
@@ -153,7 +161,10 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: l
 
 
 def _shape_findings(spec: TopologySpec) -> list[Finding]:
-    """Tables that left and would come back in another shape while changes of the old one are on the way; of the databases that can be reached."""
+    """Tables that left and would come back in another shape while changes of the old one are on the way.
+
+    Of the databases that can be reached.
+    """
     shapes, found, seen = earlier_of(prepared_document(spec.state_dir)), {}, []
     prepared = prepared_topology(spec.state_dir)
     for apply in spec.applies if shapes else ():
@@ -186,11 +197,16 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
             versions = database.table_versions(database.tables(captured_by(ways)))
             shapes = database.table_shapes([TableName.of(version) for version in versions])
             domains = database.domain_shapes([TableName.of(version) for version in versions])
-            identities = {TableName.of(each.destination): each.source.identity for each in arriving(ways, database.captured(spec.name))}
+            identities = {
+                TableName.of(each.destination): each.source.identity
+                for each in arriving(ways, database.captured(spec.name))
+            }
         unfit, versions = arrival_findings(apply, ways, versions, ways_before(spec, apply))
         findings += unfit
         fitting = {TableName.of(version) for version in versions}
-        shapes, domains = (tuple(shape for shape in each if TableName.of(shape) in fitting) for each in (shapes, domains))
+        shapes, domains = (
+            tuple(shape for shape in each if TableName.of(shape) in fitting) for each in (shapes, domains)
+        )
         came = arriving(ways, versions)
         tables = [table.destination for table in came]
         at_source = {TableName.of(each.destination): TableName.of(each.source) for each in came}
@@ -201,53 +217,100 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
             findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
             findings += table_findings(target, tables, old_names, apply.site, at_source=at_source)
             if apply.conflicts.times is not None:
-                findings += target.preflight_times(apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones)
+                findings += target.preflight_times(
+                    apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones
+                )
             for each in came if apply.conflicts != NO_CONFLICT_RULES else ():
                 version, table = each.destination, target.describe(each.destination.owner, each.destination.name)
-                findings += () if table is None else conflict_list_findings(
-                    apply.name, apply.conflicts, version, table, at_source=each.source,
+                findings += (
+                    ()
+                    if table is None
+                    else conflict_list_findings(
+                        apply.name,
+                        apply.conflicts,
+                        version,
+                        table,
+                        at_source=each.source,
+                    )
                 )
             findings += unseen_conflicts(spec, apply, came)
             findings += _handlers_of_nothing(apply, tables)
             findings += _keys_of_nothing(apply, tables)
             findings += dependency_column_findings(
-                apply.name, apply.dependencies, tables, target.describe,
+                apply.name,
+                apply.dependencies,
+                tables,
+                target.describe,
                 at_source=at_source,
             )
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
             findings += rows_there(
-                spec, apply, came, target, Databases(source, destination), recorded=recorded,
+                spec,
+                apply,
+                came,
+                target,
+                Databases(source, destination),
+                recorded=recorded,
                 # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
-                begun={TableName.of(record) for record in recorded} | old_names.keys(), kept=kept,
+                begun={TableName.of(record) for record in recorded} | old_names.keys(),
+                kept=kept,
             )
     return findings
 
 
 def _changed_rows(spec: TopologySpec) -> Iterator[Finding]:
-    """Tables that are replicated, and whose rows changed at the source without events; both databases must be reachable."""
+    """Tables that are replicated, and whose rows changed at the source without events.
+
+    Both databases must be reachable.
+    """
     for apply in spec.applies:
         source, destination = _access(spec, spec.site(apply.source)), _access(spec, spec.site(apply.site))
         if source is None or destination is None:
             continue
         with closing(open_source(source)) as database, closing(open_destination(destination)) as target:
-            recorded = {each.identity for each in target.instantiations(spec.name, apply.name) if each.state in {"DONE", "KEPT", "JOINING"}}
+            recorded = {
+                each.identity
+                for each in target.instantiations(spec.name, apply.name)
+                if each.state in {"DONE", "KEPT", "JOINING"}
+            }
             tables = [
                 MarkedTable(
-                    identity=each.source.identity, source=TableName.of(each.source), destination=TableName.of(each.destination),
-                    may_be_copied=(alone := writes_alone(spec, apply, TableName.of(each.destination))), detached=apply.tables.detached_partitions,
-                    copies_parts=alone and not each.rows and not any(found.custom is not None for found in each.transformations), is_reshaped=bool(each.transformations),
+                    identity=each.source.identity,
+                    source=TableName.of(each.source),
+                    destination=TableName.of(each.destination),
+                    may_be_copied=(alone := writes_alone(spec, apply, TableName.of(each.destination))),
+                    detached=apply.tables.detached_partitions,
+                    copies_parts=alone
+                    and not each.rows
+                    and not any(found.custom is not None for found in each.transformations),
+                    is_reshaped=bool(each.transformations),
                 )
-                for each in arriving(ways_to(spec, apply), database.captured(spec.name)) if each.source.identity in recorded
+                for each in arriving(ways_to(spec, apply), database.captured(spec.name))
+                if each.source.identity in recorded
             ]
             marks = target.row_marks(spec.name, apply.name, apply.source) if tables else {}
-            found = compare_marks(database, target, [table for table in tables if table.identity in marks], marks, database.row_marks(spec.name) if marks else {})
+            found = compare_marks(
+                database,
+                target,
+                [table for table in tables if table.identity in marks],
+                marks,
+                database.row_marks(spec.name) if marks else {},
+            )
         for table in tables:
             if (changed := found.problems.get(table.identity)) is not None:
-                yield Finding(path=f"sites.{apply.site} table {table.destination}", problem=changed.problem, fix=changed.fix, is_error=False)
+                yield Finding(
+                    path=f"sites.{apply.site} table {table.destination}",
+                    problem=changed.problem,
+                    fix=changed.fix,
+                    is_error=False,
+                )
 
 
 def handler_findings(spec: TopologySpec) -> list[Finding]:
-    """Users' functions that cannot be loaded, or not be called. Loading runs what their modules do when they are imported."""
+    """Users' functions that cannot be loaded, or not be called.
+
+    Loading runs what their modules do when they are imported.
+    """
     customs = list(custom_transformations(spec))
     if not customs and all(apply.handlers == NO_HANDLERS for apply in spec.applies):
         return []
@@ -260,34 +323,46 @@ def handler_findings(spec: TopologySpec) -> list[Finding]:
             loaded_function(custom)
         except ConfigError as error:
             sections = {"capture": "captures", "propagation": "propagations", "apply": "applies"}
-            findings.setdefault(error.message, Finding(path=f"{sections[kind]}.{name}", problem=error.message, fix=error.hint))
+            findings.setdefault(
+                error.message, Finding(path=f"{sections[kind]}.{name}", problem=error.message, fix=error.hint)
+            )
     for apply in spec.applies:
         try:
             load_all(apply.handlers)
         except ConfigError as error:
-            findings.setdefault(error.message, Finding(path=f"applies.{apply.name}", problem=error.message, fix=error.hint))
+            findings.setdefault(
+                error.message, Finding(path=f"applies.{apply.name}", problem=error.message, fix=error.hint)
+            )
     return list(findings.values())
 
 
 def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
     """Handlers of tables that an apply process does not get."""
     names = {(version.owner, version.name) for version in tables}
-    for owner, name in sorted((apply.handlers.handled | {(each.owner, each.name) for each in apply.handlers.errors}) - names):
+    for owner, name in sorted(
+        (apply.handlers.handled | {(each.owner, each.name) for each in apply.handlers.errors}) - names
+    ):
         yield Finding(
-            path=f"applies.{apply.name}", problem=f"has a handler for {owner}.{name}, a table that it does not get from {apply.source}",
-            fix="correct the name, or list the handler under the apply process that gets the table", is_error=False,
+            path=f"applies.{apply.name}",
+            problem=f"has a handler for {owner}.{name}, a table that it does not get from {apply.source}",
+            fix="correct the name, or list the handler under the apply process that gets the table",
+            is_error=False,
         )
     for entry, handler in apply.handlers.of_rows():
         for owner, name in () if isinstance(handler, ErrorHandler) else sorted(set(handler.tables) - names):
             yield Finding(
                 path=f"applies.{apply.name}.{entry}.tables",
-                problem=f"lists {owner}.{name}, a table that it does not get from {apply.source}: there are no rows whose order could be kept",
-                fix="correct the name, or leave it out: only tables that arrive are listed", is_error=False,
+                problem=f"lists {owner}.{name}, a table that it does not get from {apply.source}: there are no rows"
+                " whose order could be kept",
+                fix="correct the name, or leave it out: only tables that arrive are listed",
+                is_error=False,
             )
     for owner, name in sorted(apply.conflicts.tables - names):
         yield Finding(
-            path=f"applies.{apply.name}", problem=f"has a conflict handler for {owner}.{name}, a table that it does not get from {apply.source}",
-            fix="correct the name, or list the handler under the apply process that gets the table", is_error=False,
+            path=f"applies.{apply.name}",
+            problem=f"has a conflict handler for {owner}.{name}, a table that it does not get from {apply.source}",
+            fix="correct the name, or list the handler under the apply process that gets the table",
+            is_error=False,
         )
 
 
@@ -297,8 +372,10 @@ def _keys_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterat
     for each in apply.tables.key_columns:
         if (each.owner, each.name) not in names:
             yield Finding(
-                path=f"applies.{apply.name}.key_columns", is_error=False,
-                problem=f"has a substitute key for {each.owner}.{each.name}, a table that it does not get from {apply.source}",
+                path=f"applies.{apply.name}.key_columns",
+                is_error=False,
+                problem=f"has a substitute key for {each.owner}.{each.name}, a table that it does not get from"
+                f" {apply.source}",
                 fix="correct the name, or list the key under the apply process that gets the table",
             )
 
@@ -367,7 +444,10 @@ def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:
 
 
 def _unanswered(site: str, error: StreamsError, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Why a database did not answer everything; nothing where a right is missing that the findings before it name with its GRANT."""
+    """Why a database did not answer everything.
+
+    Nothing where a right is missing that the findings before it name with its GRANT.
+    """
     if error.context.get("sqlstate") != _NO_RIGHT:
         fix = "make sure that the database runs and the connection string is right"
     elif not any(each.is_error for each in findings):
@@ -408,7 +488,11 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: l
         with closing(open_source(access)) as source:
             identity = source.database_identity()
             findings += source_findings(spec, site, source)
-            findings += admin_findings(spec, site, prepared_topology(spec.state_dir)) if site.database.has_admin and not applies else ()
+            findings += (
+                admin_findings(spec, site, prepared_topology(spec.state_dir))
+                if site.database.has_admin and not applies
+                else ()
+            )
             logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
             tables = source.tables(rules)
             statements += source.plan(spec.name, rules)
@@ -417,18 +501,27 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: l
         with closing(open_destination(access)) as destination:
             identity = destination.database_identity()
             findings += destination.preflight(
-                spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
+                spec.name,
+                sessions=sum(apply.parallelism for apply in applies),
+                applies=len(applies),
+                copies=COPIES_BESIDE * len(applies),
             )
             findings += admin_findings(spec, site, prepared_topology(spec.state_dir)) if site.database.has_admin else ()
             statements += destination.plan(spec.name, _planned(applies))
-    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged)
+    return LiveSite(
+        statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged
+    )
 
 
 def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
     """The plan for an embedded server that does not exist yet or does not run."""
     applies = [apply for apply in spec.applies if apply.site == site.name]
     statements = plan_unseen(
-        site.database.kind, spec.name, site.name, rules=spec.capture_rules(site.name), applies=_planned(applies),
+        site.database.kind,
+        spec.name,
+        site.name,
+        rules=spec.capture_rules(site.name),
+        applies=_planned(applies),
         version=site.database.version,
     )
     return LiveSite(statements=statements, is_live=False)
@@ -437,7 +530,10 @@ def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
 def _planned(applies: Sequence[ApplySpec]) -> tuple[PlannedApply, ...]:
     return tuple(
         PlannedApply(
-            name=apply.name, source=apply.source, parallelism=apply.parallelism, tag=apply.tag or b"",
+            name=apply.name,
+            source=apply.source,
+            parallelism=apply.parallelism,
+            tag=apply.tag or b"",
             tombstones=tuple(sorted(apply.conflicts.with_tombstones)),
         )
         for apply in applies

@@ -33,7 +33,10 @@ class KeptSlot:
         """For people."""
         if self.retained_bytes is None:
             return f"{self.site} cannot be reached ({self.problem}): if it has a slot, that database keeps its WAL"
-        return f"the slot at {self.site} stays, and the database keeps its WAL for it ({bytes_text(self.retained_bytes)} now)"
+        return (
+            f"the slot at {self.site} stays, and the database keeps its WAL for it"
+            f" ({bytes_text(self.retained_bytes)} now)"
+        )
 
 
 def slots_kept(spec: TopologySpec) -> list[KeptSlot]:
@@ -51,9 +54,13 @@ def slots_kept(spec: TopologySpec) -> list[KeptSlot]:
         else:
             kept += [] if retained is None else [KeptSlot(site=site.name, retained_bytes=retained)]
     return [
-        *kept, *(
-            KeptSlot(site=each.name, retained_bytes=None, problem=f"the file does not name it any more; slot {each.slot}")
-            for each in left_in(spec.state_dir) if each.is_removed and each.kind != "embedded"
+        *kept,
+        *(
+            KeptSlot(
+                site=each.name, retained_bytes=None, problem=f"the file does not name it any more; slot {each.slot}"
+            )
+            for each in left_in(spec.state_dir)
+            if each.is_removed and each.kind != "embedded"
         ),
     ]
 
@@ -83,5 +90,12 @@ def purge_losses(spec: TopologySpec, *, keep_servers: bool = False) -> list[str]
             losses.append(f"{site.name}: its embedded server, with every table in it")
         elif site.database.kind != "none":
             losses.append(f"{site.name}: publication, slot, apply progress, error queue; your tables stay as they are")
-    losses += [] if keep_servers else [f"{name}: its embedded server, with every table in it, although the file does not name it any more" for name in left_servers(spec)]
+    losses += (
+        []
+        if keep_servers
+        else [
+            f"{name}: its embedded server, with every table in it, although the file does not name it any more"
+            for name in left_servers(spec)
+        ]
+    )
     return losses

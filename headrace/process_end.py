@@ -19,8 +19,18 @@ from headrace.console import DONE, FAILURE, WRONG_USE, Output
 from streams.errors import ConfigError
 
 __all__ = [
-    "TERMINATED", "code_of_exit", "defect", "goes_on", "of_the_machine", "reader_left", "terminal_is_gone", "terminated", "terminated_as_interrupt",
-    "uninterrupted", "unread", "wrong_use",
+    "TERMINATED",
+    "code_of_exit",
+    "defect",
+    "goes_on",
+    "of_the_machine",
+    "reader_left",
+    "terminal_is_gone",
+    "terminated",
+    "terminated_as_interrupt",
+    "uninterrupted",
+    "unread",
+    "wrong_use",
 ]
 
 _SIGNALLED = 128  # shells add it to the number of the signal that ended a program
@@ -30,7 +40,10 @@ _ended_with: int | None = None
 
 
 def terminated(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - as Python calls it
-    """Exit in an orderly way on SIGTERM or SIGHUP: resources of the running verb are closed. See `signal.signal` for the arguments."""
+    """Exit in an orderly way on SIGTERM or SIGHUP: resources of the running verb are closed.
+
+    See `signal.signal` for the arguments.
+    """
     global _ended_with
     _ended_with = _SIGNALLED + number
     sys.exit(_ended_with)
@@ -90,7 +103,10 @@ def reader_left() -> int:
 
 
 def _silence(*numbers: int) -> None:
-    """Let nobody read these files: Python flushes its outputs at exit, and would then report that they are closed and exit with another code."""
+    """Let nobody read these files.
+
+    Python flushes its outputs at exit, and would then report that they are closed and exit with another code.
+    """
     for number in numbers:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
@@ -117,10 +133,13 @@ def of_the_machine(output: Output, error: Exception) -> int:
     """
     if not isinstance(error, OSError) or not error.filename:
         return 0
-    output.error(ConfigError(
-        f"{error.filename}: {error.strerror}",
-        hint="correct the rights, free space, or choose another folder: `state_dir` in the file, --state-dir of the demo",
-    ))
+    output.error(
+        ConfigError(
+            f"{error.filename}: {error.strerror}",
+            hint="correct the rights, free space, or choose another folder: `state_dir` in the file, --state-dir of the"
+            " demo",
+        )
+    )
     return FAILURE
 
 
@@ -143,7 +162,10 @@ def defect(output: Output, error: Exception) -> int:
 
 @contextmanager
 def terminated_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the block like Ctrl-C, with a complete clean-up. Under `nohup` a closed terminal stays ignored."""
+    """Let SIGTERM and a closed terminal end the block like Ctrl-C, with a complete clean-up.
+
+    Under `nohup` a closed terminal stays ignored.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -154,7 +176,9 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let the clean-up finish: a Ctrl-C in the middle would leave things as they must not stay. It takes effect after the block.
+    """Let the clean-up finish: a Ctrl-C in the middle would leave things as they must not stay.
+
+    It takes effect after the block.
 
     Raises:
         KeyboardInterrupt: behind the block, if SIGINT, SIGTERM or SIGHUP came during it.
@@ -177,7 +201,9 @@ def _handling(handler: Callable[[int, FrameType | None], object], *numbers: sign
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    before = {
+        number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:

@@ -1,4 +1,7 @@
-"""Live progress: one line that changes in a terminal; elsewhere a line per change, and one a minute; nothing with `--json`."""
+"""Live progress: one line that changes in a terminal; elsewhere a line per change, and one a minute.
+
+Nothing with `--json`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ __all__ = ["live_lines", "watch_forever"]
 
 WATCH_INTERVAL_S = 1.0
 QUIET_INTERVAL_S = 2.0  # without a terminal: do not fill a log with progress
-REPEAT_INTERVAL_S = 60.0  # and say the same again: whoever looks at the end of a log sees that it goes on, and what it waits for
+# and say the same again: whoever looks at the end of a log sees that it goes on, and what it waits for
+REPEAT_INTERVAL_S = 60.0
 
 
 @contextmanager

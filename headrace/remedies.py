@@ -10,7 +10,9 @@ __all__ = ["for_topology"]
 
 
 def for_topology(fix: str, flows: Iterable[tuple[str, str]]) -> str:
-    """Say in a fix what `INSTANTIATE_AGAIN` means where sites write to each other: each is a destination, and the rows of one must stay.
+    """Say in a fix what `INSTANTIATE_AGAIN` means where sites write to each other.
+
+    Each is a destination, and the rows of one must stay.
 
     Args:
         fix: of an error.
@@ -28,14 +30,20 @@ def for_topology(fix: str, flows: Iterable[tuple[str, str]]) -> str:
     # Only a site that sends to each of the others fills them all: a hub, or any of two.
     keepers = [site for site in both if destinations - {site} <= to[site]]
     if not keepers:
-        return fix.replace(INSTANTIATE_AGAIN, "do not empty the tables at every site: see *When the log is gone* in docs/operations.md")
+        return fix.replace(
+            INSTANTIATE_AGAIN, "do not empty the tables at every site: see *When the log is gone* in docs/operations.md"
+        )
     others = sorted(destinations - {keepers[0]})
     alike = f" ({' or '.join(keepers)} can be the one; here it is {keepers[0]})" if len(keepers) > 1 else ""
     last = "then `headrace up`: they get its rows"
     if len(destinations) > 2 and len(keepers) > 1:
-        last = "then as for a new site of an n-way topology (docs/operations.md): `headrace up`, and `headrace up --keep-existing` once the copies are made"
+        last = (
+            "then as for a new site of an n-way topology (docs/operations.md): `headrace up`, and `headrace up"
+            " --keep-existing` once the copies are made"
+        )
     return fix.replace(
         INSTANTIATE_AGAIN,
-        f"keep the rows of one site{alike}; what the others changed and had not sent to it is lost. `headrace down --purge --keep-servers`, empty the replicated"
-        f" tables at {', '.join(others)}, and not at {keepers[0]}, {last}",
+        f"keep the rows of one site{alike}; what the others changed and had not sent to it is lost. `headrace down"
+        f" --purge --keep-servers`, empty the replicated tables at {', '.join(others)}, and not at {keepers[0]},"
+        f" {last}",
     )

@@ -20,7 +20,9 @@ _FILE = "ray_address"
 
 @dataclass(frozen=True, slots=True)
 class RememberedCluster:
-    """The file of one state folder: the address, and the folder that it was written in (not by earlier versions), a line each.
+    """The file of one state folder.
+
+    The address, and the folder that it was written in (not by earlier versions), a line each.
 
     Args:
         state_dir: of the topology.
@@ -39,7 +41,8 @@ class RememberedCluster:
             return ""
         if not lines or not lines[0].strip():
             raise ConfigError(
-                f"{self.state_dir / _FILE} is empty: it was to name the Ray cluster on which the topology runs, and the disk was full",
+                f"{self.state_dir / _FILE} is empty: it was to name the Ray cluster on which the topology runs, and the"
+                " disk was full",
                 hint="name it again with --address; if the topology runs on no cluster of your own, remove the file",
             )
         if len(lines) > 1 and is_copy(self.state_dir, lines[1], lambda original: self._lines(original) == lines):

@@ -1,4 +1,7 @@
-"""Caught up: write a marker at every source and wait until every low watermark has passed it; repeat for sites that forward."""
+"""Caught up: write a marker at every source and wait until every low watermark has passed it.
+
+Repeat for sites that forward.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,9 @@ class _Wait:
                     )
                 except StreamsError as error:
                     if self.is_late():
-                        raise NotCaughtUp(f"no marker could be written at {source}: {error.message}", hint=error.hint) from error
+                        raise NotCaughtUp(
+                            f"no marker could be written at {source}: {error.message}", hint=error.hint
+                        ) from error
                     self.problems[source] = error.message
                     self.rest()
                 else:
@@ -84,7 +89,9 @@ class _Wait:
             name = f"apply:{apply.name}"
             failed = self.failed.get(name)
             try:
-                reached = int(self.actors.call(name, "low_watermark" if failed else self.reached, timeout_s=CALL_TIMEOUT_S))
+                reached = int(
+                    self.actors.call(name, "low_watermark" if failed else self.reached, timeout_s=CALL_TIMEOUT_S)
+                )
             except StreamsError as error:
                 self.problems[apply.name] = error.message
                 continue
@@ -120,7 +127,9 @@ class _Wait:
 
     def look_for_failed_tables(self, overview: Mapping[str, Any]) -> None:
         """Find tables that need an operator: they are not waited for where nothing else is being copied."""
-        errors = [e for e in self.failures.told(overview, self.looked_at, is_settled=True) if isinstance(e, TablesNotCopied)]
+        errors = [
+            e for e in self.failures.told(overview, self.looked_at, is_settled=True) if isinstance(e, TablesNotCopied)
+        ]
         self.failed = {}
         for component in overview["components"]:
             name, states = str(component["name"]), {table["state"] for table in component.get("instantiation", ())}
@@ -140,23 +149,34 @@ class _Wait:
 
     def text(self) -> str:
         """How far each apply process is behind, and what is stuck."""
-        behind = [f"{name} {'starting' if left is None else f'{bytes_text(left)} behind'}" for name, left in self.behind.items()]
-        return "; ".join([*behind, *self.problems.values(), *(f"{note.component}: {note.problem}" for note in self.stuck)])
+        behind = [
+            f"{name} {'starting' if left is None else f'{bytes_text(left)} behind'}"
+            for name, left in self.behind.items()
+        ]
+        return "; ".join(
+            [*behind, *self.problems.values(), *(f"{note.component}: {note.problem}" for note in self.stuck)]
+        )
 
     def late(self, timeout_s: float | None) -> NotCaughtUp:
         """The error for a time-out."""
         words = [
             f"{apply.name} has not reached SCN {scn_text(self.markers[apply.source])} of {apply.source}"
             + (f" ({self.problems[apply.name]})" if apply.name in self.problems else "")
-            for apply in self.spec.applies if self.behind.get(apply.name) != 0
+            for apply in self.spec.applies
+            if self.behind.get(apply.name) != 0
         ]
         words += [f"{note.component}: {note.problem}" for note in self.stuck]
         fixes = [note.fix for note in self.stuck if note.fix]
-        return NotCaughtUp(f"not caught up within {timeout_s:g} s: " + "; ".join(words), hint="; ".join(fixes) or "see `headrace status`")
+        return NotCaughtUp(
+            f"not caught up within {timeout_s:g} s: " + "; ".join(words),
+            hint="; ".join(fixes) or "see `headrace status`",
+        )
 
 
 def look_at_tables(spec: TopologySpec, actors: RayActors) -> None:
-    """Have every apply process look now whether its tables are as they were copied: what it finds, `headrace status` says.
+    """Have every apply process look now whether its tables are as they were copied.
+
+    What it finds, `headrace status` says.
 
     Args:
         spec: the topology.
@@ -168,8 +188,13 @@ def look_at_tables(spec: TopologySpec, actors: RayActors) -> None:
 
 
 def wait_caught_up(
-    spec: TopologySpec, actors: RayActors, *, timeout_s: float | None = None, progress: Callable[[str], None] | None = None,
-    overview: Look | None = None, of_applied_tables: bool = False,
+    spec: TopologySpec,
+    actors: RayActors,
+    *,
+    timeout_s: float | None = None,
+    progress: Callable[[str], None] | None = None,
+    overview: Look | None = None,
+    of_applied_tables: bool = False,
 ) -> dict[str, int]:
     """Wait until everything committed at any source before this call is applied everywhere.
 
@@ -192,7 +217,8 @@ def wait_caught_up(
     wait = _Wait(spec, actors, deadline, overview, progress or (lambda _: None))
     wait.reached = "low_watermark" if of_applied_tables else "caught_up_scn"
     wait.look_for_what_is_stuck()
-    # What a site forwards is in its redo only when it is applied there: a marker written before that is no use behind it.
+    # What a site forwards is in its redo only when it is applied there: a marker written before that is no use behind
+    # it.
     for _ in range(max(1, applies_in_a_row(spec))):
         wait.markers, wait.behind = {}, {}
         wait.write_markers()

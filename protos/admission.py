@@ -1,23 +1,26 @@
 """Admission: who is served on a port, and what is kept of those who are not.
 
 Job
-    Compare the site of a caller's certificate with the site of the component that it says it is, bound what a caller can cost
-    before it is known, and count and log whoever is refused.
+    Compare the site of a caller's certificate with the site of the component that it says it is, bound what a caller
+    can cost before it is known, and count and log whoever is refused.
 
 Main path
-    a call -> Admission.begin: its rates -> a service's handler -> Admission.opening -> first messages are read -> Admission.check
+    a call -> Admission.begin: its rates -> a service's handler -> Admission.opening -> first messages are read ->
+      Admission.check
     -> served, or `NotAdmitted`.
 
 Who is refused where
-    Without a certificate, with one of another authority, or without TLS where the server has it: in the handshake, by gRPC. No
-    handler learns of it, so these are counted as connections that began and made no call (`status`).
+    Without a certificate, with one of another authority, or without TLS where the server has it: in the handshake, by
+    gRPC. No handler learns of it, so these are counted as connections that began and made no call (`status`).
     With a certificate of another site than the component's, or as a component that has no business here: by `check`.
-    With a certificate that the operator has revoked: by `begin`, and while its calls are open by `end_revoked`, every `REVOKED_LOOK_S`.
-    Who sends far more than a component of ours would: by `begin`, and on an open stream by its `Meter` (`protos.rates`).
+    With a certificate that the operator has revoked: by `begin`, and while its calls are open by `end_revoked`, every
+    `REVOKED_LOOK_S`. Who sends far more than a component of ours would: by `begin`, and on an open stream by its
+    `Meter` (`protos.rates`).
 
 Bounds
-    `HELLO_TIMEOUT_S` for the first messages of a stream, `FAILURES_MAX` refusals per connection, then its streams are refused
-    unread. What is noted of connections is bounded by `PEERS_MAX`; the oldest are forgotten. Rates of messages and calls: `protos.rates`.
+    `HELLO_TIMEOUT_S` for the first messages of a stream, `FAILURES_MAX` refusals per connection, then its streams are
+    refused unread. What is noted of connections is bounded by `PEERS_MAX`; the oldest are forgotten. Rates of messages
+    and calls: `protos.rates`.
 """
 
 from __future__ import annotations
@@ -37,7 +40,15 @@ from protos.revoked import Revoked, fingerprints_of, printed_fingerprint
 from streams.errors import NotAdmitted, ProtocolError, printable
 
 __all__ = [
-    "HANDSHAKE_TIMEOUT_S", "HELLO_TIMEOUT_S", "PUBLISH", "READ_REDO", "RECEIVE_REDO", "REVOKED_LOOK_S", "SUBSCRIBE", "Admission", "Callers",
+    "HANDSHAKE_TIMEOUT_S",
+    "HELLO_TIMEOUT_S",
+    "PUBLISH",
+    "READ_REDO",
+    "RECEIVE_REDO",
+    "REVOKED_LOOK_S",
+    "SUBSCRIBE",
+    "Admission",
+    "Callers",
 ]
 
 # What a component may come for.
@@ -55,7 +66,8 @@ PEERS_MAX = 1024  # connections remembered: more than one server takes at a time
 NOTED_CHARACTERS_MAX = 1500  # of a refusal: a sentence with three names of a hello, each cut
 LOG_INTERVAL_S = 60.0  # refusals may come many times a second: the log gets the first one, then one line a minute
 
-REVOKED_LOOK_S = 2.0  # how long a revoked certificate's open streams live: a person has just written a line, and a look is one `stat`
+# how long a revoked certificate's open streams live: a person has just written a line, and a look is one `stat`
+REVOKED_LOOK_S = 2.0
 
 _SAN, _CERTIFICATE = "x509_subject_alternative_name", "x509_pem_cert"
 
@@ -64,7 +76,10 @@ log = logging.getLogger("headrace")
 
 @dataclass(slots=True)
 class _Tally:
-    """How often something was noted, the last time of it, and when it was logged last; not shared between threads without a lock."""
+    """How often something was noted, the last time of it, and when it was logged last.
+
+    Not shared between threads without a lock.
+    """
 
     count: int = 0
     last: str = ""
@@ -91,7 +106,9 @@ class Admission:
         callers: who may come for what.
     """
 
-    def __init__(self, name: str = "this server", identity: Identity | None = None, callers: Callers | None = None) -> None:
+    def __init__(
+        self, name: str = "this server", identity: Identity | None = None, callers: Callers | None = None
+    ) -> None:
         self.name, self.identity = name, identity
         self._callers: Callers = callers or {}
         self._lock = threading.Lock()
@@ -102,8 +119,13 @@ class Admission:
         self._told_connections = self._last_connection_us = 0
         self._refused, self._held_back = _Tally(), _Tally()
         self.rates = Rates(self)
-        self._revoked = Revoked(identity.revoked, must_exist=identity.must_list) if identity is not None and identity.revoked else None
-        self._open: dict[object, tuple[Any, tuple[str, ...]]] = {}  # calls and the fingerprints of their callers, where there is a list
+        self._revoked = (
+            Revoked(identity.revoked, must_exist=identity.must_list)
+            if identity is not None and identity.revoked
+            else None
+        )
+        # calls and the fingerprints of their callers, where there is a list
+        self._open: dict[object, tuple[Any, tuple[str, ...]]] = {}
 
     def change(self, callers: Callers) -> None:
         """Admit others from now on; streams that are open go on.
@@ -163,7 +185,9 @@ class Admission:
 
     @contextmanager
     def opening(self, context: Any, *, is_stream: bool = True) -> Iterator[None]:  # noqa: ANN401 - a grpc.ServicerContext
-        """Around the beginning of a call: its first messages come in time, and an error is noted against the connection.
+        """Around the beginning of a call.
+
+        Its first messages come in time, and an error is noted against the connection.
 
         Args:
             context: of the call.
@@ -205,7 +229,8 @@ class Admission:
         if site is None:
             raise NotAdmitted(
                 f"{printable(component)} may not {role} at {self.name}",
-                hint="the topology does not say so, or one of the two still runs an older topology file", component=printable(component),
+                hint="the topology does not say so, or one of the two still runs an older topology file",
+                component=printable(component),
             )
         self._check_site(context, site, component)
 
@@ -228,11 +253,16 @@ class Admission:
             if connections > self._told_connections:
                 self._told_connections, self._last_connection_us = connections, time.time_ns() // 1000
             return {
-                "tls": self.identity is not None, "refused_calls": self._refused.count, "refused_connections": connections,
+                "tls": self.identity is not None,
+                "refused_calls": self._refused.count,
+                "refused_connections": connections,
                 "last_refused_connection_us": self._last_connection_us,  # when this was asked for first after it
-                "last_refusal": self._refused.last, "last_refusal_us": self._refused.last_us,
+                "last_refusal": self._refused.last,
+                "last_refusal_us": self._refused.last_us,
                 "revoked_problem": "" if self._revoked is None else self._revoked.problem,
-                "held_back": self._held_back.count, "last_held_back": self._held_back.last, "last_held_back_us": self._held_back.last_us,
+                "held_back": self._held_back.count,
+                "last_held_back": self._held_back.last,
+                "last_held_back_us": self._held_back.last_us,
             }
 
     # ------------------------------------------------------------------ what is noted; see `protos.rates.RateListener`
@@ -286,12 +316,18 @@ class Admission:
         problem = self._revocation(context, listed)
         self.refused(context.peer(), problem)
         raise NotAdmitted(
-            problem, hint="a site whose certificate was stolen needs another one: put it in the old one's place, or, of those that `up` makes, run `headrace up FILE`",
+            problem,
+            hint="a site whose certificate was stolen needs another one: put it in the old one's place, or, of those"
+            " that `up` makes, run `headrace up FILE`",
         )
 
     def _revocation(self, context: Any, fingerprint: str) -> str:  # noqa: ANN401
         assert self._revoked is not None
-        shown = f"with the certificate {printed_fingerprint(fingerprint)}, which {self._revoked.path} lists" if fingerprint else "without a certificate"
+        shown = (
+            f"with the certificate {printed_fingerprint(fingerprint)}, which {self._revoked.path} lists"
+            if fingerprint
+            else "without a certificate"
+        )
         return f"{printable(', '.join(self._names(context))) or 'nobody'} comes to {self.name} {shown}"
 
     def _check_site(self, context: Any, site: str, component: str) -> None:  # noqa: ANN401
@@ -301,8 +337,10 @@ class Admission:
         # Exactly: a certificate for every site at once (a wildcard) is nobody's.
         if wanted not in names:
             raise NotAdmitted(
-                f"{component} comes to {self.name} with a certificate of {printable(', '.join(names)) or 'nobody'}, not of {wanted}",
-                hint=f"site {site} needs a certificate of its own: `headrace certs` makes one, `headrace check` examines it",
+                f"{component} comes to {self.name} with a certificate of {printable(', '.join(names)) or 'nobody'}, not"
+                f" of {wanted}",
+                hint=f"site {site} needs a certificate of its own: `headrace certs` makes one, `headrace check`"
+                " examines it",
                 component=component,
             )
 
@@ -326,7 +364,9 @@ class Admission:
                 self._seen.move_to_end(peer)
             failures = self._failures.get(peer, 0)
         if failures >= FAILURES_MAX:
-            raise NotAdmitted(f"{self.name} refused {failures} calls of this connection", hint="open another connection")
+            raise NotAdmitted(
+                f"{self.name} refused {failures} calls of this connection", hint="open another connection"
+            )
 
     def _refused_connections(self) -> int:
         """Connections that began, had their time, and made no call."""

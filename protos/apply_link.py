@@ -31,14 +31,25 @@ from protos.transport import (
 from streams.errors import ProtocolError, RateExceeded, StreamsError
 
 __all__ = [
-    "PIECE_BYTES", "REPORTS_MAX", "CoordinatorLink", "CopyLink", "Joiner", "ServerStream", "StreamListener",
-    "check_token", "fetch_access", "make_server_hello", "serve_apply", "split",
+    "PIECE_BYTES",
+    "REPORTS_MAX",
+    "CoordinatorLink",
+    "CopyLink",
+    "Joiner",
+    "ServerStream",
+    "StreamListener",
+    "check_token",
+    "fetch_access",
+    "make_server_hello",
+    "serve_apply",
+    "split",
 ]
 
 PIECE_BYTES = 2 << 20  # of a message that is cut: above what a group of ordinary transactions needs
 # What a peer may make us hold for one message: the largest value there is (1 GB in PostgreSQL) and its company.
 _JOINED_BYTES_MAX = 2_000_000_000
-# Messages of one apply server that wait for the coordinator. A server has a few groups and parts in its hands and reports each once.
+# Messages of one apply server that wait for the coordinator. A server has a few groups and parts in its hands and
+# reports each once.
 REPORTS_MAX = 256
 _CALL_TIMEOUT_S = 10.0  # of a call that only asks
 _SHORT_CALLS = 32  # of copying and comparing tasks, and replaced streams that linger; more are refused
@@ -134,7 +145,8 @@ class StreamListener(Protocol):
         """A whole message came.
 
         Args:
-            stream: on which it came; `accept` has returned for it. Its `taken` is called when the message no longer waits.
+            stream: on which it came; `accept` has returned for it. Its `taken` is called when the message no longer
+                waits.
             message: joined from its pieces.
         """
         ...
@@ -264,7 +276,10 @@ class CoordinatorLink:
     """
 
     def __init__(
-        self, endpoint: Peer | str, hello: pb.ServerHello, inbox: Callable[[pb.CoordinatorMessage | StreamsError], None],
+        self,
+        endpoint: Peer | str,
+        hello: pb.ServerHello,
+        inbox: Callable[[pb.CoordinatorMessage | StreamsError], None],
     ) -> None:
         self._channel = Channel(endpoint)
         self._outbox: Outbox[pb.ServerMessage] = Outbox()
@@ -274,7 +289,11 @@ class CoordinatorLink:
         self._ended = threading.Event()
         call = apply_pb2_grpc.CoordinatorStub(self._channel.grpc).Serve(iter(self._outbox))
         self._stream: ClientStream[pb.CoordinatorMessage] = ClientStream(
-            lambda: call, _DRIVER, opened=lambda: None, take=self._take, ended=self._end,
+            lambda: call,
+            _DRIVER,
+            opened=lambda: None,
+            take=self._take,
+            ended=self._end,
         )
 
     def send(self, message: pb.ServerMessage) -> None:
@@ -304,7 +323,14 @@ class CoordinatorLink:
 
 
 def make_server_hello(
-    *, topology: str, apply: str, server: int, incarnation: str, token: str, pid: int, host: str,
+    *,
+    topology: str,
+    apply: str,
+    server: int,
+    incarnation: str,
+    token: str,
+    pid: int,
+    host: str,
 ) -> pb.ServerHello:
     """Make the first message of an apply server's stream.
 
@@ -318,8 +344,14 @@ def make_server_hello(
         host: name of the machine it runs on.
     """
     return pb.ServerHello(
-        protocol_version=PROTOCOL_VERSION, topology=topology, apply=apply, server=server, incarnation=incarnation,
-        token=token, pid=pid, host=host,
+        protocol_version=PROTOCOL_VERSION,
+        topology=topology,
+        apply=apply,
+        server=server,
+        incarnation=incarnation,
+        token=token,
+        pid=pid,
+        host=host,
     )
 
 
@@ -338,7 +370,9 @@ def fetch_access(endpoint: Peer | str, token: str) -> pb.AccessReply:
     try:
         with words_of(_DRIVER):
             request = pb.AccessRequest(protocol_version=PROTOCOL_VERSION, token=token)
-            reply: pb.AccessReply = apply_pb2_grpc.CoordinatorStub(channel.grpc).Access(request, timeout=_CALL_TIMEOUT_S)
+            reply: pb.AccessReply = apply_pb2_grpc.CoordinatorStub(channel.grpc).Access(
+                request, timeout=_CALL_TIMEOUT_S
+            )
             return reply
     finally:
         channel.close()
@@ -370,8 +404,11 @@ class CopyLink:
         """Report what was done and take the next piece."""
         with words_of(_DRIVER):
             request = pb.CopyRequest(
-                protocol_version=PROTOCOL_VERSION, token=self._token, worker=self._worker,
-                incarnation=self._incarnation, outcome=outcome,
+                protocol_version=PROTOCOL_VERSION,
+                token=self._token,
+                worker=self._worker,
+                incarnation=self._incarnation,
+                outcome=outcome,
             )
             reply: pb.CopyReply = self._stub.NextCopy(request, timeout=_CALL_TIMEOUT_S)
             return reply

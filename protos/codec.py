@@ -41,7 +41,6 @@ from streams.tags import Tag
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
     Buffer = bytes | memoryview
 
 __all__ = ["decode", "encode", "header_from_message", "header_to_message", "read_header", "scn_from_message"]
@@ -50,7 +49,9 @@ _HEADER_TAG = 0x0A  # field 1, length-delimited: the first byte of every batch t
 _VARINT_BYTES_MAX = 10  # 64 bits, seven per byte
 _FIXED_BYTES = {1: 8, 5: 4}  # by wire type
 _LITTLE_ENDIAN = {kind: np.dtype(kind).newbyteorder("<") for kind in (np.uint8, np.int16, np.int32, np.int64)}
-_TABLES_KEPT = 1024  # of 3 KB with ten columns, of 15 KB with fifty; a table has a new version with each ALTER, and what is gone is read again
+# of 3 KB with ten columns, of 15 KB with fifty; a table has a new version with each ALTER, and what is gone is read
+# again
+_TABLES_KEPT = 1024
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -58,9 +59,14 @@ _Message = TypeVar("_Message", bound=Message)
 def header_to_message(header: BatchHeader) -> lcr_pb2.BatchHeader:
     """Turn a header into its message (`lcr_pb2.BatchHeader`)."""
     message = lcr_pb2.BatchHeader(
-        source=header.source, previous_scn=header.previous_scn, through_scn=header.through_scn,
-        continues=header.continues, is_open=header.is_open, transaction_count=header.transaction_count,
-        row_count=header.row_count, last_commit_time_us=header.last_commit_time_us,
+        source=header.source,
+        previous_scn=header.previous_scn,
+        through_scn=header.through_scn,
+        continues=header.continues,
+        is_open=header.is_open,
+        transaction_count=header.transaction_count,
+        row_count=header.row_count,
+        last_commit_time_us=header.last_commit_time_us,
     )
     if header.labels:
         message.labels.extend(labels_to_messages(header.labels))
@@ -74,9 +80,14 @@ def header_from_message(message: lcr_pb2.BatchHeader) -> BatchHeader:
         ProtocolError: it contradicts itself.
     """
     header = BatchHeader(
-        source=message.source, previous_scn=Scn(message.previous_scn), through_scn=Scn(message.through_scn),
-        continues=message.continues, is_open=message.is_open, transaction_count=message.transaction_count,
-        row_count=message.row_count, last_commit_time_us=message.last_commit_time_us,
+        source=message.source,
+        previous_scn=Scn(message.previous_scn),
+        through_scn=Scn(message.through_scn),
+        continues=message.continues,
+        is_open=message.is_open,
+        transaction_count=message.transaction_count,
+        row_count=message.row_count,
+        last_commit_time_us=message.last_commit_time_us,
         labels=labels_from_messages(message.labels) if message.labels else (),
     )
     _check_header(header)
@@ -122,7 +133,8 @@ def encode(batch: LcrBatch) -> bytes:
         batch: keeps the promises of `streams.lcr_batch`; they are checked by `decode`, not here.
     """
     outline = lcr_pb2.LcrBatch(
-        header=header_to_message(header_of(batch)), first_position=batch.first_position,
+        header=header_to_message(header_of(batch)),
+        first_position=batch.first_position,
         tables=[_table_message(table) for table in batch.tables],
         tags=[lcr_pb2.Tag(value=tag.value, topology=tag.topology, apply=tag.apply) for tag in batch.tags],
         transactions=_transactions_message(batch.transactions),
@@ -133,7 +145,9 @@ def encode(batch: LcrBatch) -> bytes:
     rest = lcr_pb2.LcrBatch(
         truncates=[
             lcr_pb2.Truncate(
-                row_number=truncate.row_number, tables=truncate.tables, cascade=truncate.cascade,
+                row_number=truncate.row_number,
+                tables=truncate.tables,
+                cascade=truncate.cascade,
                 restart_identity=truncate.restart_identity,
             )
             for truncate in batch.truncates
@@ -152,7 +166,9 @@ def decode(data: bytes) -> LcrBatch:
     Raises:
         ProtocolError: the bytes are no batch, or a batch that contradicts itself.
     """
-    outline, fields = _split(memoryview(data), (lcr_pb2.LcrBatch.TABLES_FIELD_NUMBER, lcr_pb2.LcrBatch.GROUPS_FIELD_NUMBER))
+    outline, fields = _split(
+        memoryview(data), (lcr_pb2.LcrBatch.TABLES_FIELD_NUMBER, lcr_pb2.LcrBatch.GROUPS_FIELD_NUMBER)
+    )
     message = _parsed(lcr_pb2.LcrBatch, outline)
     header = header_from_message(message.header)
     tables = tuple(_table(bytes(field)) for number, field in fields if number == lcr_pb2.LcrBatch.TABLES_FIELD_NUMBER)
@@ -162,7 +178,9 @@ def decode(data: bytes) -> LcrBatch:
     groups = tuple(_group(field, tables) for number, field in fields if number == lcr_pb2.LcrBatch.GROUPS_FIELD_NUMBER)
     truncates = tuple(
         Truncate(
-            row_number=truncate.row_number, tables=tuple(truncate.tables), cascade=truncate.cascade,
+            row_number=truncate.row_number,
+            tables=tuple(truncate.tables),
+            cascade=truncate.cascade,
             restart_identity=truncate.restart_identity,
         )
         for truncate in message.truncates
@@ -171,9 +189,17 @@ def decode(data: bytes) -> LcrBatch:
     if message.first_position and not header.continues:
         _refuse("a transaction that does not continue begins at a position above 0")
     return LcrBatch(
-        source=header.source, previous_scn=header.previous_scn, through_scn=header.through_scn,
-        continues=header.continues, first_position=message.first_position, tables=tables, tags=tags,
-        transactions=transactions, groups=groups, truncates=truncates, labels=header.labels,
+        source=header.source,
+        previous_scn=header.previous_scn,
+        through_scn=header.through_scn,
+        continues=header.continues,
+        first_position=message.first_position,
+        tables=tables,
+        tags=tags,
+        transactions=transactions,
+        groups=groups,
+        truncates=truncates,
+        labels=header.labels,
     )
 
 
@@ -182,17 +208,29 @@ def decode(data: bytes) -> LcrBatch:
 
 def _table_message(table: TableVersion) -> lcr_pb2.TableVersion:
     return lcr_pb2.TableVersion(
-        object_number=table.object_number, version=table.version, owner=table.owner, name=table.name,
+        object_number=table.object_number,
+        version=table.version,
+        owner=table.owner,
+        name=table.name,
         old_image=int(table.old_image),
         columns=[
             lcr_pb2.Column(
-                name=column.name, type_name=column.type_name, type_number=column.type_number,
-                type_modifier=column.type_modifier, is_key=column.is_key, is_binary=column.is_binary, is_computed=column.is_computed,
+                name=column.name,
+                type_name=column.type_name,
+                type_number=column.type_number,
+                type_modifier=column.type_modifier,
+                is_key=column.is_key,
+                is_binary=column.is_binary,
+                is_computed=column.is_computed,
             )
             for column in table.columns
         ],
-        partition=None if table.partition is None else lcr_pb2.Partition(
-            owner=table.partition.owner, name=table.partition.name, rows=table.partition.rows,
+        partition=None
+        if table.partition is None
+        else lcr_pb2.Partition(
+            owner=table.partition.owner,
+            name=table.partition.name,
+            rows=table.partition.rows,
         ),
         root_number=table.root_number,
     )
@@ -200,16 +238,20 @@ def _table_message(table: TableVersion) -> lcr_pb2.TableVersion:
 
 def _transactions_message(transactions: Transactions) -> lcr_pb2.Transactions:
     return lcr_pb2.Transactions(
-        transaction_id=_bytes(transactions.transaction_id, "<i8"), order_scn=_bytes(transactions.order_scn, "<i8"),
+        transaction_id=_bytes(transactions.transaction_id, "<i8"),
+        order_scn=_bytes(transactions.order_scn, "<i8"),
         commit_scn=_bytes(transactions.commit_scn, "<i8"),
-        commit_time_us=_bytes(transactions.commit_time_us, "<i8"), tag=_bytes(transactions.tag, "<i2"),
+        commit_time_us=_bytes(transactions.commit_time_us, "<i8"),
+        tag=_bytes(transactions.tag, "<i2"),
         first_row=_bytes(transactions.first_row, "<i4"),
     )
 
 
 def _append_group(pieces: list[Buffer], group: RowGroup) -> None:
     outline = lcr_pb2.RowGroup(
-        table=group.table, command=int(group.command), row_numbers=_bytes(group.row_numbers, "<i4"),
+        table=group.table,
+        command=int(group.command),
+        row_numbers=_bytes(group.row_numbers, "<i4"),
     )
     inner: list[Buffer] = [outline.SerializeToString()]
     if group.old is not None:
@@ -225,8 +267,10 @@ def _append_values(pieces: list[Buffer], number: int, values: ColumnValues) -> N
     lengths = np.ascontiguousarray(values.lengths, "<i4").reshape(-1).view(np.uint8)
     # A view may begin in the middle of a larger array; what is outside of its columns does not travel.
     data = np.ascontiguousarray(values.data[int(values.starts[0]) : int(values.starts[-1])], np.uint8)
-    for field, array in ((lcr_pb2.ColumnValues.LENGTHS_FIELD_NUMBER, lengths),
-                         (lcr_pb2.ColumnValues.DATA_FIELD_NUMBER, data)):
+    for field, array in (
+        (lcr_pb2.ColumnValues.LENGTHS_FIELD_NUMBER, lengths),
+        (lcr_pb2.ColumnValues.DATA_FIELD_NUMBER, data),
+    ):
         if array.nbytes:  # like protobuf's own writer, which leaves out what is empty
             _append_field(inner, field, [array.data])
     _append_field(pieces, number, inner)
@@ -261,20 +305,31 @@ def _table(data: bytes) -> TableVersion:
     if message.old_image > max(OldImage):
         _refuse("a table version has an unknown kind of old image", old_image=message.old_image)
     return TableVersion(
-        object_number=ObjectNumber(message.object_number), version=message.version, owner=message.owner,
-        name=message.name, old_image=OldImage(message.old_image),
+        object_number=ObjectNumber(message.object_number),
+        version=message.version,
+        owner=message.owner,
+        name=message.name,
+        old_image=OldImage(message.old_image),
         columns=tuple(
             Column(
-                name=column.name, type_name=column.type_name, type_number=column.type_number,
-                type_modifier=column.type_modifier, is_key=column.is_key, is_binary=column.is_binary,
+                name=column.name,
+                type_name=column.type_name,
+                type_number=column.type_number,
+                type_modifier=column.type_modifier,
+                is_key=column.is_key,
+                is_binary=column.is_binary,
                 # Of an earlier version nothing is known: such a value was never missed.
                 is_computed=column.is_computed or not column.HasField("is_computed"),
             )
             for column in message.columns
         ),
         partition=Partition(
-            owner=message.partition.owner, name=message.partition.name, rows=message.partition.rows,
-        ) if message.HasField("partition") else None,
+            owner=message.partition.owner,
+            name=message.partition.name,
+            rows=message.partition.rows,
+        )
+        if message.HasField("partition")
+        else None,
         root_number=ObjectNumber(message.root_number),
     )
 
@@ -288,9 +343,12 @@ def _tag(message: lcr_pb2.Tag) -> Tag:
 
 def _transactions(message: lcr_pb2.Transactions) -> Transactions:
     return Transactions(
-        transaction_id=_array(message.transaction_id, np.int64), order_scn=_array(message.order_scn, np.int64),
-        commit_scn=_array(message.commit_scn, np.int64), commit_time_us=_array(message.commit_time_us, np.int64),
-        tag=_array(message.tag, np.int16), first_row=_array(message.first_row, np.int32),
+        transaction_id=_array(message.transaction_id, np.int64),
+        order_scn=_array(message.order_scn, np.int64),
+        commit_scn=_array(message.commit_scn, np.int64),
+        commit_time_us=_array(message.commit_time_us, np.int64),
+        tag=_array(message.tag, np.int16),
+        first_row=_array(message.first_row, np.int32),
     )
 
 
@@ -311,8 +369,11 @@ def _group(data: memoryview, tables: tuple[TableVersion, ...]) -> RowGroup:
     row_numbers = _array(message.row_numbers, np.int32)
     shape = (len(tables[message.table].columns), int(row_numbers.shape[0]))
     return RowGroup(
-        table=message.table, command=command, row_numbers=row_numbers,
-        old=None if old is None else _values(old, shape), new=None if new is None else _values(new, shape),
+        table=message.table,
+        command=command,
+        row_numbers=row_numbers,
+        old=None if old is None else _values(old, shape),
+        new=None if new is None else _values(new, shape),
     )
 
 
@@ -354,7 +415,9 @@ def _check_header(header: BatchHeader) -> None:
         _refuse("an LCR batch names no source")
     if not 0 <= header.previous_scn <= header.through_scn:
         _refuse(
-            "an LCR batch goes backwards", previous_scn=header.previous_scn, through_scn=header.through_scn,
+            "an LCR batch goes backwards",
+            previous_scn=header.previous_scn,
+            through_scn=header.through_scn,
         )
     if header.is_open and header.through_scn != header.previous_scn:
         _refuse("an open transaction moves the position", through_scn=header.through_scn)
@@ -392,7 +455,8 @@ def _check_scns(transactions: Transactions, header: BatchHeader) -> None:
         _refuse("a transaction commits before it began to commit")
     if committed and int(commit[committed - 1]) > header.through_scn:
         _refuse(
-            "a transaction commits after the position of its batch", commit_scn=int(commit[committed - 1]),
+            "a transaction commits after the position of its batch",
+            commit_scn=int(commit[committed - 1]),
             through_scn=header.through_scn,
         )
 

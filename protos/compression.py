@@ -1,10 +1,11 @@
 """Compression of a hop: zstd on the pieces of a batch, on their way from a propagation to the destination queue.
 
-Queues hold batches as they were captured: compressing them is a matter of the wire. Each fragment is a zstd frame of its own, so
-neither side ever holds more than one piece twice, and what a peer can make us allocate is the size of one fragment.
+Queues hold batches as they were captured: compressing them is a matter of the wire. Each fragment is a zstd frame of
+its own, so neither side ever holds more than one piece twice, and what a peer can make us allocate is the size of one
+fragment.
 
-pyarrow brings the codec. It is a dependency already, is loaded only where something is compressed (27 MB), and releases the
-interpreter's lock while it works.
+pyarrow brings the codec. It is a dependency already, is loaded only where something is compressed (27 MB), and releases
+the interpreter's lock while it works.
 """
 
 from __future__ import annotations
@@ -68,5 +69,7 @@ def _codec() -> Any:  # noqa: ANN401 - pyarrow has no types
     import pyarrow as pa
 
     if not pa.Codec.is_available("zstd"):
-        raise ConfigError("this build of pyarrow has no zstd", hint="install pyarrow from its wheel, or leave out compression: zstd")
+        raise ConfigError(
+            "this build of pyarrow has no zstd", hint="install pyarrow from its wheel, or leave out compression: zstd"
+        )
     return pa.Codec("zstd", compression_level=LEVEL)

@@ -53,7 +53,8 @@ class Pieces:
         self.size += len(piece)
         if self.size > self._bytes_max:
             raise ProtocolError(
-                f"the pieces of a message have more than {self._bytes_max} bytes", hint="a row must be smaller than 1 GB",
+                f"the pieces of a message have more than {self._bytes_max} bytes",
+                hint="a row must be smaller than 1 GB",
                 bytes_max=self._bytes_max,
             )
         if self._first is None:
@@ -68,7 +69,11 @@ class Pieces:
 
 
 def fragments(
-    header: Any, data: bytes, compressor: PieceCompressor | None = None, *, piece_bytes: int = FRAGMENT_BYTES,  # noqa: ANN401 - a message
+    header: Any,  # noqa: ANN401 - a message
+    data: bytes,
+    compressor: PieceCompressor | None = None,
+    *,
+    piece_bytes: int = FRAGMENT_BYTES,
 ) -> Iterator[queue_pb2.Fragment]:
     """Cut a serialized batch into what one message may carry; each piece is cut and compressed when it is asked for.
 
@@ -136,7 +141,8 @@ class Reassembly:
         if fragment.total_bytes > self._bytes_max:
             raise ProtocolError(
                 f"a batch of {fragment.total_bytes} bytes is larger than this side takes",
-                hint="a row must be smaller than 1 GB", bytes_max=self._bytes_max,
+                hint="a row must be smaller than 1 GB",
+                bytes_max=self._bytes_max,
             )
         self._header, self._expected = fragment.header, fragment.total_bytes
 
@@ -152,6 +158,8 @@ class Reassembly:
         bytes_max = min(FRAGMENT_BYTES, self._expected - self._pieces.size)
         if not 0 < fragment.whole_bytes <= bytes_max:
             raise ProtocolError(
-                "a compressed fragment claims more than a fragment may hold", whole_bytes=fragment.whole_bytes, bytes_max=bytes_max,
+                "a compressed fragment claims more than a fragment may hold",
+                whole_bytes=fragment.whole_bytes,
+                bytes_max=bytes_max,
             )
         return compression.decompressed(fragment.data, fragment.whole_bytes)

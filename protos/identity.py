@@ -1,14 +1,14 @@
 """Who a site is on the wire: its certificate, and whom it expects at the other end.
 
 Job
-    Name the certificate files of a site, and the name that its certificate must carry. Only paths travel between processes: a
-    key's content never leaves the process that reads it.
+    Name the certificate files of a site, and the name that its certificate must carry. Only paths travel between
+    processes: a key's content never leaves the process that reads it.
 
 The name
-    A site's certificate has the DNS name `<site>.<topology>.headrace.internal`, with `-` for each `_` of the two names, among its
-    subject alternative names. It is a name and no address: nothing resolves it, so hosts and ports may change. `.internal` is
-    reserved for private use. gRPC compares it in both directions: a client with the site it means to reach, a server with
-    the site of the component that says hello (`protos.admission`).
+    A site's certificate has the DNS name `<site>.<topology>.headrace.internal`, with `-` for each `_` of the two names,
+    among its subject alternative names. It is a name and no address: nothing resolves it, so hosts and ports may
+    change. `.internal` is reserved for private use. gRPC compares it in both directions: a client with the site it
+    means to reach, a server with the site of the component that says hello (`protos.admission`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Identity:
         authority: absolute path of the authority's certificate; what it signed is trusted.
         certificate: absolute path of the site's certificate.
         key: absolute path of its private key.
-        revoked: absolute path of the list of certificates that are refused although the authority signed them (`protos.revoked`); empty: there is none.
+        revoked: absolute path of the list of certificates that are refused although the authority signed them
+            (`protos.revoked`); empty: there is none.
         must_list: that list is the operator's own file, so it is missed when it is not there.
     """
 
@@ -95,7 +96,8 @@ class Identity:
 
     def _contents(self) -> Pem:
         return Pem(
-            authority=_read(self.authority, "the authority's certificate"), certificate=_read(self.certificate, "the certificate"),
+            authority=_read(self.authority, "the authority's certificate"),
+            certificate=_read(self.certificate, "the certificate"),
             key=_read(self.key, "the private key"),
         )
 
@@ -112,7 +114,8 @@ class Identity:
             reason = getattr(error, "reason", None) or type(error).__name__
             raise CertificateError(
                 f"{path}: cannot be used: {str(reason).lower().replace('_', ' ')}",
-                hint="PEM files, the key without a password and the certificate's own; `headrace check` says more", file=path,
+                hint="PEM files, the key without a password and the certificate's own; `headrace check` says more",
+                file=path,
             ) from error
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +134,9 @@ def _read(path: str, what: str) -> bytes:
     except OSError as error:
         raise CertificateError(
             f"{path}: {what} cannot be read: {error.strerror or error}",
-            hint="`headrace check` looks at every file that `tls` names; on a cluster each node needs those of its own sites", file=path,
+            hint="`headrace check` looks at every file that `tls` names; on a cluster each node needs those of its own"
+            " sites",
+            file=path,
         ) from error
 
 

@@ -18,7 +18,10 @@ def labels_to_messages(labels: Iterable[Label]) -> list[lcr_pb2.Label]:
     """Turn labels into their messages."""
     return [
         lcr_pb2.Label(
-            text=label.text, transaction_id=label.transaction_id, order_scn=label.order_scn, commit_scn=label.commit_scn,
+            text=label.text,
+            transaction_id=label.transaction_id,
+            order_scn=label.order_scn,
+            commit_scn=label.commit_scn,
             rows=label.rows,
         )
         for label in labels
@@ -35,8 +38,11 @@ def labels_from_messages(messages: Sequence[lcr_pb2.Label]) -> tuple[Label, ...]
         raise ProtocolError("an LCR batch has too many labels, or one that is too long", labels=len(messages))
     return tuple(
         Label(
-            text=message.text, transaction_id=message.transaction_id, order_scn=message.order_scn,
-            commit_scn=message.commit_scn, rows=message.rows,
+            text=message.text,
+            transaction_id=message.transaction_id,
+            order_scn=message.order_scn,
+            commit_scn=message.commit_scn,
+            rows=message.rows,
         )
         for message in messages
     )

@@ -17,18 +17,27 @@ __all__ = ["GrpcLinks"]
 
 
 class GrpcLinks:
-    """See the module. Every stream asks anew where the other end serves, because a restarted component has another port.
+    """See the module.
+
+    Every stream asks anew where the other end serves, because a restarted component has another port.
 
     Args:
         topology: its name.
         component: name of the component that connects, as its peers know it.
-        resolve: answers where a component serves ("queue:q_dbs1"), and whose certificate it must show; raises a PropagationError where it does not.
+        resolve: answers where a component serves ("queue:q_dbs1"), and whose certificate it must show; raises a
+            PropagationError where it does not.
         wake: called on a thread of gRPC whenever a stream has something new; must not block.
-        incarnation: of all its streams, so that the time of day does not order them; empty: from `transport.new_incarnation`.
+        incarnation: of all its streams, so that the time of day does not order them; empty: from
+            `transport.new_incarnation`.
     """
 
     def __init__(
-        self, topology: str, component: str, resolve: Callable[[str], Peer | str], *, wake: Callable[[], None] | None = None,
+        self,
+        topology: str,
+        component: str,
+        resolve: Callable[[str], Peer | str],
+        *,
+        wake: Callable[[], None] | None = None,
         incarnation: str = "",
     ) -> None:
         self._topology, self._component, self._resolve = topology, component, resolve
@@ -37,20 +46,34 @@ class GrpcLinks:
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> EnqueueClient:
         """See `Links.publisher`."""
         return EnqueueClient(
-            self._resolve(f"queue:{queue}"), topology=self._topology, component=self._component, queue=queue, incarnation=self._incarnation,
-            source=source, wake=self._wake, compressor=compressor,
+            self._resolve(f"queue:{queue}"),
+            topology=self._topology,
+            component=self._component,
+            queue=queue,
+            incarnation=self._incarnation,
+            source=source,
+            wake=self._wake,
+            compressor=compressor,
         )
 
     def subscriber(self, queue: str) -> DequeueClient:
         """See `Links.subscriber`."""
         return DequeueClient(
-            lambda: self._resolve(f"queue:{queue}"), topology=self._topology, component=self._component, queue=queue,
-            incarnation=self._incarnation, wake=self._wake,
+            lambda: self._resolve(f"queue:{queue}"),
+            topology=self._topology,
+            component=self._component,
+            queue=queue,
+            incarnation=self._incarnation,
+            wake=self._wake,
         )
 
     def redo(self, keeper: str, source: str) -> RedoWatchClient:
         """See `Links.redo`."""
         return RedoWatchClient(
-            self._resolve(keeper), topology=self._topology, capture=self._component, source=source, incarnation=self._incarnation,
+            self._resolve(keeper),
+            topology=self._topology,
+            capture=self._component,
+            source=source,
+            incarnation=self._incarnation,
             wake=self._wake,
         )

@@ -17,7 +17,8 @@ Durable when
     Never here. `PublisherProgress.durable_scn` is what the queue has on record; everything else is lost with a stream.
 
 Worked flow
-    publisher: hello, source -> Resume{needed 30, credit 16 MiB} -> batches 30..50, 50..60 -> Accepted{60} -> Durable{50}
+    publisher: hello, source -> Resume{needed 30, credit 16 MiB} -> batches 30..50, 50..60 -> Accepted{60} ->
+      Durable{50}
     the stream breaks -> PropagationError from the next call -> close, resolve again, connect: Resume{60}
 """
 
@@ -43,11 +44,19 @@ from streams.errors import ConfigError, PropagationError, ProtocolError, QueueEr
 from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, Resume
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["CONNECT_TIMEOUT_S", "DequeueClient", "DequeueServer", "DequeueService", "EnqueueClient", "QueueServer", "QueueService"]
+__all__ = [
+    "CONNECT_TIMEOUT_S",
+    "DequeueClient",
+    "DequeueServer",
+    "DequeueService",
+    "EnqueueClient",
+    "QueueServer",
+    "QueueService",
+]
 
 _STATUS_WAIT_S = 0.25  # whoever holds the lock needs milliseconds, except for a write to a disk that hangs
-# Between two acknowledgements of a source on one stream: those that are told meanwhile become one. Nothing waits for an acknowledgement but the
-# removal of what is durable; the queue takes four times as many messages (`protos.rates`).
+# Between two acknowledgements of a source on one stream: those that are told meanwhile become one. Nothing waits for an
+# acknowledgement but the removal of what is durable; the queue takes four times as many messages (`protos.rates`).
 ACKNOWLEDGE_INTERVAL_S = 0.002
 CONNECT_TIMEOUT_S = 10.0  # a node under full load answers within this; then the address is asked for again
 
@@ -95,9 +104,13 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
 
     def Enqueue(self, requests: Iterator[queue_pb2.EnqueueRequest], context: Any) -> Iterator[queue_pb2.EnqueueReply]:  # noqa: N802, ANN401, ARG002
         """A publisher's stream, called by gRPC: refused here. See `Queue.Enqueue` in queue.proto."""
-        transport.abort(context, QueueError(
-            f"{self._dequeued.name} takes no publishers here", hint="its capture process sends straight to its apply process"
-        ))
+        transport.abort(
+            context,
+            QueueError(
+                f"{self._dequeued.name} takes no publishers here",
+                hint="its capture process sends straight to its apply process",
+            ),
+        )
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -106,7 +119,9 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
             yield
 
     def Dequeue(  # noqa: N802 - the name in the protocol
-        self, requests: Iterator[queue_pb2.DequeueRequest], context: Any  # noqa: ANN401
+        self,
+        requests: Iterator[queue_pb2.DequeueRequest],
+        context: Any,  # noqa: ANN401
     ) -> Iterator[queue_pb2.DequeueReply]:
         """A subscriber's stream, called by gRPC. See `Queue.Dequeue` in queue.proto."""
         try:
@@ -168,7 +183,11 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
         return stream
 
     def _wait(
-        self, session: _Session, stream: _Stream, ask: Callable[[_Session], _Answer | None], context: Any  # noqa: ANN401
+        self,
+        session: _Session,
+        stream: _Stream,
+        ask: Callable[[_Session], _Answer | None],
+        context: Any,  # noqa: ANN401
     ) -> _Answer | None:
         """What the queue has for a session, as soon as there is something; None: the stream has ended."""
         with self._changed:
@@ -216,7 +235,10 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
         return pause_s
 
     def status(self) -> dict[str, Any]:
-        """The queue's statistics. While something holds the queue (a disk that hangs) the last ones, with that as their `problem`."""
+        """The queue's statistics.
+
+        While something holds the queue (a disk that hangs) the last ones, with that as their `problem`.
+        """
         if not self._changed.acquire(timeout=_STATUS_WAIT_S):
             age_s = time.monotonic() - self._seen_at
             problem = f"the queue is held, by a write to its disk perhaps; these figures are {age_s:.0f} s old"
@@ -233,7 +255,9 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
             self._core.close()
 
     def Enqueue(  # noqa: N802 - the name in the protocol
-        self, requests: Iterator[queue_pb2.EnqueueRequest], context: Any  # noqa: ANN401
+        self,
+        requests: Iterator[queue_pb2.EnqueueRequest],
+        context: Any,  # noqa: ANN401
     ) -> Iterator[queue_pb2.EnqueueReply]:
         """A publisher's stream, called by gRPC. See `Queue.Enqueue` in queue.proto."""
         try:
@@ -263,9 +287,13 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
 
         try:
             stream = self._read(requests, context, take)
-            yield queue_pb2.EnqueueReply(resume=queue_pb2.Resume(
-                needed_scn=needed, credit_bytes=credit, compressions=[queue_pb2.ZSTD],
-            ))
+            yield queue_pb2.EnqueueReply(
+                resume=queue_pb2.Resume(
+                    needed_scn=needed,
+                    credit_bytes=credit,
+                    compressions=[queue_pb2.ZSTD],
+                )
+            )
             while (news := self._wait(session, stream, self._core.publisher_news, context)) is not None:
                 yield from _replies(news, source)
         finally:
@@ -289,9 +317,13 @@ def _check_credit(credit_bytes: int) -> None:
 def _replies(news: PublisherNews, source: str) -> Iterator[queue_pb2.EnqueueReply]:
     if news.rewind_scn is not None:
         yield queue_pb2.EnqueueReply(rewind=queue_pb2.SourcePosition(source=source, scn=news.rewind_scn))
-    yield queue_pb2.EnqueueReply(accepted=queue_pb2.Accepted(
-        through_scn=news.through_scn, credit_bytes=news.credit_bytes, accepted_bytes=news.accepted_bytes,
-    ))
+    yield queue_pb2.EnqueueReply(
+        accepted=queue_pb2.Accepted(
+            through_scn=news.through_scn,
+            credit_bytes=news.credit_bytes,
+            accepted_bytes=news.accepted_bytes,
+        )
+    )
     if news.durable_scn is not None:
         yield queue_pb2.EnqueueReply(durable=queue_pb2.SourcePosition(source=source, scn=news.durable_scn))
 
@@ -305,7 +337,9 @@ class DequeueServer(Generic[_Subscriber]):
         admission: of its callers; None: everybody who says the right hello, without TLS.
     """
 
-    def __init__(self, core: DequeuePort[_Subscriber], *, host: str = "127.0.0.1", admission: Admission | None = None) -> None:
+    def __init__(
+        self, core: DequeuePort[_Subscriber], *, host: str = "127.0.0.1", admission: Admission | None = None
+    ) -> None:
         service = DequeueService(core, admission)
         self.holding, self.changing = service.holding, service.changing
         self._server = Server([service.register], host=host, admission=admission)
@@ -326,7 +360,11 @@ class QueueServer(Generic[_Publisher, _Subscriber]):
     """
 
     def __init__(
-        self, core: QueuePort[_Publisher, _Subscriber], *, host: str = "127.0.0.1", admission: Admission | None = None,
+        self,
+        core: QueuePort[_Publisher, _Subscriber],
+        *,
+        host: str = "127.0.0.1",
+        admission: Admission | None = None,
     ) -> None:
         self.service = QueueService(core, admission)
         self._server = Server([self.service.register], host=host, admission=admission)
@@ -349,7 +387,13 @@ class _Client:
     """What the two clients have in common: one stream, and what arrived on it, behind one condition."""
 
     def __init__(
-        self, address: Address, *, topology: str, component: str, queue: str, incarnation: str,
+        self,
+        address: Address,
+        *,
+        topology: str,
+        component: str,
+        queue: str,
+        incarnation: str,
         wake: Callable[[], None] | None,
     ) -> None:
         self._address = address
@@ -381,7 +425,9 @@ class _Client:
         if is_closed:
             channel.close()
             raise PropagationError(f"{self._peer} was closed", hint="", peer=self._peer)
-        hello = transport.make_hello(self._topology, self._component, Peer.of(address).serves or self._queue, self._incarnation)
+        hello = transport.make_hello(
+            self._topology, self._component, Peer.of(address).serves or self._queue, self._incarnation
+        )
         return self._call(queue_pb2_grpc.QueueStub(channel.grpc), hello)
 
     def _call(self, stub: Any, hello: queue_pb2.Hello) -> Any:  # noqa: ANN401 - a stub, a call
@@ -433,7 +479,8 @@ class EnqueueClient(_Client):
     """A publisher's stream into a queue, for one source.
 
     Args:
-        address: where the queue serves now, and whose certificate it must show; or what answers that, on the stream's thread.
+        address: where the queue serves now, and whose certificate it must show; or what answers that, on the stream's
+            thread.
         topology: name of the topology.
         component: name of the capture process or propagation.
         queue: name of the queue.
@@ -444,8 +491,16 @@ class EnqueueClient(_Client):
     """
 
     def __init__(
-        self, address: Address, *, topology: str, component: str, queue: str, incarnation: str, source: str,
-        wake: Callable[[], None] | None = None, compressor: PieceCompressor | None = None,
+        self,
+        address: Address,
+        *,
+        topology: str,
+        component: str,
+        queue: str,
+        incarnation: str,
+        source: str,
+        wake: Callable[[], None] | None = None,
+        compressor: PieceCompressor | None = None,
     ) -> None:
         super().__init__(
             address, topology=topology, component=component, queue=queue, incarnation=incarnation, wake=wake
@@ -498,9 +553,14 @@ class EnqueueClient(_Client):
             StreamsError: the stream has ended.
         """
         self._reserve(len(data))
-        return self._put_pieces(fragments(
-            codec.header_to_message(header), data, self._compressor, piece_bytes=piece_bytes,
-        ))
+        return self._put_pieces(
+            fragments(
+                codec.header_to_message(header),
+                data,
+                self._compressor,
+                piece_bytes=piece_bytes,
+            )
+        )
 
     def _put_pieces(self, pieces: Iterator[queue_pb2.Fragment]) -> Iterator[Piece]:
         for fragment in pieces:
@@ -533,7 +593,10 @@ class EnqueueClient(_Client):
         self._put(header, data)
 
     def gone(self, first_scn: Scn) -> None:
-        """Tell that nothing up to `first_scn` can be sent any more; the next `poll` that brings a rewind says how to go on."""
+        """Tell that nothing up to `first_scn` can be sent any more.
+
+        The next `poll` that brings a rewind says how to go on.
+        """
         self._outbox.put(queue_pb2.EnqueueRequest(gone=queue_pb2.SourcePosition(source=self._source, scn=first_scn)))
 
     def poll(self) -> PublisherProgress:
@@ -546,8 +609,12 @@ class EnqueueClient(_Client):
             self._check()
             rewind, self._rewind = self._rewind, None
             return PublisherProgress(
-                accepted_scn=self._accepted, accepted_bytes=self._accepted_bytes, durable_scn=self._durable,
-                in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
+                accepted_scn=self._accepted,
+                accepted_bytes=self._accepted_bytes,
+                durable_scn=self._durable,
+                in_flight_bytes=self._sent - self._accepted_bytes,
+                credit_bytes=self._credit,
+                rewind_scn=rewind,
             )
 
     def _check(self) -> None:
@@ -595,7 +662,8 @@ class DequeueClient(_Client):
     """A subscriber's stream out of a queue.
 
     Args:
-        address: where the queue serves now, and whose certificate it must show; or what answers that, on the stream's thread.
+        address: where the queue serves now, and whose certificate it must show; or what answers that, on the stream's
+            thread.
         topology: name of the topology.
         component: name of the propagation or apply process.
         queue: name of the queue.
@@ -604,7 +672,13 @@ class DequeueClient(_Client):
     """
 
     def __init__(
-        self, address: Address, *, topology: str, component: str, queue: str, incarnation: str,
+        self,
+        address: Address,
+        *,
+        topology: str,
+        component: str,
+        queue: str,
+        incarnation: str,
         wake: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(
@@ -618,9 +692,7 @@ class DequeueClient(_Client):
         self._unsent: dict[str, Scn] = {}  # the newest acknowledgement of each source that waits to be sent
         self._acknowledged_at = 0.0
 
-    def subscribe(
-        self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = CONNECT_TIMEOUT_S
-    ) -> None:
+    def subscribe(self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         """Open the stream; once.
 
         Args:
@@ -682,7 +754,9 @@ class DequeueClient(_Client):
             self._withheld = 0
 
     def acknowledge(self, source: str, scn: Scn) -> None:
-        """Tell the queue that everything up to `scn` is committed at the destination. Sent later, and lost with the stream.
+        """Tell the queue that everything up to `scn` is committed at the destination.
+
+        Sent later, and lost with the stream.
 
         Args:
             source: one of those subscribed to.

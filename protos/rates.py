@@ -1,24 +1,27 @@
 """Rates: how many messages and calls a server takes from one connection, and from one site over all its connections.
 
 Job
-    Bound what an admitted client can cost. Batches have their credit; acknowledgements, checkpoints and new streams have only this.
+    Bound what an admitted client can cost. Batches have their credit; acknowledgements, checkpoints and new streams
+    have only this.
 
 Main path
     a call begins -> Rates.begin -> Meter -> Meter.pass_one before each message that the handler reads
 
 Over its rate
-    A message waits before it is read: HTTP/2 then holds the sender back, and what it sends stays in its own memory. A stream that is held
-    back for `HELD_BACK_S_MAX` without a pause ends with `RateExceeded` (RESOURCE_EXHAUSTED).
+    A message waits before it is read: HTTP/2 then holds the sender back, and what it sends stays in its own memory. A
+    stream that is held back for `HELD_BACK_S_MAX` without a pause ends with `RateExceeded` (RESOURCE_EXHAUSTED).
     A new call of a connection waits in the same way: a connection has at most four of them, so it holds four threads.
-    A site whose connections together begin too many calls, or have too many open, is refused at once with the same error.
+    A site whose connections together begin too many calls, or have too many open, is refused at once with the same
+    error.
 
 Bounds
-    A bucket per connection and method, and one per principal and method; the `TABLE_MAX` used last are remembered. A principal is the name in the
-    certificate or, without TLS, the address. A connection that is forgotten begins with a full bucket, its principal does not.
+    A bucket per connection and method, and one per principal and method; the `TABLE_MAX` used last are remembered. A
+    principal is the name in the certificate or, without TLS, the address. A connection that is forgotten begins with a
+    full bucket, its principal does not.
 
 Threads
-    Streams of a connection share a bucket without a lock. Two threads that meet may pay once for two messages; that is no way around the
-    rate, and a message costs two comparisons.
+    Streams of a connection share a bucket without a lock. Two threads that meet may pay once for two messages; that is
+    no way around the rate, and a message costs two comparisons.
 """
 
 from __future__ import annotations
@@ -34,33 +37,42 @@ from streams.errors import RateExceeded, printable
 
 __all__ = ["DEFAULT_LIMIT", "LIMITS", "Bucket", "Limit", "Meter", "RateListener", "Rates"]
 
-# Messages a second of one stream that carries batches. Credit bounds their bytes, so this is for batches without rows and for those that the
-# queue has already. A propagation that sends a backlog of the smallest batches is bounded by Python: 7,000 a second were seen on a slow core.
+# Messages a second of one stream that carries batches. Credit bounds their bytes, so this is for batches without rows
+# and for those that the queue has already. A propagation that sends a backlog of the smallest batches is bounded by
+# Python: 7,000 a second were seen on a slow core.
 BATCH_MESSAGES_PER_S = 20_000
-# Of a stream that carries acknowledgements, credit or reports. A subscriber of ours acknowledges 500 times a second at most
-# (`queue_link.ACKNOWLEDGE_INTERVAL_S`) and gives credit once for a large part of its window; a redo receiver sends two messages for an fsync, which
-# the log writer's pauses keep below 300 a second; an apply server sends one for a commit. Reading one costs some 200 µs of a slow core.
+# Of a stream that carries acknowledgements, credit or reports. A subscriber of ours acknowledges 500 times a second at
+# most (`queue_link.ACKNOWLEDGE_INTERVAL_S`) and gives credit once for a large part of its window; a redo receiver sends
+# two messages for an fsync, which the log writer's pauses keep below 300 a second; an apply server sends one for a
+# commit. Reading one costs some 200 µs of a slow core.
 CONTROL_MESSAGES_PER_S = 2_000
 # New streams a second of one connection. A client of ours opens one, and closes the connection with it.
 STREAMS_PER_S = 20
-# Requests a second of one connection that only tell or ask something: a capture process tells its checkpoint once a second, a
-# task asks for access once, the Spark application's health is asked for every five seconds.
+# Requests a second of one connection that only tell or ask something: a capture process tells its checkpoint once a
+# second, a task asks for access once, the Spark application's health is asked for every five seconds.
 ASKS_PER_S = 20
-# Requests a second of a copying task: one for each piece of a table, which takes the databases milliseconds even if it is empty. All tasks
-# of a site have four times as many, which is more than Python answers: a task that is refused would end.
+# Requests a second of a copying task: one for each piece of a table, which takes the databases milliseconds even if it
+# is empty. All tasks of a site have four times as many, which is more than Python answers: a task that is refused would
+# end.
 PIECES_PER_S = 1_000
 
-BURST_S = 2.0  # a connection's burst, in seconds of its rate: what waits for a process that was stopped for a while comes at once
-SITE_BURST_S = 10.0  # of a site's new calls: all its components connect again at once, each several times within the first seconds
-# A site's messages, in connections at their full rate: several of its components use one server, but none of them at its full rate.
+# a connection's burst, in seconds of its rate: what waits for a process that was stopped for a while comes at once
+BURST_S = 2.0
+# of a site's new calls: all its components connect again at once, each several times within the first seconds
+SITE_BURST_S = 10.0
+# A site's messages, in connections at their full rate: several of its components use one server, but none of them at
+# its full rate.
 SITE_MESSAGES = 2
-# A site's new calls, in the same way. The twenty components that one site may have at a queue begin 4 a second each before they are refused.
+# A site's new calls, in the same way. The twenty components that one site may have at a queue begin 4 a second each
+# before they are refused.
 SITE_CALLS = 4
 
-# Whoever is over its rate waits for so long at least, and some messages pass without a pause then: to wake for each of them costs more than to read it.
+# Whoever is over its rate waits for so long at least, and some messages pass without a pause then: to wake for each of
+# them costs more than to read it.
 WAIT_S_MIN = 0.02
 HELD_BACK_S_MAX = 30.0  # of a stream that is held back all the time: no load of ours lasts so long at such a rate
-# Of a new call. The four calls of a connection wait for a fifth of a second together; more than that begins calls and cancels them.
+# Of a new call. The four calls of a connection wait for a fifth of a second together; more than that begins calls and
+# cancels them.
 CALL_WAIT_S_MAX = 1.0
 PAUSE_S = 1.0  # a stream that was not held back for so long begins anew
 TABLE_MAX = 4096  # buckets of each kind: four methods of more connections than a server takes, some 200 bytes each
@@ -168,7 +180,17 @@ class _Buckets:
 class Meter:
     """Counts one stream's messages; see `Rates.begin`."""
 
-    __slots__ = ("_clock", "_held_at", "_held_since", "_listener", "_messages", "_method", "_peer", "_site_messages", "_sleep")
+    __slots__ = (
+        "_clock",
+        "_held_at",
+        "_held_since",
+        "_listener",
+        "_messages",
+        "_method",
+        "_peer",
+        "_site_messages",
+        "_sleep",
+    )
 
     def __init__(self, rates: Rates, peer: str, method: str, messages: Bucket, site_messages: Bucket) -> None:
         self._clock, self._sleep, self._listener = rates.clock, rates.sleep, rates.listener
@@ -212,7 +234,11 @@ class Rates:
     """
 
     def __init__(
-        self, listener: RateListener, limits: Mapping[str, Limit] | None = None, *, clock: Callable[[], float] = time.monotonic,
+        self,
+        listener: RateListener,
+        limits: Mapping[str, Limit] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.listener, self.clock, self.sleep = listener, clock, sleep
@@ -223,7 +249,9 @@ class Rates:
         self._open: dict[str, int] = {}
 
     def begin(self, peer: str, principal: str, method: str, calls_max: int) -> Meter:
-        """Count a call; waits while its connection begins too many. `ended` must be called when it has ended, unless this raises.
+        """Count a call; waits while its connection begins too many.
+
+        `ended` must be called when it has ended, unless this raises.
 
         Args:
             peer: the connection.
@@ -278,16 +306,25 @@ class Rates:
 
     def _refusal(self, peer: str, problem: str) -> RateExceeded:
         self.listener.refused(peer, problem)
-        return RateExceeded(problem, hint="it is tried again later; more than Headrace's own components ever need is refused")
+        return RateExceeded(
+            problem, hint="it is tried again later; more than Headrace's own components ever need is refused"
+        )
 
 
 def _found(
-    table: OrderedDict[tuple[str, str], _Buckets], key: tuple[str, str], limit: Limit, messages: int, calls: int, calls_burst_s: float,
+    table: OrderedDict[tuple[str, str], _Buckets],
+    key: tuple[str, str],
+    limit: Limit,
+    messages: int,
+    calls: int,
+    calls_burst_s: float,
 ) -> _Buckets:
     """The buckets of a key; new ones are full, and push out those that were used least recently."""
     found = table.get(key)
     if found is None:
-        found = table[key] = _Buckets(Bucket(limit.messages_per_s * messages, BURST_S), Bucket(limit.calls_per_s * calls, calls_burst_s))
+        found = table[key] = _Buckets(
+            Bucket(limit.messages_per_s * messages, BURST_S), Bucket(limit.calls_per_s * calls, calls_burst_s)
+        )
         if len(table) > TABLE_MAX:
             table.popitem(last=False)
     else:

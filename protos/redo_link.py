@@ -114,7 +114,9 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
             yield redo_pb2.RedoPosition(segment=told.segment, offset=told.offset, scn=told.scn)
 
     def Checkpoint(  # noqa: N802 - the name in the protocol
-        self, request: redo_pb2.RequiredCheckpoint, context: Any  # noqa: ANN401
+        self,
+        request: redo_pb2.RequiredCheckpoint,
+        context: Any,  # noqa: ANN401
     ) -> redo_pb2.RequiredCheckpoint:
         """Takes a capture process's required checkpoint SCN, called by gRPC. See `Redo.Checkpoint` in redo.proto."""
         needed = self._admit(request.hello, context, request.scn)
@@ -150,11 +152,20 @@ class RedoServer:
     """
 
     def __init__(
-        self, topology: str, source: str, writer: RedoWriter, *, shipper: RedoShipper | None = None,
-        acknowledged: Callable[[], None] = lambda: None, host: str = "127.0.0.1", admission: Admission | None = None,
+        self,
+        topology: str,
+        source: str,
+        writer: RedoWriter,
+        *,
+        shipper: RedoShipper | None = None,
+        acknowledged: Callable[[], None] = lambda: None,
+        host: str = "127.0.0.1",
+        admission: Admission | None = None,
     ) -> None:
         self._service = RedoService(topology, source, writer, admission)
-        self._shipping = None if shipper is None else ShippingService(topology, source, shipper, acknowledged, admission)
+        self._shipping = (
+            None if shipper is None else ShippingService(topology, source, shipper, acknowledged, admission)
+        )
         services = [each.register for each in (self._service, self._shipping) if each is not None]
         self._server = Server(services, host=host, admission=admission)
         self.endpoint = self._server.endpoint
@@ -194,7 +205,13 @@ class RedoWatchClient:
     """
 
     def __init__(
-        self, address: Peer | str, *, topology: str, capture: str, source: str, incarnation: str,
+        self,
+        address: Peer | str,
+        *,
+        topology: str,
+        capture: str,
+        source: str,
+        incarnation: str,
         wake: Callable[[], None] | None = None,
     ) -> None:
         self._peer = f"redo of {source} at {address}"
@@ -255,7 +272,9 @@ class RedoWatchClient:
         return self._tell(redo_pb2.RequiredCheckpoint(hello=self._hello, scn=scn), timeout_s)
 
     def mine_again(self, scn: Scn, timeout_s: float = CALL_TIMEOUT_S) -> Scn:
-        """Ask the source site to keep redo from `scn` on, below what it has on record; until what is on record is told, or a checkpoint above.
+        """Ask the source site to keep redo from `scn` on, below what it has on record.
+
+        Until what is on record is told, or a checkpoint above.
 
         Args:
             scn: this capture process mines again from here.

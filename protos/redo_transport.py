@@ -1,17 +1,18 @@
 """Redo transport over gRPC: a source's redo log on its way to the redo receivers of other sites.
 
 Job
-    Bring durable redo to every receiver the moment it is durable, within the credit that the receiver gave, and bring back how
-    far it is durable there.
+    Bring durable redo to every receiver the moment it is durable, within the credit that the receiver gave, and bring
+    back how far it is durable there.
 
 Main path
-    log writer -> ShippingService.announce -> Shipment.next_frame -> RedoTransport.Ship -> RedoShippingClient.take_nowait
+    log writer -> ShippingService.announce -> Shipment.next_frame -> RedoTransport.Ship ->
+      RedoShippingClient.take_nowait
     RedoShippingClient.acknowledge -> Shipment.acknowledge
 
 Threads
-    A client belongs to one thread; gRPC's thread only puts frames where `take_nowait` finds them, and calls `wake`. At the source, one
-    thread per stream reads the segments and another one the acknowledgements. The log writer is not touched but through
-    `RedoShipper`, which any thread may call.
+    A client belongs to one thread; gRPC's thread only puts frames where `take_nowait` finds them, and calls `wake`. At
+    the source, one thread per stream reads the segments and another one the acknowledgements. The log writer is not
+    touched but through `RedoShipper`, which any thread may call.
 
 Durable when
     Never here: what is sent is durable already, and an acknowledgement that is lost comes with the next one.
@@ -53,7 +54,12 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
     """
 
     def __init__(
-        self, topology: str, source: str, shipper: RedoShipper, acknowledged: Callable[[], None], admission: Admission | None = None,
+        self,
+        topology: str,
+        source: str,
+        shipper: RedoShipper,
+        acknowledged: Callable[[], None],
+        admission: Admission | None = None,
     ) -> None:
         self._topology, self._source, self._shipper, self._acknowledged = topology, source, shipper, acknowledged
         self._admission = admission or Admission()
@@ -77,7 +83,9 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
             self._changed.notify_all()
 
     def Ship(  # noqa: N802 - the name in the protocol
-        self, requests: Iterator[redo_pb2.ShipRequest], context: Any  # noqa: ANN401
+        self,
+        requests: Iterator[redo_pb2.ShipRequest],
+        context: Any,  # noqa: ANN401
     ) -> Iterator[redo_pb2.ShippedRedo]:
         """A receiver's stream, called by gRPC. See `RedoTransport.Ship` in redo.proto."""
         shipper = self._shipper
@@ -116,7 +124,10 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
             shipment.close()
 
     def _begin(
-        self, shipper: RedoShipper, requests: Iterator[redo_pb2.ShipRequest], context: Any  # noqa: ANN401
+        self,
+        shipper: RedoShipper,
+        requests: Iterator[redo_pb2.ShipRequest],
+        context: Any,  # noqa: ANN401
     ) -> tuple[Shipment, _Stream]:
         """Admit a receiver and begin its stream; one that is refused ends the call."""
         try:
@@ -125,7 +136,9 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
                 transport.check_hello(begin.hello, self._topology, self._source)
                 self._admission.check(context, RECEIVE_REDO, begin.hello.component)
                 place = StandbyPlace(
-                    segment=begin.place.segment, offset=begin.place.offset, scn=scn_from_message(begin.place.scn),
+                    segment=begin.place.segment,
+                    offset=begin.place.offset,
+                    scn=scn_from_message(begin.place.scn),
                     fingerprint=begin.fingerprint,
                 )
                 shipped = _shipped(begin.shipped)
@@ -151,8 +164,11 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
         """Wait until a frame may be sent; None: the stream has ended. Returns what was announced by then."""
         with self._changed:
             self._changed.wait_for(
-                lambda: stream.has_ended or self._shipper is not shipper
-                or (stream.credit_bytes > 0 and stream.seen != self._announced)
+                lambda: (
+                    stream.has_ended
+                    or self._shipper is not shipper
+                    or (stream.credit_bytes > 0 and stream.seen != self._announced)
+                )
             )
             return None if stream.has_ended or self._shipper is not shipper else self._announced
 
@@ -177,7 +193,9 @@ def _shipped(number: int) -> Shipped:
     try:
         return Shipped(number)
     except ValueError as error:
-        raise ProtocolError(f"a redo receiver asked for what is not known here ({number})", hint="run the same version at both sites") from error
+        raise ProtocolError(
+            f"a redo receiver asked for what is not known here ({number})", hint="run the same version at both sites"
+        ) from error
 
 
 class RedoShippingClient:
@@ -193,7 +211,13 @@ class RedoShippingClient:
     """
 
     def __init__(
-        self, address: Peer | str, *, topology: str, receiver: str, source: str, incarnation: str,
+        self,
+        address: Peer | str,
+        *,
+        topology: str,
+        receiver: str,
+        source: str,
+        incarnation: str,
         wake: Callable[[], None] | None = None,
     ) -> None:
         self._peer = f"redo of {source} at {address}"
@@ -222,10 +246,17 @@ class RedoShippingClient:
             LogGone: it does not have what is wanted any more.
             RedoError: what is durable here is not of its redo log.
         """
-        self._outbox.put(redo_pb2.ShipRequest(begin=redo_pb2.BeginShipping(
-            hello=self._hello, place=_position(place), fingerprint=place.fingerprint, credit_bytes=CREDIT_BYTES,
-            shipped=shipped.value,
-        )))
+        self._outbox.put(
+            redo_pb2.ShipRequest(
+                begin=redo_pb2.BeginShipping(
+                    hello=self._hello,
+                    place=_position(place),
+                    fingerprint=place.fingerprint,
+                    credit_bytes=CREDIT_BYTES,
+                    shipped=shipped.value,
+                )
+            )
+        )
         call = redo_pb2_grpc.RedoTransportStub(self._channel.grpc).Ship(iter(self._outbox))
         self._stream = ClientStream(lambda: call, self._peer, opened=self._opened, take=self._take, ended=self._ended)
         with self._changed:
@@ -234,7 +265,9 @@ class RedoShippingClient:
             if self._is_open:
                 return
         self.close()
-        raise problem or PropagationError(f"{self._peer} did not answer within {timeout_s:g} s", hint="", peer=self._peer)
+        raise problem or PropagationError(
+            f"{self._peer} did not answer within {timeout_s:g} s", hint="", peer=self._peer
+        )
 
     def take_nowait(self) -> RedoFrame | None:
         """The next frame; None: none has come.
@@ -275,7 +308,10 @@ class RedoShippingClient:
 
     def _take(self, message: redo_pb2.ShippedRedo) -> None:
         frame = RedoFrame(
-            segment=message.segment, offset=message.offset, data=message.data, source_scn=scn_from_message(message.source_scn)
+            segment=message.segment,
+            offset=message.offset,
+            data=message.data,
+            source_scn=scn_from_message(message.source_scn),
         )
         with self._changed:
             self._frames.append(frame)

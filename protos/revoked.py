@@ -7,21 +7,24 @@ Main path
     a call, or a look at the open ones -> Revoked.look: has the file changed? -> read -> Revoked.listed(fingerprints)
 
 Two forms of a certificate
-    Of an ECDSA signature (r, s) anybody can make the other valid one, (r, n - s), without the authority's key. A stolen certificate with its signature in
-    the other form has the same names and key, is as valid, and has another fingerprint. So a certificate is listed if either form is (`fingerprints_of`).
-    Signatures by RSA and Ed25519 have one form.
+    Of an ECDSA signature (r, s) anybody can make the other valid one, (r, n - s), without the authority's key. A stolen
+    certificate with its signature in the other form has the same names and key, is as valid, and has another
+    fingerprint. So a certificate is listed if either form is (`fingerprints_of`). Signatures by RSA and Ed25519 have
+    one form.
 
 The file
-    One SHA-256 fingerprint a line: 64 hexadecimal digits, with colons or without, as `headrace certs` and `openssl x509 -noout -fingerprint -sha256`
-    print it. What follows a `#` is a comment.
+    One SHA-256 fingerprint a line: 64 hexadecimal digits, with colons or without, as `headrace certs` and
+    `openssl x509 -noout -fingerprint -sha256` print it. What follows a `#` is a comment.
 
 Errors
-    What was listed stays revoked while the file is missing, cannot be read or has a line that is no fingerprint; its other lines are added. So a mistake
-    never admits who was refused. `problem` says what is wrong until it is corrected. A line that is taken out counts until nobody has written the file for two
-    seconds: an editor that empties a file and writes it again has half of it there for a moment.
+    What was listed stays revoked while the file is missing, cannot be read or has a line that is no fingerprint; its
+    other lines are added. So a mistake never admits who was refused. `problem` says what is wrong until it is
+    corrected. A line that is taken out counts until nobody has written the file for two seconds: an editor that empties
+    a file and writes it again has half of it there for a moment.
 
 Bounds
-    A look is one `stat`; a file is read when it has changed within the last two seconds, or since the last look, and up to `LIST_BYTES_MAX`.
+    A look is one `stat`; a file is read when it has changed within the last two seconds, or since the last look, and up
+    to `LIST_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -37,14 +40,28 @@ from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["LIST_BYTES_MAX", "LIST_FIX", "Revoked", "fingerprint_of", "fingerprints_of", "is_listed", "printed_fingerprint", "read_list"]
+__all__ = [
+    "LIST_BYTES_MAX",
+    "LIST_FIX",
+    "Revoked",
+    "fingerprint_of",
+    "fingerprints_of",
+    "is_listed",
+    "printed_fingerprint",
+    "read_list",
+]
 
 LIST_BYTES_MAX = 1 << 20  # ten thousand fingerprints with their comments: more certificates than a topology ever has
-LIST_FIX = "write one SHA-256 fingerprint a line, as `headrace certs` prints them, and comments behind #; an empty file revokes nothing"
+LIST_FIX = (
+    "write one SHA-256 fingerprint a line, as `headrace certs` prints them, and comments behind #; an empty"
+    " file revokes nothing"
+)
 _LINES_NAMED_MAX = 3  # of those that are no fingerprint: a file of something else has many
 _SETTLED_NS = 2_000_000_000  # file systems count time in steps of up to two seconds
 # `openssl` puts its own words in front.
-_FINGERPRINT = re.compile(r"(?:sha256 fingerprint=)?((?:[0-9a-f]{2}:){31}[0-9a-f]{2}|[0-9a-f]{64})", re.IGNORECASE | re.ASCII)
+_FINGERPRINT = re.compile(
+    r"(?:sha256 fingerprint=)?((?:[0-9a-f]{2}:){31}[0-9a-f]{2}|[0-9a-f]{64})", re.IGNORECASE | re.ASCII
+)
 # The orders of the curves with which TLS takes certificates: P-224, P-256, P-384, P-521 (FIPS 186-4, D.1.2).
 _ORDERS = (
     0xFFFFFFFFFFFFFFFFFFFFFFFFFFFF16A2E0B8F03E13DD29455C5C2A3D,
@@ -53,7 +70,8 @@ _ORDERS = (
     0x1FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFA51868783BF2F966B7FCC0148F709A5D03BB5C9B8899C47AEBB6FB71E91386409,
 )
 _SEQUENCE, _INTEGER, _BIT_STRING = 0x30, 0x02, 0x03
-_ECDSA = bytes.fromhex("06072a8648ce3d04")  # begins the object identifiers of ECDSA with SHA-1, and, one byte longer, with SHA-2
+# begins the object identifiers of ECDSA with SHA-1, and, one byte longer, with SHA-2
+_ECDSA = bytes.fromhex("06072a8648ce3d04")
 _ECDSA_SHA2 = bytes.fromhex("06082a8648ce3d04")
 _CERTIFICATES_KEPT = 64  # whose fingerprints were computed: one or two for each site, and each call asks
 
@@ -88,23 +106,31 @@ def _der_of(pem: str) -> bytes:
     begins, ends = pem.find(ssl.PEM_HEADER), pem.find(ssl.PEM_FOOTER)
     if not 0 <= begins < ends:
         raise ValueError("no certificate in PEM form")
-    return ssl.PEM_cert_to_DER_cert(pem[begins:ends + len(ssl.PEM_FOOTER)])
+    return ssl.PEM_cert_to_DER_cert(pem[begins : ends + len(ssl.PEM_FOOTER)])
 
 
 def _other_forms(der: bytes) -> list[bytes]:
-    """The certificate with the other form of its signature, on each curve that may be the authority's, which the certificate does not say."""
+    """The certificate with the other form of its signature, on each curve that may be the authority's.
+
+    The certificate does not say which.
+    """
     try:
         body, signature, rest = _parts(_content(der, _SEQUENCE))
         if not signature[2:].startswith((_ECDSA, _ECDSA_SHA2)):
             return []
-        r, s = (int.from_bytes(_content(each, _INTEGER)) for each in _parts(_content(_content(rest, _BIT_STRING)[1:], _SEQUENCE)))
+        r, s = (
+            int.from_bytes(_content(each, _INTEGER))
+            for each in _parts(_content(_content(rest, _BIT_STRING)[1:], _SEQUENCE))
+        )
     except (IndexError, ValueError):
         return []  # a certificate that a connection was made with can be read; of another one no other form is valid
     found = []
     for order in _ORDERS:
         if 0 < max(r, s) < order:
             numbers = b"".join(_element(_INTEGER, each.to_bytes(each.bit_length() // 8 + 1)) for each in (r, order - s))
-            found.append(_element(_SEQUENCE, body + signature + _element(_BIT_STRING, b"\0" + _element(_SEQUENCE, numbers))))
+            found.append(
+                _element(_SEQUENCE, body + signature + _element(_BIT_STRING, b"\0" + _element(_SEQUENCE, numbers)))
+            )
     return found
 
 
@@ -144,7 +170,7 @@ def _element(tag: int, content: bytes) -> bytes:
 
 def printed_fingerprint(fingerprint: str) -> str:
     """A fingerprint as people know it, and as the list takes it: AA:BB:..."""
-    return ":".join(fingerprint[at:at + 2] for at in range(0, len(fingerprint), 2)).upper()
+    return ":".join(fingerprint[at : at + 2] for at in range(0, len(fingerprint), 2)).upper()
 
 
 def read_list(path: str) -> tuple[frozenset[str], str]:
@@ -181,7 +207,9 @@ def read_list(path: str) -> tuple[frozenset[str], str]:
 
 
 def is_listed(path: str, pem: str) -> bool:
-    """Whether a list has a certificate; False also of a list that cannot be read, which is for `check` and `status` to tell.
+    """Whether a list has a certificate.
+
+    False also of a list that cannot be read, which is for `check` and `status` to tell.
 
     Args:
         path: of the file.

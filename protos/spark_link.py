@@ -1,7 +1,7 @@
 """gRPC between apply processes and the Spark application of their site: who asks for tasks, and who runs them.
 
-A run of tasks lives exactly as long as its call: an apply process that dies, or a network that breaks, ends the call, and with it
-the tasks. Import it in the application's process only after Spark has started: Spark's gateway forks.
+A run of tasks lives exactly as long as its call: an apply process that dies, or a network that breaks, ends the call,
+and with it the tasks. Import it in the application's process only after Spark has started: Spark's gateway forks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class RunHandler(Protocol):
 
         Args:
             request: what to run.
-            call_ended: takes what is to be called once the call has ended; False: it has ended already, and nobody is told.
+            call_ended: takes what is to be called once the call has ended; False: it has ended already, and nobody is
+                told.
         """
         ...
 
@@ -51,7 +52,8 @@ def serve_tasks(host: str, handler: RunHandler, token: str, *, admission: Admiss
         host: address that the site's apply processes reach.
         handler: runs the tasks.
         token: of this incarnation; callers without it are refused.
-        admission: with an identity, only apply processes of this site are served; None: whoever has the token, without TLS.
+        admission: with an identity, only apply processes of this site are served; None: whoever has the token, without
+            TLS.
     """
     admission = admission or Admission()
 
@@ -70,8 +72,9 @@ class _SparkTasks(apply_pb2_grpc.SparkTasksServicer):  # type: ignore[misc]
             self._admit(request.application_token, context)
             if request.protocol_version != PROTOCOL_VERSION:
                 raise ProtocolError(
-                    f"the apply process speaks protocol version {request.protocol_version}, the Spark application version "
-                    f"{PROTOCOL_VERSION}", hint="run the same Headrace version on every node",
+                    f"the apply process speaks protocol version {request.protocol_version}, the Spark application"
+                    f" version {PROTOCOL_VERSION}",
+                    hint="run the same Headrace version on every node",
                 )
             yield from self._handler.run(request, context.add_callback)
         except StreamsError as error:
@@ -108,8 +111,11 @@ class RunCall:
         self._events: queue.SimpleQueue[pb.RunEvent | StreamsError] = queue.SimpleQueue()
         self._channel = Channel(endpoint)
         self._stream: ClientStream[pb.RunEvent] = ClientStream(
-            lambda: apply_pb2_grpc.SparkTasksStub(self._channel.grpc).Run(request), _PEER, opened=lambda: None,
-            take=self._events.put, ended=self._events.put,
+            lambda: apply_pb2_grpc.SparkTasksStub(self._channel.grpc).Run(request),
+            _PEER,
+            opened=lambda: None,
+            take=self._events.put,
+            ended=self._events.put,
         )
 
     def next(self) -> pb.RunEvent:
@@ -131,7 +137,9 @@ class RunCall:
 
 
 class HealthClient:
-    """Asks an application how it is, over one connection: a certificate that cannot be used any more shuts out new connections only.
+    """Asks an application how it is, over one connection.
+
+    A certificate that cannot be used any more shuts out new connections only.
 
     Args:
         endpoint: "host:port" of the application, and whose certificate it must show.

@@ -122,7 +122,8 @@ class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
             source: the site whose LCRs it sends.
 
         Raises:
-            QueueError: the queue takes no LCRs of this source, or a newer incarnation or another publisher is connected.
+            QueueError: the queue takes no LCRs of this source, or a newer incarnation or another publisher is
+                connected.
         """
         ...
 
@@ -169,7 +170,9 @@ class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
         ...
 
     def save_positions(self, positions: Mapping[str, Mapping[str, Scn]]) -> None:
-        """Make positions durable. The only method that may be called without the lock: it writes a file. Does nothing if they are outdated.
+        """Make positions durable. The only method that may be called without the lock: it writes a file.
+
+        Does nothing if they are outdated.
 
         Args:
             positions: what `positions_to_save` answered, the same object.

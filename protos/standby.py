@@ -23,8 +23,8 @@ class StandbyPlace:
     Args:
         segment: number of the segment; 0: it has nothing.
         offset: bytes of that segment, up to the end of a record.
-        fingerprint: of all records of that segment up to there, a footer's aside (`redo.records.fingerprint`). Two redo logs that agree
-            in it hold the same bytes: headers carry checksums of payloads, and times.
+        fingerprint: of all records of that segment up to there, a footer's aside (`redo.records.fingerprint`). Two redo
+            logs that agree in it hold the same bytes: headers carry checksums of payloads, and times.
         scn: every transaction committed up to here is before this place.
     """
 
@@ -60,7 +60,10 @@ class Shipped(Enum):
 
 
 class Shipment(Protocol):
-    """The frames for one stream of a redo receiver. One thread calls `next_frame` and `close`; any thread `acknowledge`."""
+    """The frames for one stream of a redo receiver.
+
+    One thread calls `next_frame` and `close`; any thread `acknowledge`.
+    """
 
     def next_frame(self) -> RedoFrame | None:
         """The next frame of durable redo; None: the receiver was sent all of it.

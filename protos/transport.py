@@ -17,9 +17,10 @@ Errors
     There is no retry in here: a broken stream is opened again by its owner, who must ask the peer where to resume.
 
 TLS
-    A server with an identity (`protos.identity`) takes only connections whose certificate its authority signed, and reads its files
-    again for each handshake, so that renewed ones take effect at once. A channel reads them when it is made, and takes only a
-    server whose certificate is that of the expected site, wherever it runs. What a caller may do is for `protos.admission`.
+    A server with an identity (`protos.identity`) takes only connections whose certificate its authority signed, and
+    reads its files again for each handshake, so that renewed ones take effect at once. A channel reads them when it is
+    made, and takes only a server whose certificate is that of the expected site, wherever it runs. What a caller may do
+    is for `protos.admission`.
 
 Noticing a dead peer
     A process that dies closes its connections, which is noticed at once. A machine or a network that goes silent is
@@ -61,8 +62,23 @@ from streams.errors import (
 )
 
 __all__ = [
-    "MESSAGE_BYTES_MAX", "PROTOCOL_VERSION", "Bell", "Channel", "ClientStream", "Outbox", "Server", "abort", "accept",
-    "as_streams_error", "ask", "check_hello", "epoch_incarnation", "make_hello", "new_incarnation", "read_requests", "words_of",
+    "MESSAGE_BYTES_MAX",
+    "PROTOCOL_VERSION",
+    "Bell",
+    "Channel",
+    "ClientStream",
+    "Outbox",
+    "Server",
+    "abort",
+    "accept",
+    "as_streams_error",
+    "ask",
+    "check_hello",
+    "epoch_incarnation",
+    "make_hello",
+    "new_incarnation",
+    "read_requests",
+    "words_of",
 ]
 
 PROTOCOL_VERSION = 1
@@ -73,12 +89,13 @@ KEEPALIVE_S = 5  # ping a silent peer this often: cheap, and short against any t
 KEEPALIVE_TIMEOUT_S = 10  # a ping's answer may be late on a machine that is overloaded; a false alarm costs a resend
 # Streams one server serves at once; each holds a thread. A site has a handful, so this is a bound against mistakes.
 STREAMS_MAX = 128
-# A client has a connection of its own, with at most two calls at a time (redo: it watches, and tells a checkpoint); one that
-# opens more does not take the threads of the others.
+# A client has a connection of its own, with at most two calls at a time (redo: it watches, and tells a checkpoint); one
+# that opens more does not take the threads of the others.
 STREAMS_PER_CONNECTION_MAX = 4
 # Of a server's streams, what one site may have open: it cannot shut out the others.
 PRINCIPAL_SHARE = 0.75
-# Twice what it serves: connections in their handshake, and those that were replaced and linger. A connection costs a descriptor.
+# Twice what it serves: connections in their handshake, and those that were replaced and linger. A connection costs a
+# descriptor.
 CONNECTIONS_PER_STREAM = 2
 # A connection without a call is of no use to us, except between two pieces that a task copies, which opens another one.
 CONNECTION_IDLE_S = 300
@@ -147,7 +164,9 @@ _STATUS = {
 # What a status without our metadata means: gRPC itself refused.
 _REFUSED = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED}
 _HANDSHAKE_WORDS = ("handshake", "verification check", "ssl_error")
-_CERTIFICATE_ADVICE = "the peer shows no certificate of the site that is expected there: `headrace check` examines the files of `tls`"
+_CERTIFICATE_ADVICE = (
+    "the peer shows no certificate of the site that is expected there: `headrace check` examines the files of `tls`"
+)
 
 _Message = TypeVar("_Message")
 
@@ -158,7 +177,9 @@ log = logging.getLogger("headrace")
 
 
 def abort(context: grpc.ServicerContext, error: StreamsError) -> NoReturn:
-    """End a call with an error that the caller gets back as it is; never returns. Only on the thread that serves the call.
+    """End a call with an error that the caller gets back as it is; never returns.
+
+    Only on the thread that serves the call.
 
     Args:
         context: of the call, on the server's side.
@@ -183,7 +204,10 @@ def to_status(error: StreamsError) -> tuple[grpc.StatusCode, str, tuple[tuple[st
         context[name] = value
     message = error.message[:_MESSAGE_CHARACTERS_MAX]
     content = {
-        "classes": classes, "message": message, "hint": error.hint[:_HINT_CHARACTERS_MAX], "context": context,
+        "classes": classes,
+        "message": message,
+        "hint": error.hint[:_HINT_CHARACTERS_MAX],
+        "context": context,
     }
     return code, message, ((_ERROR_KEY, json.dumps(content, ensure_ascii=False).encode()),)
 
@@ -201,7 +225,9 @@ def as_streams_error(error: grpc.RpcError, peer: str) -> StreamsError:
     code, details = error.code(), error.details() or ""
     if code in _REFUSED:
         return ProtocolError(
-            f"{peer} refused the call: {details}", hint="both sides must run the same version", peer=peer,
+            f"{peer} refused the call: {details}",
+            hint="both sides must run the same version",
+            peer=peer,
         )
     hint = _CERTIFICATE_ADVICE if any(word in details.lower() for word in _HANDSHAKE_WORDS) else ""
     return PropagationError(f"the connection to {peer} broke: {code.name.lower()}: {details}", hint=hint, peer=peer)
@@ -244,10 +270,14 @@ def make_hello(topology: str, component: str, target: str, incarnation: str) -> 
         topology: name of the topology.
         component: name of the capture process, propagation or apply process that calls.
         target: name of the queue, or of the source site, that is wanted.
-        incarnation: of the component, from `new_incarnation` or `epoch_incarnation`; a queue ends the stream of a lower one.
+        incarnation: of the component, from `new_incarnation` or `epoch_incarnation`; a queue ends the stream of a lower
+            one.
     """
     return queue_pb2.Hello(
-        protocol_version=PROTOCOL_VERSION, topology=topology, component=component, queue=target,
+        protocol_version=PROTOCOL_VERSION,
+        topology=topology,
+        component=component,
+        queue=target,
         incarnation=incarnation,
     )
 
@@ -270,11 +300,13 @@ def check_hello(hello: queue_pb2.Hello, topology: str, target: str) -> None:
             f"{printable(hello.component) or 'the caller'} speaks protocol version {hello.protocol_version}, "
             f"{target} speaks version {PROTOCOL_VERSION}",
             hint="run the same Headrace version at both sites",
-            caller_version=hello.protocol_version, own_version=PROTOCOL_VERSION,
+            caller_version=hello.protocol_version,
+            own_version=PROTOCOL_VERSION,
         )
     if (hello.topology, hello.queue) != (topology, target):
         raise ProtocolError(
-            f"{printable(hello.component)} wants {printable(hello.topology)}/{printable(hello.queue)}, this is {topology}/{target}",
+            f"{printable(hello.component)} wants {printable(hello.topology)}/{printable(hello.queue)}, this is"
+            f" {topology}/{target}",
             hint="ask the controller for the address again",
         )
     if not hello.component or not hello.incarnation:
@@ -291,7 +323,8 @@ class Server:
         registrations: each adds one service to the server it is given.
         host: address to listen on; only what the other nodes can reach need be told to them.
         streams_max: calls served at once; more are refused.
-        admission: of its callers, with the identity of the site that serves; None: of nobody in particular, without TLS.
+        admission: of its callers, with the identity of the site that serves; None: of nobody in particular, without
+            TLS.
         is_own: all its callers are of the site that serves: there are no others to leave room for.
 
     Raises:
@@ -300,8 +333,13 @@ class Server:
     """
 
     def __init__(
-        self, registrations: Iterable[Callable[[grpc.Server], None]], *, host: str = "127.0.0.1",
-        streams_max: int = STREAMS_MAX, admission: Admission | None = None, is_own: bool = False,
+        self,
+        registrations: Iterable[Callable[[grpc.Server], None]],
+        *,
+        host: str = "127.0.0.1",
+        streams_max: int = STREAMS_MAX,
+        admission: Admission | None = None,
+        is_own: bool = False,
     ) -> None:
         admission = admission or Admission()
         credentials = None if admission.identity is None else _server_credentials(admission.identity, admission)
@@ -313,13 +351,16 @@ class Server:
             register(readers)
         try:
             port = (
-                self._server.add_insecure_port(f"{host}:0") if credentials is None
+                self._server.add_insecure_port(f"{host}:0")
+                if credentials is None
                 else self._server.add_secure_port(f"{host}:0", credentials)
             )
         except RuntimeError as error:
             self._pool.shutdown(wait=False)
             raise ConfigError(
-                f"no port can be opened on {host}", hint="the address must be one of this machine's", host=host,
+                f"no port can be opened on {host}",
+                hint="the address must be one of this machine's",
+                host=host,
             ) from error
         self.endpoint = f"{host}:{port}"
         self._server.start()
@@ -340,10 +381,13 @@ class Server:
 
 
 class _Readers:
-    """Stands in for a server while services are registered: counts calls and messages (`protos.rates`), and gives each method a parser that does not fail.
+    """Stands in for a server while services are registered.
 
-    Where parsing fails, gRPC ends the call by itself, while the handler goes on and ends it a second time: then the server can never
-    be stopped. It also logs a traceback for each such message. Here the handler gets a `ProtocolError` in the place of the message.
+    Counts calls and messages (`protos.rates`), and gives each method a parser that does not fail.
+
+    Where parsing fails, gRPC ends the call by itself, while the handler goes on and ends it a second time: then the
+    server can never be stopped. It also logs a traceback for each such message. Here the handler gets a `ProtocolError`
+    in the place of the message.
     """
 
     def __init__(self, server: grpc.Server, admission: Admission, calls_max: int) -> None:
@@ -377,7 +421,10 @@ _UNREADABLE = object()
 
 
 def _reading(handler: Any, begin: Callable[[grpc.ServicerContext], Meter]) -> Any:  # noqa: ANN401 - a grpc.RpcMethodHandler
-    """The handler of a method, which meets a message that cannot be parsed as a ProtocolError; `begin` is called before it."""
+    """The handler of a method, which meets a message that cannot be parsed as a ProtocolError.
+
+    `begin` is called before it.
+    """
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
     serve, parse = getattr(handler, kind), handler.request_deserializer
 
@@ -434,7 +481,9 @@ def _server_credentials(identity: Identity, admission: Admission) -> grpc.Server
         log.info("%s: takes the renewed certificate %s", admission.name, identity.certificate)
         return _configuration(found)
 
-    return grpc.dynamic_ssl_server_credentials(_configuration(configured), read_again, require_client_authentication=True)
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(configured), read_again, require_client_authentication=True
+    )
 
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
@@ -534,7 +583,8 @@ class Channel:
             return
         pem = peer.identity.read()
         credentials = grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate)
-        # The name that the certificate is verified against, in the place of the address; verification itself is always on.
+        # The name that the certificate is verified against, in the place of the address; verification itself is always
+        # on.
         options = [*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", peer.principal)]
         self.grpc = grpc.secure_channel(peer.address, credentials, options=options)
 
@@ -585,7 +635,12 @@ class ClientStream(Generic[_Message]):
     """
 
     def __init__(
-        self, begin: Callable[[], Any], peer: str, *, opened: Callable[[], None], take: Callable[[_Message], None],
+        self,
+        begin: Callable[[], Any],
+        peer: str,
+        *,
+        opened: Callable[[], None],
+        take: Callable[[_Message], None],
         ended: Callable[[StreamsError], None],
     ) -> None:
         self._begin, self._peer = begin, peer
@@ -596,7 +651,10 @@ class ClientStream(Generic[_Message]):
         self._thread.start()
 
     def close(self) -> None:
-        """End the stream now; idempotent. One that has not begun ends by itself as soon as it does: that is not waited for."""
+        """End the stream now; idempotent.
+
+        One that has not begun ends by itself as soon as it does: that is not waited for.
+        """
         self._is_closed = True
         call = self._call
         if call is None:

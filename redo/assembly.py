@@ -90,12 +90,23 @@ class MinedRows:
                 return replace(self, data=data, value_offset=self.value_offset - low)
         old_first, new_first = self.old_first.copy(), self.new_first.copy()
         data, offset, length, binary = compact(
-            self.data, old_first, new_first, columns, self.value_offset, self.value_length, self.value_binary,
+            self.data,
+            old_first,
+            new_first,
+            columns,
+            self.value_offset,
+            self.value_length,
+            self.value_binary,
             self.value_bytes,
         )
         data.flags.writeable = False
         return replace(
-            self, data=data, old_first=old_first, new_first=new_first, value_offset=offset, value_length=length,
+            self,
+            data=data,
+            old_first=old_first,
+            new_first=new_first,
+            value_offset=offset,
+            value_length=length,
             value_binary=binary,
         )
 
@@ -108,8 +119,12 @@ class MinedRows:
         """
         rows = slice(start, end)
         return replace(
-            self, slot=self.slot[rows], command=self.command[rows], old_image=self.old_image[rows],
-            old_first=self.old_first[rows], new_first=self.new_first[rows],
+            self,
+            slot=self.slot[rows],
+            command=self.command[rows],
+            old_image=self.old_image[rows],
+            old_first=self.old_first[rows],
+            new_first=self.new_first[rows],
             truncates={row - start: what for row, what in self.truncates.items() if start <= row < end},
         )
 
@@ -190,8 +205,12 @@ class Assembly:
         keep = skip + np.flatnonzero((transactions.rows[skip:] > 0) | (transactions.commit_scn[skip:] == 0))
         added = np.stack(
             [
-                transactions.transaction_id[keep], transactions.order_scn[keep], transactions.commit_scn[keep],
-                transactions.commit_time_us[keep], transactions.tag[keep], transactions.rows[keep],
+                transactions.transaction_id[keep],
+                transactions.order_scn[keep],
+                transactions.commit_scn[keep],
+                transactions.commit_time_us[keep],
+                transactions.tag[keep],
+                transactions.rows[keep],
             ]
         )
         total = self._count + added.shape[1]
@@ -240,7 +259,7 @@ class Assembly:
             return None
         is_open = self.is_open
         complete = self._count - is_open
-        if self._continues:
+        if self._continues:  # noqa: SIM108
             transactions = 1 if complete or (is_full and self.row_count) else 0
         else:
             transactions = complete or (1 if is_full and self.row_count else 0)
@@ -264,12 +283,19 @@ class Assembly:
         tags_used, tag = np.unique(taken[_TAG], return_inverse=True)
         has_null = bool(tags_used.size) and tags_used[0] < 0
         batch = LcrBatch(
-            source=self._source, previous_scn=previous_scn, through_scn=through_scn, continues=self._continues,
+            source=self._source,
+            previous_scn=previous_scn,
+            through_scn=through_scn,
+            continues=self._continues,
             first_position=self._sent_rows if self._continues else 0,
             tags=tuple(self._tags[number] for number in tags_used[int(has_null) :]),
             transactions=Transactions(
-                transaction_id=taken[_ID].copy(), order_scn=taken[_ORDER].copy(), commit_scn=taken[_COMMIT].copy(),
-                commit_time_us=taken[_TIME].copy(), tag=(tag - int(has_null)).astype(np.int16), first_row=first_row,
+                transaction_id=taken[_ID].copy(),
+                order_scn=taken[_ORDER].copy(),
+                commit_scn=taken[_COMMIT].copy(),
+                commit_time_us=taken[_TIME].copy(),
+                tag=(tag - int(has_null)).astype(np.int16),
+                first_row=first_row,
             ),
         )
         batch = self._with_rows(batch, rows.part(0, row_count))
@@ -326,7 +352,8 @@ class Assembly:
             value_bytes=sum(piece.value_bytes for piece in pieces),
             truncates={
                 row + int(before): what
-                for piece, before in zip(pieces, rows_before, strict=False) for row, what in piece.truncates.items()
+                for piece, before in zip(pieces, rows_before, strict=False)
+                for row, what in piece.truncates.items()
             },
         )
         self._pieces = [joined]
@@ -375,7 +402,8 @@ class Assembly:
         if ((forms & TEXT_FORM != 0) & (forms & BINARY_FORM != 0)).any():
             raise CaptureError(
                 f"values of one column of {table.qualified_name} are in text and in binary form",
-                hint="this is a defect of the log decoder", table=table.qualified_name,
+                hint="this is a defect of the log decoder",
+                table=table.qualified_name,
             )
         key = (slot, forms.tobytes())
         if key not in self._fitted:
@@ -415,7 +443,14 @@ def _no_rows() -> MinedRows:
     data = np.empty(0, np.uint8)
     data.flags.writeable = False
     return MinedRows(
-        data=data, slot=np.empty(0, np.int32), command=np.empty(0, np.uint8), old_image=np.empty(0, np.uint8),
-        old_first=np.empty(0, np.int64), new_first=np.empty(0, np.int64), value_offset=np.empty(0, np.int64),
-        value_length=np.empty(0, np.int32), value_binary=np.empty(0, np.bool_), value_bytes=0,
+        data=data,
+        slot=np.empty(0, np.int32),
+        command=np.empty(0, np.uint8),
+        old_image=np.empty(0, np.uint8),
+        old_first=np.empty(0, np.int64),
+        new_first=np.empty(0, np.int64),
+        value_offset=np.empty(0, np.int64),
+        value_length=np.empty(0, np.int32),
+        value_binary=np.empty(0, np.bool_),
+        value_bytes=0,
     )

@@ -1,7 +1,9 @@
-"""The search for an awaited dictionary build: what a capture process must know stands behind the rows that it holds for.
+"""The search for an awaited dictionary build.
 
-The log writer makes rows durable before the catalog shows the transaction that made them, and writes the build when it does (`redo.dictionary`).
-So a capture process looks ahead, by headers, and mines no further until the build is there.
+What a capture process must know stands behind the rows that it holds for.
+
+The log writer makes rows durable before the catalog shows the transaction that made them, and writes the build when it
+does (`redo.dictionary`). So a capture process looks ahead, by headers, and mines no further until the build is there.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["BuildSearch"]
-
 
 
 class BuildSearch:

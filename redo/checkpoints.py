@@ -9,12 +9,13 @@ The SCNs of a capture process, lowest first; all are of its source's log:
     start SCN                 where it began to capture, or was last told to begin again. At the first SCN or above.
     required checkpoint SCN   everything committed up to here is durable at every destination: it does not mine below by itself.
 
-Redo below the required checkpoint is kept for `checkpoint_retention_time`, for a destination that is restored from a backup (it then asks for
-what it lost), and for an operator who sets the start SCN back. That is a favour, not a promise: where the redo log is about to reach its
-bound, the oldest of it goes first. A capture process that mines again from below its required checkpoint holds redo from there on.
+Redo below the required checkpoint is kept for `checkpoint_retention_time`, for a destination that is restored from a
+backup (it then asks for what it lost), and for an operator who sets the start SCN back. That is a favour, not a
+promise: where the redo log is about to reach its bound, the oldest of it goes first. A capture process that mines again
+from below its required checkpoint holds redo from there on.
 
-Source: Oracle Streams Concepts and Administration 11.2, "First SCN and Start SCN", "Checkpoint Retention Time", "A New First SCN Value and Purged
-LogMiner Data Dictionary Information".
+Source: Oracle Streams Concepts and Administration 11.2, "First SCN and Start SCN", "Checkpoint Retention Time", "A New
+First SCN Value and Purged LogMiner Data Dictionary Information".
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from streams.scn import FIRST_SCN, Scn, scn_text
 __all__ = ["CHECKPOINT_SAVE_INTERVAL_S", "CaptureScns", "PurgeBounds", "RequiredCheckpoints"]
 
 CHECKPOINT_SAVE_INTERVAL_S = 10.0  # what the file lags is mined again, nothing more
-# Past positions of one capture process that are remembered: redo is kept longer than the retention time by this share of it at most.
+# Past positions of one capture process that are remembered: redo is kept longer than the retention time by this share
+# of it at most.
 RETENTION_SAMPLES = 64
 _FILE = "required_checkpoints.json"
 
@@ -64,8 +66,10 @@ class _Capture:
         required: the required checkpoint SCN.
         first: the first SCN that was set; FIRST_SCN: none was.
         start: the start SCN.
-        passed: required checkpoint SCNs and when they were seen (microseconds since the epoch), oldest first; redo is kept from the first on.
-        again: it mines again from here, which is below `required`; None: it does not. Memory only: a restarted one says so again.
+        passed: required checkpoint SCNs and when they were seen (microseconds since the epoch), oldest first; redo is
+            kept from the first on.
+        again: it mines again from here, which is below `required`; None: it does not. Memory only: a restarted one says
+            so again.
         retention_s: how long redo below `required` is kept, seconds.
     """
 
@@ -100,11 +104,18 @@ class _Capture:
 
     def document(self) -> dict[str, Any]:
         """For the file."""
-        return {"required": self.required, "first": self.first, "start": self.start, "passed": [list(each) for each in self.passed]}
+        return {
+            "required": self.required,
+            "first": self.first,
+            "start": self.start,
+            "passed": [list(each) for each in self.passed],
+        }
 
 
 class RequiredCheckpoints:
-    """The SCNs of all captures that mine one redo folder; see the module. `record`, `mine_again`, `scns`, `set_first_scn`, `set_start_scn` and `save` may come from any thread.
+    """The SCNs of all captures that mine one redo folder; see the module.
+
+    `record`, `mine_again`, `scns`, `set_first_scn`, `set_start_scn` and `save` may come from any thread.
 
     Args:
         folder: the redo folder; must exist.
@@ -137,7 +148,9 @@ class RequiredCheckpoints:
         return min((each.needed for each in list(self._captures.values())), default=None)
 
     def keep_from(self, oldest_scn: Scn) -> Scn | None:
-        """Redo from here on is kept as long as there is room, at `needed_scn` or below; None when no capture is registered.
+        """Redo from here on is kept as long as there is room, at `needed_scn` or below.
+
+        None when no capture is registered.
 
         Args:
             oldest_scn: redo can be mined from here on.
@@ -147,10 +160,13 @@ class RequiredCheckpoints:
         for each in captures:
             each.age(now_us)
             if each.start == FIRST_SCN:
-                each.start = oldest_scn  # it begins with the oldest redo there is, and nothing was purged before it had begun
+                # it begins with the oldest redo there is, and nothing was purged before it had begun
+                each.start = oldest_scn
         return min((each.kept for each in captures), default=None)
 
-    def register(self, capture: str, *, first_scn: Scn = FIRST_SCN, start_scn: Scn = FIRST_SCN, retention_s: float = 0.0) -> Scn:
+    def register(
+        self, capture: str, *, first_scn: Scn = FIRST_SCN, start_scn: Scn = FIRST_SCN, retention_s: float = 0.0
+    ) -> Scn:
         """Keep redo for a capture from now on; idempotent. Returns what is known of its need.
 
         Args:
@@ -201,7 +217,8 @@ class RequiredCheckpoints:
     def mine_again(self, capture: str, scn: Scn) -> Scn:
         """Keep redo from `scn` on, as far as it is there, until the capture tells what is on record, or a required checkpoint above.
 
-        A destination lost commits: what was durable is sent again. Without this, redo would be purged while it is mined again.
+        A destination lost commits: what was durable is sent again. Without this, redo would be purged while it is mined
+        again.
 
         Args:
             capture: name of the capture process.
@@ -214,7 +231,8 @@ class RequiredCheckpoints:
         if found is None:
             return scn
         if scn < found.required:
-            # A capture process that begins again asks for what its queue lacks; what follows an earlier request is in the queue's memory only.
+            # A capture process that begins again asks for what its queue lacks; what follows an earlier request is in
+            # the queue's memory only.
             found.again = scn if found.again is None else min(scn, found.again)
         return found.required
 
@@ -226,12 +244,17 @@ class RequiredCheckpoints:
         """
         return {
             name: CaptureScns(
-                first_scn=(first := max(each.first, oldest_scn)), start_scn=max(each.start, first), required_checkpoint_scn=each.required,
-            ) for name, each in list(self._captures.items())
+                first_scn=(first := max(each.first, oldest_scn)),
+                start_scn=max(each.start, first),
+                required_checkpoint_scn=each.required,
+            )
+            for name, each in list(self._captures.items())
         }
 
     def set_first_scn(self, capture: str, scn: Scn, *, oldest_scn: Scn) -> None:
-        """Raise a first SCN; durable when this returns. A start SCN below it becomes equal to it. The next purge removes the redo before it.
+        """Raise a first SCN; durable when this returns. A start SCN below it becomes equal to it.
+
+        The next purge removes the redo before it.
 
         Args:
             capture: name of the capture process.
@@ -246,15 +269,16 @@ class RequiredCheckpoints:
         present = max(found.first, oldest_scn)
         if scn <= present:
             raise ConfigError(
-                f"first SCN {scn_text(scn)} of capture process {capture} is not above its present one, {scn_text(present)}: a first SCN is only "
-                "raised, as the redo before it need not be there any more",
+                f"first SCN {scn_text(scn)} of capture process {capture} is not above its present one,"
+                f" {scn_text(present)}: a first SCN is only raised, as the redo before it need not be there any more",
                 hint=f"give an SCN above {scn_text(present)}",
             )
         if scn > found.needed:
             raise ConfigError(
-                f"first SCN {scn_text(scn)} of capture process {capture} is above its required checkpoint SCN {scn_text(found.needed)}: redo "
-                "from there on is still needed",
-                hint=f"give at most {scn_text(found.needed)}, or wait until every destination has applied more (`headrace status`)",
+                f"first SCN {scn_text(scn)} of capture process {capture} is above its required checkpoint SCN"
+                f" {scn_text(found.needed)}: redo from there on is still needed",
+                hint=f"give at most {scn_text(found.needed)}, or wait until every destination has applied more"
+                " (`headrace status`)",
             )
         found.first, found.start = scn, max(found.start, scn)
         self.save()
@@ -275,13 +299,15 @@ class RequiredCheckpoints:
         first = max(found.first, oldest_scn)
         if scn < first:
             raise ConfigError(
-                f"start SCN {scn_text(scn)} of capture process {capture} is below its first SCN {scn_text(first)}: redo before that is not kept",
-                hint=f"give an SCN from {scn_text(first)} on; checkpoint_retention_time in the topology file keeps redo longer from now on",
+                f"start SCN {scn_text(scn)} of capture process {capture} is below its first SCN {scn_text(first)}: redo"
+                " before that is not kept",
+                hint=f"give an SCN from {scn_text(first)} on; checkpoint_retention_time in the topology file keeps redo"
+                " longer from now on",
             )
         if scn > found.needed:
             raise ConfigError(
-                f"start SCN {scn_text(scn)} of capture process {capture} is above what every destination has applied, {scn_text(found.needed)}: "
-                "the changes in between would never arrive",
+                f"start SCN {scn_text(scn)} of capture process {capture} is above what every destination has applied,"
+                f" {scn_text(found.needed)}: the changes in between would never arrive",
                 hint=f"give at most {scn_text(found.needed)}",
             )
         found.start = scn
@@ -305,7 +331,10 @@ class RequiredCheckpoints:
 
     def _known(self, capture: str) -> _Capture:
         if capture not in self._captures:
-            raise ConfigError(f"no redo is kept here for capture process {capture}", hint="`headrace up` registers it; see `headrace status`")
+            raise ConfigError(
+                f"no redo is kept here for capture process {capture}",
+                hint="`headrace up` registers it; see `headrace status`",
+            )
         return self._captures[capture]
 
     def _document(self) -> dict[str, Any]:
@@ -316,7 +345,9 @@ def _read(found: Any) -> _Capture:  # noqa: ANN401 - of the file
     if isinstance(found, int):  # before there were more SCNs than one
         return _Capture(required=Scn(found))
     return _Capture(
-        required=Scn(int(found["required"])), first=Scn(int(found["first"])), start=Scn(int(found["start"])),
+        required=Scn(int(found["required"])),
+        first=Scn(int(found["first"])),
+        start=Scn(int(found["start"])),
         passed=tuple((int(seen_us), Scn(int(scn))) for seen_us, scn in found["passed"]),
     )
 
@@ -324,8 +355,8 @@ def _read(found: Any) -> _Capture:  # noqa: ANN401 - of the file
 class PurgeBounds:
     """Saves what bounds a purge: now and then, and before every purge.
 
-    A capture process whose position was lost is taken for a new one, and waits for redo that is gone: so it is on disk before redo
-    goes why it may.
+    A capture process whose position was lost is taken for a new one, and waits for redo that is gone: so it is on disk
+    before redo goes why it may.
 
     Args:
         saves: make the bounds durable; each may raise `RedoFull`.
@@ -337,7 +368,9 @@ class PurgeBounds:
         self._saved_at = clock.monotonic()
 
     def save(self, *, purges: bool) -> None:
-        """Save when that is due. A full disk is no reason not to purge: what is on disk is a lower bound, whatever its age.
+        """Save when that is due.
+
+        A full disk is no reason not to purge: what is on disk is a lower bound, whatever its age.
 
         Args:
             purges: redo is about to be removed.

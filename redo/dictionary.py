@@ -4,10 +4,11 @@ Redo holds object numbers and column positions only. Two kinds of records tell t
 table descriptions (in the log stream, right before the first change they hold for) give columns and the stored
 table's name; dictionary builds (read from the source's catalog) say which partition belongs to which table.
 
-The catalog shows a transaction a while after the log does. So descriptions become durable first, behind a record that says that a
-build is awaited, and the build is written when it reflects what they describe. A description is resolved against the first build
-after that record (in redo of earlier versions: against the builds before it), so that whoever reads the same redo, from whichever
-restart point, gets the same versions. `redo.build_search` finds that build for a capture process, which mines no row before it.
+The catalog shows a transaction a while after the log does. So descriptions become durable first, behind a record that
+says that a build is awaited, and the build is written when it reflects what they describe. A description is resolved
+against the first build after that record (in redo of earlier versions: against the builds before it), so that whoever
+reads the same redo, from whichever restart point, gets the same versions. `redo.build_search` finds that build for a
+capture process, which mines no row before it.
 
 All versions are in redo, and each segment's head has those in force where it begins. A reader holds the version in
 force at its own place: a capture process that is behind, or mines again from an older SCN, has the older one, whatever
@@ -74,7 +75,8 @@ class Dictionary:
         self._tables: dict[int, DictionaryTable] = {}
         self._build = DictionaryBuild(scn=FIRST_SCN, tables=())
         self._partitions: dict[_Root, set[int]] = {}  # of each table, every one that any build named
-        self._numbers: dict[tuple[str, str], ObjectNumber] = {}  # of partitioned tables, by the name of the latest build
+        # of partitioned tables, by the name of the latest build
+        self._numbers: dict[tuple[str, str], ObjectNumber] = {}
         self._bounds: dict[ObjectNumber, Scn] = {}  # partitions that held other rows in builds before that SCN
         self._current: dict[int, KnownTable] = {}
         self._roots: dict[int, _Root] = {}  # the table of each object in force, as the builds tell it
@@ -110,7 +112,10 @@ class Dictionary:
         self.add_build(found.build if isinstance(found, DictionarySnapshot) else replace(self._build, scn=found.scn))
 
     def add_build(self, build: DictionaryBuild) -> None:
-        """Take in a dictionary build. It holds for descriptions that come after it in redo, and for those that await it."""
+        """Take in a dictionary build.
+
+        It holds for descriptions that come after it in redo, and for those that await it.
+        """
         self._build = build
         for table in build.tables:
             known = self._tables.get(table.object_number)
@@ -121,7 +126,9 @@ class Dictionary:
         self._awaited = None
         unresolved, self._unresolved = self._unresolved, set()
         for waiting in [self._current[number] for number in sorted(unresolved)]:
-            self.describe(replace(waiting.table, owner=waiting.stored_owner, name=waiting.stored_name), waiting.from_scn)
+            self.describe(
+                replace(waiting.table, owner=waiting.stored_owner, name=waiting.stored_name), waiting.from_scn
+            )
 
     def _note_partitions(self, tables: Iterable[DictionaryTable]) -> None:
         for table in tables:
@@ -156,7 +163,8 @@ class Dictionary:
         entry = self._tables.get(description.object_number)
         if entry is not None:
             description = _with_computed(description, entry.computed)
-        # The log knows a plain table's name as of the change; the build may be newer. It knows no roots, and no computed columns.
+        # The log knows a plain table's name as of the change; the build may be newer. It knows no roots, and no
+        # computed columns.
         if entry is None:
             table = replace(description, root_number=NO_OBJECT)
         elif _is_partition(entry):
@@ -166,7 +174,10 @@ class Dictionary:
         self._roots[description.object_number] = self._root_of(table)
         table = replace(table, version=content_version(table))
         known = KnownTable(
-            table=table, stored_owner=description.owner, stored_name=description.name, from_scn=scn,
+            table=table,
+            stored_owner=description.owner,
+            stored_name=description.name,
+            from_scn=scn,
             rows=entry.rows if entry is not None else "",
         )
         current = self._current.get(description.object_number)
@@ -191,11 +202,12 @@ class Dictionary:
         """Tell whether `objects` holds every partition that a partition's table may have.
 
         A partition that the latest build lacks may have been detached, and attached again since, of which the log says
-        nothing. So every partition counts that any build named, dropped ones, too: without them a TRUNCATE of the others is
-        one of each of them, which leaves the destination's rows of the missing one as they are.
+        nothing. So every partition counts that any build named, dropped ones, too: without them a TRUNCATE of the
+        others is one of each of them, which leaves the destination's rows of the missing one as they are.
 
-        The table is the one of the description in force, as `KnownTable.is_partition` is: a later build may say that the
-        partition is a table of its own by now. Where nothing is known of the table's partitions, they are not all there.
+        The table is the one of the description in force, as `KnownTable.is_partition` is: a later build may say that
+        the partition is a table of its own by now. Where nothing is known of the table's partitions, they are not all
+        there.
 
         Args:
             object_number: of a partition.
@@ -208,10 +220,11 @@ class Dictionary:
     def truncated(self, known: KnownTable, scn: Scn) -> TableVersion:
         """Return the version for a TRUNCATE of one partition alone, with the rows the partition held then, if they are known.
 
-        A build reads the catalog as it is when redo is written, which may be later than the changes it is written for. A
-        partition that gets other bounds, and the default partition when another one is made, is described again before its
-        next change, and brings another build. So the rows are those of the build before the partition's last description;
-        but when that build gives other bounds than the one before it, the bounds may have changed after this TRUNCATE.
+        A build reads the catalog as it is when redo is written, which may be later than the changes it is written for.
+        A partition that gets other bounds, and the default partition when another one is made, is described again
+        before its next change, and brings another build. So the rows are those of the build before the partition's last
+        description; but when that build gives other bounds than the one before it, the bounds may have changed after
+        this TRUNCATE.
 
         Args:
             known: the partition, as it is in force.
@@ -234,12 +247,20 @@ class Dictionary:
         living = {table.object_number for table in self._build.tables}
         dropped = tuple(table for number, table in sorted(self._tables.items()) if number not in living)
         bounds = tuple(sorted(self._bounds.items()))
-        detached = tuple(sorted(
-            (*self._named(root), ObjectNumber(number)) for root, numbers in self._partitions.items() for number in numbers
-            if self._root_of(self._tables[number]) != root
-        ))
+        detached = tuple(
+            sorted(
+                (*self._named(root), ObjectNumber(number))
+                for root, numbers in self._partitions.items()
+                for number in numbers
+                if self._root_of(self._tables[number]) != root
+            )
+        )
         return DictionarySnapshot(
-            build=self._build, dropped=dropped, detached=detached, bounds=bounds, versions=versions,
+            build=self._build,
+            dropped=dropped,
+            detached=detached,
+            bounds=bounds,
+            versions=versions,
             awaited=None if self._awaited is None else AwaitedBuild(describers=self._awaited),
             unresolved=tuple(ObjectNumber(number) for number in sorted(self._unresolved)),
         )
@@ -259,12 +280,18 @@ class Dictionary:
         dictionary._tables.update((table.object_number, table) for table in snapshot.dropped)
         dictionary._note_partitions(snapshot.dropped)
         for owner, name, root, number in snapshot.detached:
-            dictionary._partitions.setdefault(root or dictionary._numbers.get((owner, name), (owner, name)), set()).add(number)
+            dictionary._partitions.setdefault(root or dictionary._numbers.get((owner, name), (owner, name)), set()).add(
+                number
+            )
         dictionary._bounds.update(snapshot.bounds)
         for table, stored_owner, stored_name, scn, rows in snapshot.versions:
             dictionary._roots[table.object_number] = dictionary._root_of(table)
             dictionary._current[table.object_number] = KnownTable(
-                table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn, rows=rows,
+                table=table,
+                stored_owner=stored_owner,
+                stored_name=stored_name,
+                from_scn=scn,
+                rows=rows,
             )
         if snapshot.awaited is not None:
             dictionary._awaited, dictionary._unresolved = snapshot.awaited.describers, set(snapshot.unresolved)
@@ -277,7 +304,9 @@ def _with_computed(description: TableVersion, computed: Collection[str] | None) 
     if found == [column.is_computed for column in description.columns]:
         return description
     columns = zip(description.columns, found, strict=True)
-    return replace(description, columns=tuple(replace(column, is_computed=is_computed) for column, is_computed in columns))
+    return replace(
+        description, columns=tuple(replace(column, is_computed=is_computed) for column, is_computed in columns)
+    )
 
 
 def _is_partition(table: DictionaryTable) -> bool:
@@ -285,7 +314,9 @@ def _is_partition(table: DictionaryTable) -> bool:
 
 
 def read_dictionary_record(
-    dictionary: Dictionary, header: RecordHeader, payload: bytes,
+    dictionary: Dictionary,
+    header: RecordHeader,
+    payload: bytes,
     describe: Callable[[bytes], tuple[TableVersion, ...]],
 ) -> Dictionary:
     """Take from one redo record what it says of the dictionary, without decoding row changes.

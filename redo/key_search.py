@@ -1,7 +1,7 @@
 """The changes of one row in redo: what `headrace explain` asks a capture process for.
 
-Mines a table's changes whatever the capture process's own rules say of them, and keeps those of one key. A search is cut into pieces: each
-ends after so many bytes of redo, at the end of a transaction, and says where the next one begins.
+Mines a table's changes whatever the capture process's own rules say of them, and keeps those of one key. A search is
+cut into pieces: each ends after so many bytes of redo, at the end of a transaction, and says where the next one begins.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class KeySearch:
                 if batch.is_progress_mark and batch.previous_scn == FIRST_SCN and first_scn == FIRST_SCN:
                     first_scn = int(batch.through_scn)
                 if not (batch.continues or batch.is_progress_mark):
-                    found = [each for each in found if each.commit_scn]  # parts of a transaction that comes again, whole
+                    # parts of a transaction that comes again, whole
+                    found = [each for each in found if each.commit_scn]
                 found += self.changes_in(batch)
                 if batch.continues and not batch.is_open:
                     found = _committed(found, batch)
@@ -149,18 +150,28 @@ class KeySearch:
                 if not batch.is_open and miner.statistics().redo_bytes >= bytes_max:
                     break
             return SearchedRedo(
-                first_scn=first_scn, through_scn=int(max(miner.sent_scn, miner.captured_scn if is_done else 0)), is_done=is_done,
-                redo_bytes=miner.statistics().redo_bytes, changes=tuple(each for each in found if each.commit_scn), left_out=left_out,
+                first_scn=first_scn,
+                through_scn=int(max(miner.sent_scn, miner.captured_scn if is_done else 0)),
+                is_done=is_done,
+                redo_bytes=miner.statistics().redo_bytes,
+                changes=tuple(each for each in found if each.commit_scn),
+                left_out=left_out,
             )
         finally:
             miner.close()
 
     def changes_in(self, batch: LcrBatch) -> list[FoundChange]:
         """The changes of the row in one batch, in order; without a commit SCN while their transaction is open."""
-        rows = sorted({
-            *(row for group in batch.groups for row in self._rows(group, batch.tables[group.table])),
-            *(each.row_number for each in batch.truncates if any(self._is_mine(batch.tables[table]) for table in each.tables)),
-        })
+        rows = sorted(
+            {
+                *(row for group in batch.groups for row in self._rows(group, batch.tables[group.table])),
+                *(
+                    each.row_number
+                    for each in batch.truncates
+                    if any(self._is_mine(batch.tables[table]) for table in each.tables)
+                ),
+            }
+        )
         return [_change(batch, row) for row in rows]
 
     def _rows(self, group: RowGroup, table: TableVersion) -> Iterator[int]:
@@ -205,8 +216,10 @@ def _change(batch: LcrBatch, row: int) -> FoundChange:
     group = int(batch.row_places[0][row])
     return FoundChange(
         command="TRUNCATE" if group < 0 else batch.groups[group].command.name,
-        transaction_id=int(transactions.transaction_id[place]), order_scn=int(transactions.order_scn[place]),
-        commit_scn=int(transactions.commit_scn[place]), commit_time_us=int(transactions.commit_time_us[place]),
+        transaction_id=int(transactions.transaction_id[place]),
+        order_scn=int(transactions.order_scn[place]),
+        commit_scn=int(transactions.commit_scn[place]),
+        commit_time_us=int(transactions.commit_time_us[place]),
         tag=None if tag is None else tag.value,
         tagged_by="" if tag is None or not tag.apply else f"{tag.topology}/{tag.apply}",
         alone=without_unused(select_rows(batch, np.arange(batch.row_count) == row)),

@@ -8,7 +8,8 @@ Job
 
 Main path
     LogWriter.step -> LogStream.read -> SegmentWriter.append -> SegmentWriter.sync -> LogStream.confirm
-    -> LogWriter.position, which the capture processes watch. The catalog is read behind that (decision 41): a user's COMMIT
+    -> LogWriter.position, which the capture processes watch. The catalog is read behind that (decision 41): a user's
+      COMMIT
     may wait for the confirmation, and holds until then what the catalog does not show.
 
 States
@@ -82,22 +83,24 @@ from streams.scn import FIRST_SCN, Scn, scn_text
 __all__ = ["LogWriter", "LogWriterStatistics"]
 
 RECORD_BYTES_DEFAULT = 1 << 20  # of stream data in one record: an fsync per MiB costs little next to the rest
-# A stream that is far behind is read until a record is full, for at most so long: its transactions are late anyway, and where the processor is what
-# is short, batches of 50 KB cost ten times the processor time of batches of 1 MB (measured on two cores with other work).
+# A stream that is far behind is read until a record is full, for at most so long: its transactions are late anyway, and
+# where the processor is what is short, batches of 50 KB cost ten times the processor time of batches of 1 MB (measured
+# on two cores with other work).
 FILL_S = 0.25
 FILL_SHARE = 64  # below this share of a record nothing is waited for: a few small transactions are no backlog
 GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepalives come
-# A gulp costs the processes behind it about nine times what it costs here (measured), however little it holds. So each one is a debt of ten times
-# its own duration, which time pays off. Up to the allowance gulps are taken as they come: a commit in good time after the ones before it is
-# read at once. Above it the writer pauses until the debt is the allowance again: small transactions use one core at most, at any speed, and
-# arrive in larger gulps. A backlog is read without a pause, and costs nothing.
+# A gulp costs the processes behind it about nine times what it costs here (measured), however little it holds. So each
+# one is a debt of ten times its own duration, which time pays off. Up to the allowance gulps are taken as they come: a
+# commit in good time after the ones before it is read at once. Above it the writer pauses until the debt is the
+# allowance again: small transactions use one core at most, at any speed, and arrive in larger gulps. A backlog is read
+# without a pause, and costs nothing.
 GULP_COST = 10.0
 PAUSE_MAX_S = 0.05
 DEBT_ALLOWED_S = 0.05  # some ten gulps at once; at a steady rate it makes no difference
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
-# An awaited dictionary build is tried this soon again, and then half as often each time: a COMMIT that was confirmed becomes visible
-# within a millisecond, one that waits for another standby may take hours.
+# An awaited dictionary build is tried this soon again, and then half as often each time: a COMMIT that was confirmed
+# becomes visible within a millisecond, one that waits for another standby may take hours.
 BUILD_RETRY_MIN_S, BUILD_RETRY_MAX_S = 0.001, 0.1
 BUILD_LATE_S = 10.0  # an awaited build that took longer is a problem to tell: commits become visible in milliseconds
 
@@ -166,18 +169,26 @@ class LogWriter:
 
     Attributes:
         required_checkpoints: what the captures at this site need; `step` saves it and purges behind it.
-        shipping: the redo receivers at other sites, which bound purging too; `step` saves it, and confirms nothing that a
-            receiver with `transport: sync` lacks.
-        switch_after_s: a segment that holds something is closed and archived when it is that old, seconds; None: only when it is full.
+        shipping: the redo receivers at other sites, which bound purging too; `step` saves it, and confirms nothing that
+            a receiver with `transport: sync` lacks.
+        switch_after_s: a segment that holds something is closed and archived when it is that old, seconds; None: only
+            when it is full.
 
     Raises:
         RedoError: redo is damaged other than by a torn tail, or a segment is missing.
     """
 
     def __init__(
-        self, folder: Path, source: str, *, decoder_factory: Callable[[StreamOptions], LogDecoder],
-        dictionary_build: ReadDictionary, segment_bytes: int, redo_bytes_max: int,
-        record_bytes: int = RECORD_BYTES_DEFAULT, clock: Clock | None = None,
+        self,
+        folder: Path,
+        source: str,
+        *,
+        decoder_factory: Callable[[StreamOptions], LogDecoder],
+        dictionary_build: ReadDictionary,
+        segment_bytes: int,
+        redo_bytes_max: int,
+        record_bytes: int = RECORD_BYTES_DEFAULT,
+        clock: Clock | None = None,
     ) -> None:
         self._folder = folder
         self._source = source
@@ -281,17 +292,27 @@ class LogWriter:
     def statistics(self) -> LogWriterStatistics:
         """Return what the writer did so far. Any thread may ask."""
         return LogWriterStatistics(
-            state=self.state, redo_bytes=self._kept.redo_bytes, redo_bytes_max=self._redo_bytes_max,
-            segments=self._kept.count, position=self._position, data_bytes=self._data_bytes, records=self._records,
-            syncs=self._syncs, resumes=self._resumes, purged_bytes=self._purged_bytes,
-            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN, problem=self._problem(),
+            state=self.state,
+            redo_bytes=self._kept.redo_bytes,
+            redo_bytes_max=self._redo_bytes_max,
+            segments=self._kept.count,
+            position=self._position,
+            data_bytes=self._data_bytes,
+            records=self._records,
+            syncs=self._syncs,
+            resumes=self._resumes,
+            purged_bytes=self._purged_bytes,
+            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN,
+            problem=self._problem(),
         )
 
     def _problem(self) -> str:
         """Why it is paused, for the operator."""
         paused = self._paused() or self._late_build()
         is_awaited = paused and self.shipping.has_sync
-        return paused + ("; transport is sync: commits that wait for the log writer wait until then" if is_awaited else "")
+        return paused + (
+            "; transport is sync: commits that wait for the log writer wait until then" if is_awaited else ""
+        )
 
     def _late_build(self) -> str:
         awaited = self._dictionary.awaited
@@ -299,16 +320,22 @@ class LogWriter:
             return ""
         shown = ", ".join(map(str, awaited[:3])) + (", ..." if len(awaited) > 3 else "")
         return (
-            f"capture waits until transaction {shown} is visible in the database, which is in its log: see SELECT * FROM pg_stat_activity "
-            "WHERE wait_event = 'SyncRep'; is a synchronous standby away?"
+            f"capture waits until transaction {shown} is visible in the database, which is in its log: see SELECT *"
+            " FROM pg_stat_activity WHERE wait_event = 'SyncRep'; is a synchronous standby away?"
         )
 
     def _paused(self) -> str:
-        if self.state == "PAUSED: DISK IS FULL" and self._state.is_open and 2 * self._kept.bytes_from(self._restart_segment) > self._kept.redo_bytes:
+        if (
+            self.state == "PAUSED: DISK IS FULL"
+            and self._state.is_open
+            and 2 * self._kept.bytes_from(self._restart_segment) > self._kept.redo_bytes
+        ):
             # Nothing of it is purged before all of it is there.
             return (
-                f"the redo log's disk is full, most of it of one transaction, which began after SCN {scn_text(self._state.commit_scn)} and must fit whole; WAL grows at the"
-                " source: enlarge the disk, and writing goes on by itself; or `headrace down FILE`, move the state folder to a larger disk, name it as state_dir, then `headrace up FILE`"
+                "the redo log's disk is full, most of it of one transaction, which began after SCN"
+                f" {scn_text(self._state.commit_scn)} and must fit whole; WAL grows at the"
+                " source: enlarge the disk, and writing goes on by itself; or `headrace down FILE`, move the state"
+                " folder to a larger disk, name it as state_dir, then `headrace up FILE`"
             )
         if self.state == "PAUSED: DISK IS FULL":
             return "the redo log's disk is full, WAL grows at the source: free space, writing goes on by itself"
@@ -317,18 +344,21 @@ class LogWriter:
         bound = f"redo_bytes_max ({self._redo_bytes_max} bytes)"
         if self._state.is_open and self._kept.bytes_from(self._restart_segment) >= self._redo_bytes_max:
             return (
-                f"one transaction, which began after SCN {scn_text(self._state.commit_scn)}, fills {bound}, WAL grows at the source: "
-                "raise redo_bytes_max in the topology file above the size of that transaction, then `headrace up`"
+                f"one transaction, which began after SCN {scn_text(self._state.commit_scn)}, fills {bound}, WAL grows"
+                " at the source: raise redo_bytes_max in the topology file above the size of that transaction, then"
+                " `headrace up`"
             )
         behind = self.shipping.holding_back(self._restart_segment)
         if behind:
             return (
-                f"the redo log has reached {bound}, WAL grows at the source: it goes on by itself when {', '.join(behind)} has received "
-                "it; start what is away, raise redo_bytes_max, or take that capture process out of the topology file and `headrace up`"
+                f"the redo log has reached {bound}, WAL grows at the source: it goes on by itself when"
+                f" {', '.join(behind)} has received "
+                "it; start what is away, raise redo_bytes_max, or take that capture process out of the topology file"
+                " and `headrace up`"
             )
         return (
-            f"the redo log has reached {bound}, WAL grows at the source: it goes on by itself when the captures need less "
-            "of it (see the slowest apply process); raise redo_bytes_max and `headrace up` to keep more"
+            f"the redo log has reached {bound}, WAL grows at the source: it goes on by itself when the captures need"
+            " less of it (see the slowest apply process); raise redo_bytes_max and `headrace up` to keep more"
         )
 
     # ------------------------------------------------------------------ the stream
@@ -339,7 +369,8 @@ class LogWriter:
         What was read from an older stream and not written is dropped: the new one brings it again.
 
         Args:
-            stream: the new stream, opened for `timeline`; on a later one that continues it, redo goes on in a new segment.
+            stream: the new stream, opened for `timeline`; on a later one that continues it, redo goes on in a new
+                segment.
             check: `SourceDatabase.check_stream`; called whenever the stream describes a table, before that is written.
 
         Raises:
@@ -437,7 +468,9 @@ class LogWriter:
             raise LogGone(
                 f"the database of site {self._source} is another cluster than the one its redo log comes from",
                 hint=f"point the site back to its old database, or {INSTANTIATE_AGAIN}",
-                source=self._source, redo_system=mine.system_identifier, database_system=theirs.system_identifier,
+                source=self._source,
+                redo_system=mine.system_identifier,
+                database_system=theirs.system_identifier,
             )
         check_history(self._source, redo=mine, start=self._state.end_scn, now=theirs)
         if stream.start_scn > self._state.end_scn:
@@ -445,7 +478,9 @@ class LogWriter:
                 f"the log of site {self._source} begins at SCN {scn_text(stream.start_scn)}, its redo log ends at SCN "
                 f"{scn_text(self._state.end_scn)}: transactions between are gone",
                 hint=INSTANTIATE_AGAIN,
-                source=self._source, after_scn=self._state.end_scn, through_scn=stream.start_scn,
+                source=self._source,
+                after_scn=self._state.end_scn,
+                through_scn=stream.start_scn,
             )
 
     def _take(self, stream: LogStream, timeout_s: float, behind_scn: Scn) -> None:
@@ -493,7 +528,9 @@ class LogWriter:
         describers = tuple(sorted({number for chunk in chunks for number in chunk.describers}))
         has_descriptions = any(chunk.objects for chunk in chunks)
         payload = chunks[0].data if len(chunks) == 1 else b"".join(chunk.data for chunk in chunks)
-        described = self._decoder_factory(stream.options).describe(np.frombuffer(payload, np.uint8)) if has_descriptions else ()
+        described = (
+            self._decoder_factory(stream.options).describe(np.frombuffer(payload, np.uint8)) if has_descriptions else ()
+        )
         if has_descriptions and self._check is not None:
             # Created or altered since the stream began: redo must not hold values that mean something else elsewhere.
             self._check(described, describers=describers)
@@ -502,13 +539,24 @@ class LogWriter:
             end_scn=max(self._state.end_scn, self._progress_scn, commit_scn),
             commit_scn=max(self._state.commit_scn, commit_scn),
             is_open=chunks[-1].is_open,
-            transaction=next((chunk.transaction for chunk in reversed(chunks) if chunk.commit_scn), self._state.transaction),
+            transaction=next(
+                (chunk.transaction for chunk in reversed(chunks) if chunk.commit_scn), self._state.transaction
+            ),
         )
-        # A TRUNCATE too: a partition that was attached is not described before it changes, and one of all others must not be taken
-        # for one of the table.
-        awaits = AwaitedBuild(describers=describers) if has_descriptions or any(chunk.has_truncates for chunk in chunks) else None
+        # A TRUNCATE too: a partition that was attached is not described before it changes, and one of all others must
+        # not be taken for one of the table.
+        awaits = (
+            AwaitedBuild(describers=describers)
+            if has_descriptions or any(chunk.has_truncates for chunk in chunks)
+            else None
+        )
         header = self._write(
-            RecordType.DATA, payload, after, commit_end=_commit_end(chunks), has_descriptions=has_descriptions, awaits=awaits,
+            RecordType.DATA,
+            payload,
+            after,
+            commit_end=_commit_end(chunks),
+            has_descriptions=has_descriptions,
+            awaits=awaits,
         )
         self._dictionary = read_dictionary_record(self._dictionary, header, payload, lambda _: described)
         self._data_bytes += len(payload)
@@ -535,7 +583,8 @@ class LogWriter:
             self._build_at = now + self._build_retry_s
             self._build_retry_s = min(2 * self._build_retry_s, BUILD_RETRY_MAX_S)
             return False
-        # Half of the time is for the log: a catalog of many partitions takes a second to read, and each may be described by itself.
+        # Half of the time is for the log: a catalog of many partitions takes a second to read, and each may be
+        # described by itself.
         self._build_at, self._build_retry_s = now + (now - began), BUILD_RETRY_MIN_S
         self._pending_build = build
         self._write(RecordType.DICTIONARY, b"", self._state)
@@ -548,7 +597,13 @@ class LogWriter:
         return min(seconds, max(0.0, self._build_at - self._clock.monotonic()))
 
     def _write(
-        self, kind: RecordType, data: bytes, after: LogState, *, commit_end: int = 0, has_descriptions: bool = False,
+        self,
+        kind: RecordType,
+        data: bytes,
+        after: LogState,
+        *,
+        commit_end: int = 0,
+        has_descriptions: bool = False,
         awaits: AwaitedBuild | None = None,
     ) -> RecordHeader:
         """Write a record and what must stand before it; all of it is durable, or nothing is.
@@ -561,7 +616,8 @@ class LogWriter:
             has_descriptions: see `RecordHeader`.
             awaits: what the build must reflect that this DATA awaits.
         """
-        # A build belongs into the segment of what awaits it, full or not: where complete segments travel, that is mined without the next.
+        # A build belongs into the segment of what awaits it, full or not: where complete segments travel, that is mined
+        # without the next.
         segment = self._writable_segment(may_be_full=kind is RecordType.DICTIONARY)
         before, now_us, records = self._state, self._clock.time_us(), 0
         build = self._pending_build
@@ -581,14 +637,23 @@ class LogWriter:
                 before, records = resumed, records + 1
             for each in told:
                 header = segment.append(
-                    RecordType.DICTIONARY, encode_dictionary(each), before=before, after=before, written_us=now_us,
+                    RecordType.DICTIONARY,
+                    encode_dictionary(each),
+                    before=before,
+                    after=before,
+                    written_us=now_us,
                 )
             if kind is not RecordType.DATA:
                 after = replace(before, end_scn=after.end_scn)
             if kind is not RecordType.DICTIONARY:
                 header = segment.append(
-                    kind, data, before=before, after=after, commit_end=commit_end,
-                    has_descriptions=has_descriptions, written_us=now_us,
+                    kind,
+                    data,
+                    before=before,
+                    after=after,
+                    commit_end=commit_end,
+                    has_descriptions=has_descriptions,
+                    written_us=now_us,
                 )
                 records += 1
             segment.sync()
@@ -668,10 +733,15 @@ class LogWriter:
     def _create_segment(self, options: StreamOptions) -> None:
         number = max(self._kept.heads, default=FIRST_SEGMENT - 1) + 1
         head = SegmentHead(
-            number=number, source=self._source, options=options, first_scn=self._state.end_scn,
-            last_commit_scn=self._state.commit_scn, is_open=self._state.is_open,
+            number=number,
+            source=self._source,
+            options=options,
+            first_scn=self._state.end_scn,
+            last_commit_scn=self._state.commit_scn,
+            is_open=self._state.is_open,
             restart_segment=self._restart_segment if self._state.is_open else number,
-            created_us=self._clock.time_us(), last_transaction=self._state.transaction,
+            created_us=self._clock.time_us(),
+            last_transaction=self._state.transaction,
         )
         try:
             segment = SegmentWriter.create(self._folder, head, self._dictionary.snapshot())
@@ -748,15 +818,21 @@ class LogWriter:
     def _save_and_purge(self) -> None:
         # Read once: another thread may record more between the save and the purge.
         kept, needed = self.required_checkpoints.keep_from(self._kept.oldest_scn), self.required_checkpoints.needed_scn
-        may_purge = self._kept.count > 1 and self._kept.has_below(self._first_kept(needed, kept, self.shipping.keep_from))
+        may_purge = self._kept.count > 1 and self._kept.has_below(
+            self._first_kept(needed, kept, self.shipping.keep_from)
+        )
         self._bounds.save(purges=may_purge)
         if may_purge:
             self.purge(needed, kept)
 
     def _make_room(self, options: StreamOptions) -> bool:
-        """Make the online segment purgeable when it alone fills the redo log, or nothing in it is needed; tell whether there is room now."""
+        """Make the online segment purgeable when it alone fills the redo log, or nothing in it is needed.
+
+        Tell whether there is room now.
+        """
         needed = self.required_checkpoints.needed_scn
-        # It keeps the segment before it, too, where a transaction began there: nothing that is applied would ever make room.
+        # It keeps the segment before it, too, where a transaction began there: nothing that is applied would ever make
+        # room.
         is_done = needed is not None and not self._state.is_open and needed >= self._state.commit_scn
         # Without an online segment this writer, or the one before it, ended between the two halves of a log switch.
         if (self._kept.count == 1 or is_done) and (self._segment is None or self._switch_if_used()):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MinedLabel", "MinedLabels"]
 
-# Labelled transactions that wait for their batch. A batch ends at 4096 rows, but those without a row that the rules keep wait for
-# the next mark: so many in a tenth of a second are a load test, not a search for a transaction.
+# Labelled transactions that wait for their batch. A batch ends at 4096 rows, but those without a row that the rules
+# keep wait for the next mark: so many in a tenth of a second are a load test, not a search for a transaction.
 _WAITING_MAX = 1024
 
 
@@ -131,6 +131,8 @@ class MinedLabels:
     @staticmethod
     def _labels(order_scn: int, waiting: _Waiting, *, commit_scn: int, rows: int) -> list[Label]:
         return [
-            Label(text=text, transaction_id=waiting.transaction_id, order_scn=order_scn, commit_scn=commit_scn, rows=rows)
+            Label(
+                text=text, transaction_id=waiting.transaction_id, order_scn=order_scn, commit_scn=commit_scn, rows=rows
+            )
             for text in waiting.texts
         ]

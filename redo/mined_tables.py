@@ -1,7 +1,7 @@
 """The tables and tags that a miner has met: their places in its batches, and what the rules say of them.
 
-The place of a table stays what it is for the miner's life: rows that wait for their batch refer to it. Tags can be one per transaction, so
-those to which nothing refers any more are forgotten.
+The place of a table stays what it is for the miner's life: rows that wait for their batch refer to it. Tags can be one
+per transaction, so those to which nothing refers any more are forgotten.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ class MinedTables:
         return places
 
     def keeps(self, version: TableVersion) -> list[bool]:
-        """What prefiltering says of a version's rows, by the place of their tag, NULL last: keep (TRUE or MAYBE) or discard."""
+        """What prefiltering says of a version's rows, by the place of their tag, NULL last.
+
+        Keep (TRUE or MAYBE) or discard.
+        """
         tags = [*(tag.value for tag in self.tags), None]
         return [False] * len(tags) if version.owner == HIDDEN_OWNER else self._rules.keeps(version, tags)
 
@@ -108,7 +111,8 @@ class MinedTables:
         """The objects in use, ascending, for `redo.mining_kernels.classify`.
 
         Returns:
-            Object numbers; the place of each one's version; its number of columns; what `keeps` says, shape (objects, tags + 1).
+            Object numbers; the place of each one's version; its number of columns; what `keeps` says, shape (objects,
+            tags + 1).
         """
         if self._index is None:
             numbers = sorted(self._current)

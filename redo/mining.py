@@ -132,8 +132,8 @@ class Miner:
         start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was, begin wherever redo does.
         rules: of the capture process.
         decoder_factory: makes the decoder for a segment's stream options.
-        names: what the source's site knows of the names of its tables (`redo.names`). None: names are what the log says, and
-            what no rule keeps is left out.
+        names: what the source's site knows of the names of its tables (`redo.names`). None: names are what the log
+            says, and what no rule keeps is left out.
         clock: for the pace of progress marks.
         last_call: outlives transformation functions that end the process.
 
@@ -141,9 +141,16 @@ class Miner:
     """
 
     def __init__(
-        self, folder: Path, source: str, start_scn: Scn, rules: RuleSet,
-        decoder_factory: Callable[[StreamOptions], LogDecoder], *,
-        names: NamesAtSource | None = None, clock: Clock | None = None, last_call: LastCall | None = None,
+        self,
+        folder: Path,
+        source: str,
+        start_scn: Scn,
+        rules: RuleSet,
+        decoder_factory: Callable[[StreamOptions], LogDecoder],
+        *,
+        names: NamesAtSource | None = None,
+        clock: Clock | None = None,
+        last_call: LastCall | None = None,
     ) -> None:
         self._folder = folder
         self._source = source
@@ -220,11 +227,19 @@ class Miner:
     def statistics(self) -> MiningStatistics:
         """Return what the miner did so far."""
         return MiningStatistics(
-            captured_scn=self._mined_scn, max_checkpoint_scn=FIRST_SCN if self._head is None else self._head.last_commit_scn,
-            sent_scn=self._sent_scn, redo_bytes=self._redo_bytes,
-            transactions=self._transactions, transactions_dropped=self._dropped, rows_kept=self._kept,
-            rows_discarded=self._discarded, full_evaluations=self._full_evaluations, batches=self._batches,
-            marks=self._marks, last_commit_time_us=self._last_commit_time_us, labels_left_out=self._labels.left_out,
+            captured_scn=self._mined_scn,
+            max_checkpoint_scn=FIRST_SCN if self._head is None else self._head.last_commit_scn,
+            sent_scn=self._sent_scn,
+            redo_bytes=self._redo_bytes,
+            transactions=self._transactions,
+            transactions_dropped=self._dropped,
+            rows_kept=self._kept,
+            rows_discarded=self._discarded,
+            full_evaluations=self._full_evaluations,
+            batches=self._batches,
+            marks=self._marks,
+            last_commit_time_us=self._last_commit_time_us,
+            labels_left_out=self._labels.left_out,
         )
 
     def close(self) -> None:
@@ -250,7 +265,8 @@ class Miner:
             RedoError: redo is damaged; names segment, offset and SCNs.
             CaptureError: its bytes cannot be decoded; names the SCN.
             LogGone: the redo needed is not there any more.
-            TableLeftRules: the next change is of such a table; everything before it was given. Begin again with another miner.
+            TableLeftRules: the next change is of such a table; everything before it was given. Begin again with another
+                miner.
         """
         if self._reader is None and not self._begin(durable):
             return None
@@ -285,7 +301,10 @@ class Miner:
         return None if batch.is_progress_mark else self._positioned(batch)
 
     def _positioned(self, batch: LcrBatch) -> LcrBatch:
-        """The batch with its place in a transaction in parts: functions make several rows of one, or none, so what the log has does not count."""
+        """The batch with its place in a transaction in parts.
+
+        Functions make several rows of one, or none, so what the log has does not count.
+        """
         before = self._given_rows if batch.continues else 0
         is_part = len(batch.transactions) > 0 and int(batch.transactions.commit_scn[-1]) == 0
         self._given_rows = before + batch.row_count if is_part else 0
@@ -326,7 +345,11 @@ class Miner:
         if header is None:
             return False
         # A head's own dictionary says what is known already.
-        if header.type is RecordType.DICTIONARY and header.number >= HEAD_RECORDS and not self._take_dictionary(reader, header, durable):
+        if (
+            header.type is RecordType.DICTIONARY
+            and header.number >= HEAD_RECORDS
+            and not self._take_dictionary(reader, header, durable)
+        ):
             return False
         self._redo_bytes += header.record_bytes
         self._unmarked_bytes += header.record_bytes
@@ -364,7 +387,8 @@ class Miner:
         if head.source != self._source:
             raise RedoError(
                 f"redo segment {head.number} is of site {head.source}, not of {self._source}",
-                hint="give every site a folder of its own", segment=head.number,
+                hint="give every site a folder of its own",
+                segment=head.number,
             )
         if self._head is None or self._head.options != head.options:
             self._decoder = self._decoder_factory(head.options)
@@ -451,14 +475,21 @@ class Miner:
         self._assembly.add(
             rows,
             MinedTransactions(
-                transaction_id=chunk.transaction_id[taken], order_scn=chunk.order_scn[taken],
-                commit_scn=commit_scn[taken], commit_time_us=chunk.commit_time_us[taken],
-                tag=tag[taken], rows=kept_rows[taken], continues=continues,
+                transaction_id=chunk.transaction_id[taken],
+                order_scn=chunk.order_scn[taken],
+                commit_scn=commit_scn[taken],
+                commit_time_us=chunk.commit_time_us[taken],
+                tag=tag[taken],
+                rows=kept_rows[taken],
+                continues=continues,
             ),
         )
 
     def _classify(
-        self, chunk: DecodedChunk, dropped: NDArray[np.bool_], tag: NDArray[np.int64],
+        self,
+        chunk: DecodedChunk,
+        dropped: NDArray[np.bool_],
+        tag: NDArray[np.int64],
         out: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]],
     ) -> tuple[NDArray[np.int64], dict[int, tuple[tuple[int, ...], bool, bool]]]:
         """Find the rows to keep, after deciding under which names tables go on that are met for the first time in this life.
@@ -478,8 +509,18 @@ class Miner:
             truncate_keep, truncates = self._truncates(chunk, tag, dropped)
             found = np.zeros(6, np.int64)
             classify(
-                chunk.command, chunk.object_number, chunk.old_first, chunk.new_first, chunk.value_length, chunk.first_row,
-                dropped.astype(np.uint8), tag, *self._tables.objects(), truncate_keep, *out, found,
+                chunk.command,
+                chunk.object_number,
+                chunk.old_first,
+                chunk.new_first,
+                chunk.value_length,
+                chunk.first_row,
+                dropped.astype(np.uint8),
+                tag,
+                *self._tables.objects(),
+                truncate_keep,
+                *out,
+                found,
             )
             if is_known or found[ERROR] != UNKNOWN_OBJECT or not self._unmet:
                 break
@@ -497,16 +538,28 @@ class Miner:
         return self._dictionary.current(ObjectNumber(number))
 
     def _rows(
-        self, chunk: DecodedChunk, data: NDArray[np.uint8], row_slot: NDArray[np.int32], kept: NDArray[np.int64],
-        value_bytes: int, truncates: dict[int, tuple[tuple[int, ...], bool, bool]],
+        self,
+        chunk: DecodedChunk,
+        data: NDArray[np.uint8],
+        row_slot: NDArray[np.int32],
+        kept: NDArray[np.int64],
+        value_bytes: int,
+        truncates: dict[int, tuple[tuple[int, ...], bool, bool]],
     ) -> MinedRows:
         """The rows kept, without the log bytes of the others."""
         slot = row_slot[kept]
         place = {int(row): number for number, row in enumerate(kept)} if truncates else {}
         rows = MinedRows(
-            data=data, slot=slot, command=chunk.command[kept], old_image=chunk.old_image[kept],
-            old_first=chunk.old_first[kept], new_first=chunk.new_first[kept], value_offset=chunk.value_offset,
-            value_length=chunk.value_length, value_binary=chunk.value_binary, value_bytes=value_bytes,
+            data=data,
+            slot=slot,
+            command=chunk.command[kept],
+            old_image=chunk.old_image[kept],
+            old_first=chunk.old_first[kept],
+            new_first=chunk.new_first[kept],
+            value_offset=chunk.value_offset,
+            value_length=chunk.value_length,
+            value_binary=chunk.value_binary,
+            value_bytes=value_bytes,
             truncates={place[row]: what for row, what in truncates.items() if row in place},
         )
         columns = np.array([len(table.columns) for table in self._tables.versions] + [0], np.int64)[slot]
@@ -545,7 +598,9 @@ class Miner:
             table = known.table
             if known.is_partition and not self._dictionary.covers_all_partitions(number, objects):
                 table = self._dictionary.truncated(known, order_scn)
-            if table.partition is not None or not any(_same_name(self._tables.versions[other], table) for other in slots):
+            if table.partition is not None or not any(
+                _same_name(self._tables.versions[other], table) for other in slots
+            ):
                 slots.append(self._tables.place(table))
         return tuple(slots)
 

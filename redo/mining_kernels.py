@@ -32,8 +32,23 @@ BINARY_FORM = 2
 
 @njit(cache=True)
 def classify(
-    command, object_number, old_first, new_first, value_length, first_row, dropped, tag, objects, slots, columns,
-    verdicts, truncate_keep, row_slot, kept, kept_rows, found,
+    command,
+    object_number,
+    old_first,
+    new_first,
+    value_length,
+    first_row,
+    dropped,
+    tag,
+    objects,
+    slots,
+    columns,
+    verdicts,
+    truncate_keep,
+    row_slot,
+    kept,
+    kept_rows,
+    found,
 ):
     """Find each row's table, and keep the rows the rules may want.
 

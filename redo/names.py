@@ -85,11 +85,10 @@ class TableNames:
         left: a table that left the rules; nothing may be mined beyond it.
     """
 
-    def __init__(
-        self, source: str, keeps: Callable[[TableVersion], bool], asked: NamesAtSource | None
-    ) -> None:
+    def __init__(self, source: str, keeps: Callable[[TableVersion], bool], asked: NamesAtSource | None) -> None:
         self._source, self._keeps, self._asked = source, keeps, asked
-        self._passed: dict[int, tuple[str, str]] = {}  # names in the log that were looked at already, by the table's number
+        # names in the log that were looked at already, by the table's number
+        self._passed: dict[int, tuple[str, str]] = {}
         self.left: TableLeftRules | None = None
 
     def look_again(self) -> None:
@@ -98,7 +97,10 @@ class TableNames:
             self._asked.forget()
 
     def at_source(self) -> set[tuple[str, str]]:
-        """Names (owner, name) of the captured tables now, also of those whose first change is still to come; empty: not known."""
+        """Names (owner, name) of the captured tables now, also of those whose first change is still to come.
+
+        Empty: not known.
+        """
         if self._asked is None:
             return set()
         try:
@@ -133,7 +135,9 @@ class TableNames:
             lost_by = asked.lost_by(number, now.owner, now.name)
             if not lost_by:
                 return renamed
-            self.left = self._left_rules(table, now, f"which the rules on the way to {', '.join(sorted(lost_by))} leave out")
+            self.left = self._left_rules(
+                table, now, f"which the rules on the way to {', '.join(sorted(lost_by))} leave out"
+            )
         elif not now.is_wanted:
             self.left = self._left_rules(table, now, "which no rule takes")
         return known
@@ -142,8 +146,10 @@ class TableNames:
         name = f"{now.owner}.{now.name}"
         was = "" if name == table.qualified_name else f" (in its next change: {table.qualified_name})"
         return TableLeftRules(
-            f"a captured table of {self._source} is called {name} now{was}, {why}: its next change waits, and everything after it",
-            hint=f"to replicate it on, name {name} in the rules and rename it at the destinations; to leave it out, leave the "
-            "rules as they are; then `headrace up`",
-            source=self._source, table=name,
+            f"a captured table of {self._source} is called {name} now{was}, {why}: its next change waits, and"
+            " everything after it",
+            hint=f"to replicate it on, name {name} in the rules and rename it at the destinations; to leave it out,"
+            " leave the rules as they are; then `headrace up`",
+            source=self._source,
+            table=name,
         )

@@ -1,8 +1,8 @@
 """Redo records: the unit that is checksummed, fsynced and skipped.
 
 A record is a fixed header followed by its payload. The header has a checksum of its own and carries the
-payload's, so that a reader may walk over headers alone and still notice every flipped bit in what it used. These two find damage in
-the middle of a finished segment; the footer's checksum does not, see `SegmentFooter`.
+payload's, so that a reader may walk over headers alone and still notice every flipped bit in what it used. These two
+find damage in the middle of a finished segment; the footer's checksum does not, see `SegmentFooter`.
 All integers are little-endian.
 
     magic 4 | type 1 | flags 1 | zero 2 | payload_bytes 4 | payload_crc 4 | commit_end 4 | number 4
@@ -35,9 +35,26 @@ from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import NO_OBJECT, ObjectNumber, Scn
 
 __all__ = [
-    "FORMAT_VERSION", "HEADER_BYTES", "HEAD_RECORDS", "MAGIC", "PAYLOAD_BYTES_MAX", "AwaitedBuild", "DictionarySnapshot", "RecordHeader", "RecordType",
-    "SegmentFooter", "SegmentHead", "UnchangedBuild", "checksum", "decode_dictionary", "decode_footer",
-    "decode_head", "encode_dictionary", "encode_footer", "encode_head", "fingerprint",
+    "FORMAT_VERSION",
+    "HEADER_BYTES",
+    "HEAD_RECORDS",
+    "MAGIC",
+    "PAYLOAD_BYTES_MAX",
+    "AwaitedBuild",
+    "DictionarySnapshot",
+    "RecordHeader",
+    "RecordType",
+    "SegmentFooter",
+    "SegmentHead",
+    "UnchangedBuild",
+    "checksum",
+    "decode_dictionary",
+    "decode_footer",
+    "decode_head",
+    "encode_dictionary",
+    "encode_footer",
+    "encode_head",
+    "fingerprint",
 ]
 
 HEAD_RECORDS = 2  # of a segment: SEGMENT and DICTIONARY, created together; without them it is no segment
@@ -84,7 +101,8 @@ class RecordHeader:
         written_us: when it was written, microseconds since the epoch.
         durable_offset: bytes of the segment known to be durable when the record was written. A damaged record
             below the durable offset of a later one is damage; above it is only a write that was torn.
-        transaction: number of the last transaction that ends at or before the record's end; 0: not known, as in redo of earlier versions.
+        transaction: number of the last transaction that ends at or before the record's end; 0: not known, as in redo of
+            earlier versions.
     """
 
     type: RecordType
@@ -115,8 +133,19 @@ class RecordHeader:
             | _HAS_DESCRIPTIONS * self.has_descriptions
         )
         front = _HEADER.pack(
-            MAGIC, self.type, flags, 0, self.payload_bytes, self.payload_crc, self.commit_end, self.number,
-            self.end_scn, self.last_commit_scn, self.commit_scn, self.written_us, self.durable_offset,
+            MAGIC,
+            self.type,
+            flags,
+            0,
+            self.payload_bytes,
+            self.payload_crc,
+            self.commit_end,
+            self.number,
+            self.end_scn,
+            self.last_commit_scn,
+            self.commit_scn,
+            self.written_us,
+            self.durable_offset,
             self.transaction,
         )
         return front + _CRC.pack(checksum(front))
@@ -129,15 +158,38 @@ class RecordHeader:
         front = data[: _HEADER.size]
         if _CRC.unpack_from(data, _HEADER.size)[0] != checksum(front):
             return None
-        (_, kind, flags, _, payload_bytes, payload_crc, commit_end, number, end_scn, last_commit_scn, commit_scn,
-         written_us, durable_offset, transaction) = _HEADER.unpack(front)
+        (
+            _,
+            kind,
+            flags,
+            _,
+            payload_bytes,
+            payload_crc,
+            commit_end,
+            number,
+            end_scn,
+            last_commit_scn,
+            commit_scn,
+            written_us,
+            durable_offset,
+            transaction,
+        ) = _HEADER.unpack(front)
         if kind not in _KINDS or payload_bytes > PAYLOAD_BYTES_MAX:
             return None
         return cls(
-            type=_KINDS[kind], payload_bytes=payload_bytes, payload_crc=payload_crc, number=number,
-            end_scn=Scn(end_scn), last_commit_scn=Scn(last_commit_scn), commit_scn=Scn(commit_scn),
-            commit_end=commit_end, open_at_start=bool(flags & _OPEN_AT_START), open_at_end=bool(flags & _OPEN_AT_END),
-            has_descriptions=bool(flags & _HAS_DESCRIPTIONS), written_us=written_us, durable_offset=durable_offset,
+            type=_KINDS[kind],
+            payload_bytes=payload_bytes,
+            payload_crc=payload_crc,
+            number=number,
+            end_scn=Scn(end_scn),
+            last_commit_scn=Scn(last_commit_scn),
+            commit_scn=Scn(commit_scn),
+            commit_end=commit_end,
+            open_at_start=bool(flags & _OPEN_AT_START),
+            open_at_end=bool(flags & _OPEN_AT_END),
+            has_descriptions=bool(flags & _HAS_DESCRIPTIONS),
+            written_us=written_us,
+            durable_offset=durable_offset,
             transaction=transaction,
         )
 
@@ -157,7 +209,9 @@ def checksum(data: bytes, start: int = 0) -> int:
 
 
 def fingerprint(header: RecordHeader, before: int = 0) -> int:
-    """What tells redo logs apart that have other records: CRC-32C over their headers, without the checksum at the end of each.
+    """What tells redo logs apart that have other records.
+
+    CRC-32C over their headers, without the checksum at the end of each.
 
     With that checksum the CRC would be the same for all headers: that is a property of every CRC.
 
@@ -184,7 +238,8 @@ class SegmentHead:
         is_open: a transaction is open at the segment's start.
         restart_segment: where mining must begin to see the open transaction whole; the segment itself if none is.
         created_us: microseconds since the epoch.
-        last_transaction: number of the last transaction that ends before the segment; 0: not known, as in redo of earlier versions.
+        last_transaction: number of the last transaction that ends before the segment; 0: not known, as in redo of
+            earlier versions.
     """
 
     number: int
@@ -202,10 +257,10 @@ class SegmentHead:
 class SegmentFooter:
     """Payload of a FOOTER record: nothing is missing before it.
 
-    `header_crc` is CRC-32C over the headers of all records before it, each with its own checksum at its end. A CRC over data that ends with its
-    own CRC is a constant, so this one proves the number of headers and nothing of their content. A flipped bit is found by the checksums of
-    its record: of the header wherever one is read, of the payload wherever that is read, and of both by `redo.segments.scan_segment` and by
-    whoever takes a copy (`redo.standby`).
+    `header_crc` is CRC-32C over the headers of all records before it, each with its own checksum at its end. A CRC over
+    data that ends with its own CRC is a constant, so this one proves the number of headers and nothing of their
+    content. A flipped bit is found by the checksums of its record: of the header wherever one is read, of the payload
+    wherever that is read, and of both by `redo.segments.scan_segment` and by whoever takes a copy (`redo.standby`).
     """
 
     record_count: int
@@ -220,13 +275,14 @@ class DictionarySnapshot:
     Args:
         build: the source's objects.
         dropped: objects of older builds that the latest no longer has; redo may still hold changes of them.
-        detached: partitions that are tables of their own by now, or another table's: owner, name and number (NO_OBJECT: not
-            known) of the table they were a partition of, object number. Like `dropped` only at a segment's head.
-        bounds: of partitions that held other rows before: object number, SCN of the build that told. Like `dropped` only at
-            a segment's head.
+        detached: partitions that are tables of their own by now, or another table's: owner, name and number (NO_OBJECT:
+            not known) of the table they were a partition of, object number. Like `dropped` only at a segment's head.
+        bounds: of partitions that held other rows before: object number, SCN of the build that told. Like `dropped`
+            only at a segment's head.
         versions: table versions in force, each with the stored table's owner and name, the SCN it is in
             force from, and the rows a partition holds. Like `dropped` only at a segment's head.
-        awaited: the build that is awaited where the segment begins; None: none is. Like `dropped` only at a segment's head.
+        awaited: the build that is awaited where the segment begins; None: none is. Like `dropped` only at a segment's
+            head.
         unresolved: object numbers of the versions in force that wait for it. Like `dropped` only at a segment's head.
     """
 
@@ -241,7 +297,9 @@ class DictionarySnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitedBuild:
-    """Payload of a DICTIONARY record: what follows was described by transactions that the next build, and none before it, reflects.
+    """Payload of a DICTIONARY record.
+
+    What follows was described by transactions that the next build, and none before it, reflects.
 
     Args:
         describers: numbers of these transactions (`databases.ports.LogChunk.describers`).
@@ -296,9 +354,16 @@ def encode_dictionary(snapshot: DictionarySnapshot | AwaitedBuild | UnchangedBui
         "bounds": snapshot.bounds,
         "versions": [
             [
-                v.object_number, v.version, v.owner, v.name, int(v.old_image),
+                v.object_number,
+                v.version,
+                v.owner,
+                v.name,
+                int(v.old_image),
                 [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in v.columns],
-                stored_owner, stored_name, scn, rows,
+                stored_owner,
+                stored_name,
+                scn,
+                rows,
             ]
             for v, stored_owner, stored_name, scn, rows in snapshot.versions
         ],
@@ -311,8 +376,16 @@ def encode_dictionary(snapshot: DictionarySnapshot | AwaitedBuild | UnchangedBui
         },
         # Columns that the source computes, by object number: of the builds' tables, and of the versions in force.
         "computed": [
-            [[table.object_number, table.computed] for table in (*build.tables, *snapshot.dropped) if table.computed != ()],
-            [[v.object_number, names] for v, *_ in snapshot.versions if (names := [c.name for c in v.columns if c.is_computed])],
+            [
+                [table.object_number, table.computed]
+                for table in (*build.tables, *snapshot.dropped)
+                if table.computed != ()
+            ],
+            [
+                [v.object_number, names]
+                for v, *_ in snapshot.versions
+                if (names := [c.name for c in v.columns if c.is_computed])
+            ],
         ],
         "open": None if snapshot.awaited is None else [snapshot.awaited.describers, snapshot.unresolved],
     }
@@ -326,16 +399,23 @@ def decode_dictionary(payload: bytes) -> DictionarySnapshot | AwaitedBuild | Unc
         return AwaitedBuild(describers=tuple(fields["awaited"]))
     if "unchanged" in fields:
         return UnchangedBuild(scn=Scn(fields["unchanged"]))
-    of_tables, of_versions = map(dict, fields["computed"]) if "computed" in fields else (None, None)  # none in redo of earlier versions
+    # none in redo of earlier versions
+    of_tables, of_versions = map(dict, fields["computed"]) if "computed" in fields else (None, None)
     tables = tuple(_table(*found, of_tables) for found in _with_roots(fields, "tables"))
     dropped = tuple(_table(*found, of_tables) for found in _with_roots(fields, "dropped"))
     versions = tuple(_version(*found, of_versions) for found in _with_roots(fields, "versions"))
     bounds = tuple((ObjectNumber(number), Scn(scn)) for number, scn in fields["bounds"])
-    detached = tuple((owner, name, root, ObjectNumber(number)) for (owner, name, number), root in _with_roots(fields, "detached"))
+    detached = tuple(
+        (owner, name, root, ObjectNumber(number)) for (owner, name, number), root in _with_roots(fields, "detached")
+    )
     build = DictionaryBuild(scn=Scn(fields["scn"]), tables=tables)
     describers, unresolved = fields.get("open") or (None, ())  # none in redo of earlier versions
     return DictionarySnapshot(
-        build=build, dropped=dropped, detached=detached, bounds=bounds, versions=versions,
+        build=build,
+        dropped=dropped,
+        detached=detached,
+        bounds=bounds,
+        versions=versions,
         awaited=None if describers is None else AwaitedBuild(describers=tuple(describers)),
         unresolved=tuple(map(ObjectNumber, unresolved)),
     )
@@ -352,20 +432,35 @@ def _with_roots(fields: dict[str, Any], what: str) -> list[tuple[list[Any], Obje
     return list(zip(entries, map(ObjectNumber, roots), strict=True))
 
 
-def _table(fields: list[Any], root_number: ObjectNumber, computed: dict[int, list[str] | None] | None) -> DictionaryTable:
+def _table(
+    fields: list[Any], root_number: ObjectNumber, computed: dict[int, list[str] | None] | None
+) -> DictionaryTable:
     number, owner, name, stored_owner, stored_name, rows = fields
     names = None if computed is None else computed.get(number, ())
     return DictionaryTable(
-        object_number=number, owner=owner, name=name, stored_owner=stored_owner, stored_name=stored_name,
-        rows=rows, root_number=root_number, computed=None if names is None else tuple(names),
+        object_number=number,
+        owner=owner,
+        name=name,
+        stored_owner=stored_owner,
+        stored_name=stored_name,
+        rows=rows,
+        root_number=root_number,
+        computed=None if names is None else tuple(names),
     )
 
 
-def _version(fields: list[Any], root_number: ObjectNumber, computed: dict[int, list[str]] | None) -> tuple[TableVersion, str, str, Scn, str]:
+def _version(
+    fields: list[Any], root_number: ObjectNumber, computed: dict[int, list[str]] | None
+) -> tuple[TableVersion, str, str, Scn, str]:
     number, version, owner, name, old_image, columns, stored_owner, stored_name, scn, rows = fields
     table = TableVersion(
-        object_number=ObjectNumber(number), version=version, owner=owner, name=name,
-        columns=tuple(_column(c, None if computed is None else computed.get(number, ())) for c in columns), old_image=OldImage(old_image), root_number=root_number,
+        object_number=ObjectNumber(number),
+        version=version,
+        owner=owner,
+        name=name,
+        columns=tuple(_column(c, None if computed is None else computed.get(number, ())) for c in columns),
+        old_image=OldImage(old_image),
+        root_number=root_number,
     )
     return table, stored_owner, stored_name, Scn(scn), rows
 
@@ -373,8 +468,13 @@ def _version(fields: list[Any], root_number: ObjectNumber, computed: dict[int, l
 def _column(fields: list[Any], computed: Sequence[str] | None) -> Column:
     name, type_name, type_number, type_modifier, is_key, is_binary = fields
     return Column(
-        name=name, type_name=type_name, type_number=type_number, type_modifier=type_modifier, is_key=is_key,
-        is_binary=is_binary, is_computed=computed is None or name in computed,
+        name=name,
+        type_name=type_name,
+        type_number=type_number,
+        type_modifier=type_modifier,
+        is_key=is_key,
+        is_binary=is_binary,
+        is_computed=computed is None or name in computed,
     )
 
 

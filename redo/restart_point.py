@@ -1,7 +1,7 @@
 """Where mining begins again: the last place in redo before which nothing that is wanted begins.
 
-Only headers are read. The segment's head says which commits are before it and in which segment its open transactions began,
-each record's header which commits end in it.
+Only headers are read. The segment's head says which commits are before it and in which segment its open transactions
+began, each record's header which commits end in it.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Capture Process Checkpoints" and "Required Checkpoint SCN".
 """
@@ -18,7 +18,6 @@ from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["RestartPoint", "find_restart_point"]
-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +45,13 @@ def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoP
     Args:
         folder: of the segments.
         source: the site whose log it is, for messages.
-        start_scn: what is committed up to here was captured before. FIRST_SCN: nothing was; mining begins with the first
-            segment that is left, or the first whose transactions are all there.
+        start_scn: what is committed up to here was captured before. FIRST_SCN: nothing was; mining begins with the
+            first segment that is left, or the first whose transactions are all there.
         durable: how far redo may be read.
 
     Returns:
-        The place; right behind the head of the first segment when there is none later. None: what may be read was purged
-        meanwhile, as every capture process has captured it; a later `durable` tells more.
+        The place; right behind the head of the first segment when there is none later. None: what may be read was
+        purged meanwhile, as every capture process has captured it; a later `durable` tells more.
 
     Raises:
         LogGone: redo that is needed was purged.
@@ -64,8 +63,10 @@ def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoP
         return None
     if not numbers:
         raise RedoError(
-            f"redo segment {durable.segment} is missing", hint="restore the redo log from a copy",
-            segment=durable.segment, offset=0,
+            f"redo segment {durable.segment} is missing",
+            hint="restore the redo log from a copy",
+            segment=durable.segment,
+            offset=0,
         )
     if start_scn == FIRST_SCN:
         head = _first_whole(folder, numbers, durable)
@@ -80,7 +81,10 @@ def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoP
         raise LogGone(
             f"the redo of site {source} can be mined from SCN {scn_text(first_scn)} on; it is needed from SCN "
             f"{scn_text(start_scn)} on",
-            hint=INSTANTIATE_AGAIN, source=source, needed_scn=start_scn, first_scn=first_scn,
+            hint=INSTANTIATE_AGAIN,
+            source=source,
+            needed_scn=start_scn,
+            first_scn=first_scn,
         )
     return _last_place(folder, head.restart_segment, start_scn, durable)
 

@@ -46,8 +46,22 @@ from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = [
-    "FIRST_SEGMENT", "PREAMBLE_BYTES", "LogState", "RedoFull", "RedoReader", "SegmentFile", "SegmentScan", "SegmentWriter",
-    "archive_segment", "check_preamble", "list_segments", "online_segment", "open_segment", "read_head", "scan_segment", "write_error",
+    "FIRST_SEGMENT",
+    "PREAMBLE_BYTES",
+    "LogState",
+    "RedoFull",
+    "RedoReader",
+    "SegmentFile",
+    "SegmentScan",
+    "SegmentWriter",
+    "archive_segment",
+    "check_preamble",
+    "list_segments",
+    "online_segment",
+    "open_segment",
+    "read_head",
+    "scan_segment",
+    "write_error",
 ]
 
 FIRST_SEGMENT = 1  # number of a redo log's first segment
@@ -68,7 +82,9 @@ class RedoFull(RedoError):  # noqa: N818 - named like its siblings in streams.er
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """Where the log stands between two records: progress, last commit, whether a transaction is open, and who committed last.
+    """Where the log stands between two records.
+
+    Progress, last commit, whether a transaction is open, and who committed last.
 
     `transaction`: number of the transaction of the last commit; 0: not known, as in redo of earlier versions.
     """
@@ -111,7 +127,9 @@ class SegmentScan:
 
 
 def list_segments(folder: Path) -> list[SegmentFile]:
-    """List the segments in `folder` by number; complete or not. An archived one counts before an online one of its number.
+    """List the segments in `folder` by number; complete or not.
+
+    An archived one counts before an online one of its number.
 
     Both are there when a backup was restored beside newer files.
     """
@@ -159,7 +177,8 @@ def open_segment(folder: Path, number: int, *, after_scn: Scn = FIRST_SCN) -> in
         LogGone: the segment was purged.
         RedoError: it is missing.
     """
-    # An online one beside an archived one is an older copy. It becomes archived by a rename: looked for in this order, it cannot be missed.
+    # An online one beside an archived one is an older copy. It becomes archived by a rename: looked for in this order,
+    # it cannot be missed.
     for path in (_archived(folder, number), online_segment(folder, number), _archived(folder, number)):
         try:
             return os.open(path, os.O_RDONLY)
@@ -171,7 +190,9 @@ def open_segment(folder: Path, number: int, *, after_scn: Scn = FIRST_SCN) -> in
     raise RedoError(
         f"redo segment {number} is missing; transactions after SCN {scn_text(after_scn)} are missing",
         hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
-        segment=number, offset=0, after_scn=after_scn,
+        segment=number,
+        offset=0,
+        after_scn=after_scn,
     )
 
 
@@ -189,13 +210,17 @@ def check_preamble(path: Path, descriptor: int) -> None:
     if len(preamble) < PREAMBLE_BYTES or not preamble.startswith(_PREAMBLE_NAME):
         raise RedoError(
             f"{path.name} is not a redo segment, or its first bytes are damaged",
-            hint="restore the file from a copy", segment=path.name, offset=0,
+            hint="restore the file from a copy",
+            segment=path.name,
+            offset=0,
         )
     version = _PREAMBLE.unpack(preamble)[1]
     if version != FORMAT_VERSION:
         raise RedoError(
             f"{path.name} has redo format {version}, this release reads format {FORMAT_VERSION}",
-            hint="mine it with the release that wrote it", segment=path.name, format=version,
+            hint="mine it with the release that wrote it",
+            segment=path.name,
+            format=version,
         )
 
 
@@ -236,11 +261,18 @@ def _damaged(path: Path, descriptor: int, offset: int, after_scn: Scn, *, what: 
     """The error for a record that cannot be read: says which transactions are missing."""
     beyond = next(_records_beyond(descriptor, offset + 1, os.fstat(descriptor).st_size), None)
     through = beyond.last_commit_scn if beyond is not None else 0
-    missing = f"after SCN {scn_text(after_scn)} up to SCN {scn_text(through)}" if through > after_scn else f"after SCN {scn_text(after_scn)}"
+    missing = (
+        f"after SCN {scn_text(after_scn)} up to SCN {scn_text(through)}"
+        if through > after_scn
+        else f"after SCN {scn_text(after_scn)}"
+    )
     return RedoError(
         f"redo segment {path.name} {what} at offset {offset}; transactions {missing} are missing",
         hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
-        segment=path.name, offset=offset, after_scn=after_scn, through_scn=through,
+        segment=path.name,
+        offset=offset,
+        after_scn=after_scn,
+        through_scn=through,
     )
 
 
@@ -296,16 +328,18 @@ def scan_segment(file: SegmentFile, take: Callable[[RecordHeader, bytes], None])
         if offset < end or (file.is_archived and not is_complete):
             _check_tail(file, descriptor, offset, end, last, is_complete=is_complete)
         return SegmentScan(
-            head=head, last=last, end_offset=offset, header_crc=crc, restart_segment=restart_segment,
+            head=head,
+            last=last,
+            end_offset=offset,
+            header_crc=crc,
+            restart_segment=restart_segment,
             is_complete=is_complete,
         )
     finally:
         os.close(descriptor)
 
 
-def _check_footer(
-    path: Path, descriptor: int, offset: int, footer: SegmentFooter, found: tuple[int, int, int]
-) -> None:
+def _check_footer(path: Path, descriptor: int, offset: int, footer: SegmentFooter, found: tuple[int, int, int]) -> None:
     if (footer.record_count, footer.last_scn, footer.header_crc) != found:
         raise _damaged(path, descriptor, offset, footer.last_scn, what="does not fit its footer")
 
@@ -358,9 +392,7 @@ class RedoReader:
             LogGone: the segment was purged.
         """
         while True:
-            if self._segment > durable.segment or (
-                self._segment == durable.segment and self._offset >= durable.offset
-            ):
+            if self._segment > durable.segment or (self._segment == durable.segment and self._offset >= durable.offset):
                 return None
             header = self.read_header()
             if header is None and self._is_another_file():
@@ -389,7 +421,10 @@ class RedoReader:
         return payload
 
     def _is_another_file(self) -> bool:
-        """Whether the segment is another file now, which is read from here on: its folder was restored, or removed and written again."""
+        """Whether the segment is another file now, which is read from here on.
+
+        Its folder was restored, or removed and written again.
+        """
         before = os.fstat(self._descriptor)
         self._open()
         return not os.path.samestat(before, os.fstat(self._descriptor))
@@ -400,7 +435,10 @@ class RedoReader:
         return os.fstat(self._descriptor).st_size
 
     def read_header(self) -> RecordHeader | None:
-        """The header of whatever record comes next in the open segment, its footer too; None: there is no undamaged one."""
+        """The header of whatever record comes next in the open segment, its footer too.
+
+        None: there is no undamaged one.
+        """
         return RecordHeader.unpack(os.pread(self._descriptor, HEADER_BYTES, self._offset))
 
     def skip(self, header: RecordHeader) -> None:
@@ -476,7 +514,8 @@ class SegmentWriter:
             os.write(descriptor, _PREAMBLE.pack(_PREAMBLE_NAME, FORMAT_VERSION))
             writer = cls(path, head, descriptor, offset=PREAMBLE_BYTES, number=0, crc=0)
             for kind, payload in (
-                (RecordType.SEGMENT, encode_head(head)), (RecordType.DICTIONARY, encode_dictionary(snapshot)),
+                (RecordType.SEGMENT, encode_head(head)),
+                (RecordType.DICTIONARY, encode_dictionary(snapshot)),
             ):
                 writer.append(kind, payload, before=state, after=state, written_us=head.created_us)
             writer.sync()
@@ -505,15 +544,26 @@ class SegmentWriter:
         """
         descriptor = os.open(file.path, os.O_RDWR)
         writer = cls(
-            file.path, scan.head, descriptor, offset=scan.end_offset, number=scan.last.number + 1,
+            file.path,
+            scan.head,
+            descriptor,
+            offset=scan.end_offset,
+            number=scan.last.number + 1,
             crc=scan.header_crc,
         )
         writer.rollback()
         return writer
 
     def append(
-        self, kind: RecordType, payload: bytes, *, before: LogState, after: LogState, commit_end: int = 0,
-        has_descriptions: bool = False, written_us: int = 0,
+        self,
+        kind: RecordType,
+        payload: bytes,
+        *,
+        before: LogState,
+        after: LogState,
+        commit_end: int = 0,
+        has_descriptions: bool = False,
+        written_us: int = 0,
     ) -> RecordHeader:
         """Write one record; not durable before `sync`.
 
@@ -531,10 +581,20 @@ class SegmentWriter:
             RedoError: the disk refused the write.
         """
         header = RecordHeader(
-            type=kind, payload_bytes=len(payload), payload_crc=checksum(payload), number=self._number,
-            end_scn=after.end_scn, last_commit_scn=before.commit_scn, commit_scn=after.commit_scn,
-            commit_end=commit_end, open_at_start=before.is_open, open_at_end=after.is_open,
-            has_descriptions=has_descriptions, written_us=written_us, durable_offset=self._durable[0], transaction=after.transaction,
+            type=kind,
+            payload_bytes=len(payload),
+            payload_crc=checksum(payload),
+            number=self._number,
+            end_scn=after.end_scn,
+            last_commit_scn=before.commit_scn,
+            commit_scn=after.commit_scn,
+            commit_end=commit_end,
+            open_at_start=before.is_open,
+            open_at_end=after.is_open,
+            has_descriptions=has_descriptions,
+            written_us=written_us,
+            durable_offset=self._durable[0],
+            transaction=after.transaction,
         )
         packed = header.pack()
         try:
@@ -631,5 +691,6 @@ def write_error(path: Path, error: OSError) -> RedoError:
         )
     return RedoError(
         f"redo file {path.name} cannot be written: {error.strerror or error}",
-        hint="check the disk", segment=path.name,
+        hint="check the disk",
+        segment=path.name,
     )

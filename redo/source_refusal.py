@@ -1,10 +1,11 @@
 """The refusal of a source, and what its log was prepared as, kept beside its redo log.
 
-Two faults of a source show once, and hide afterwards. A database that was restored to an older state has a log that ends before the redo
-log, or lacks redo's last transaction; later its new log has passed that place, and its new transactions have taken the old numbers. What
-says which changes are in the log (the publication) may be dropped or altered, and made again as it was; changes in between are missing.
-So the first refusal is durable: a restart must not take the other log for the old one's continuation. Both files go with
-the redo log (`headrace down --purge`); the second one also when the site ends as a source.
+Two faults of a source show once, and hide afterwards. A database that was restored to an older state has a log that
+ends before the redo log, or lacks redo's last transaction; later its new log has passed that place, and its new
+transactions have taken the old numbers. What says which changes are in the log (the publication) may be dropped or
+altered, and made again as it was; changes in between are missing. So the first refusal is durable: a restart must not
+take the other log for the old one's continuation. Both files go with the redo log (`headrace down --purge`); the second
+one also when the site ends as a source.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class SourceRefusal:
             return
         raise LogGone(
             f"the source was refused before: {found['message']}",
-            hint=f"{found['hint']}. If no change can be missing (the database's own disk is back, or the dsn led elsewhere), remove {self._refused.name} "
-            "in the folder of the site's redo log and start the site",
+            hint=f"{found['hint']}. If no change can be missing (the database's own disk is back, or the dsn led"
+            f" elsewhere), remove {self._refused.name} in the folder of the site's redo log and start the site",
         )
 
     def record(self, refused: LogGone) -> None:
@@ -54,7 +55,10 @@ class SourceRefusal:
 
     @property
     def was_prepared(self) -> bool:
-        """Whether this redo log is of a source that was prepared and has not ended: it says so without the site's own file."""
+        """Whether this redo log is of a source that was prepared and has not ended.
+
+        It says so without the site's own file.
+        """
         return self._prepared.exists()
 
     def end(self) -> None:
@@ -77,7 +81,8 @@ class SourceRefusal:
             return
         if known != identity:
             raise CapturedNoMore(
-                f"{identity} says which changes are in the source's log, it was {known}: it was dropped and made again, and changes in between may be missing",
+                f"{identity} says which changes are in the source's log, it was {known}: it was dropped and made again,"
+                " and changes in between may be missing",
                 hint=INSTANTIATE_AGAIN,
             )
 

@@ -26,7 +26,9 @@ def undecodable(source: str, header: RecordHeader, offset: int, what: str) -> Ca
     return CaptureError(
         f"redo of site {source} after SCN {scn_text(header.last_commit_scn)} cannot be decoded: {what}",
         hint="the redo is intact as it was written: this is a defect of the decoder, or of the source",
-        source=source, scn=header.last_commit_scn, offset=offset,
+        source=source,
+        scn=header.last_commit_scn,
+        offset=offset,
     )
 
 
@@ -39,11 +41,14 @@ def misfit(source: str, chunk: DecodedChunk, found: NDArray[np.int64]) -> Captur
         found: what `redo.mining_kernels.classify` found of the chunk.
     """
     number, scn = int(chunk.object_number[found[ERROR_ROW]]), int(chunk.order_scn[found[ERROR_TRANSACTION]])
-    if found[ERROR] == UNKNOWN_OBJECT:
+    if found[ERROR] == UNKNOWN_OBJECT:  # noqa: SIM108
         what = f"the redo never described object {number}"
     else:
         what = f"a row of object {number} does not have the columns of its description"
     return CaptureError(
         f"a change of the transaction at SCN {scn_text(scn)} of site {source} cannot be read: {what}",
-        hint="this is a defect of the log writer or of the decoder", source=source, scn=scn, object_number=number,
+        hint="this is a defect of the log writer or of the decoder",
+        source=source,
+        scn=scn,
+        object_number=number,
     )

@@ -1,8 +1,9 @@
 """What the clients before an apply process let through, asked by the name that a table has behind them.
 
-An apply process evaluates once more what the clients before it evaluated (`topology.ways.rules_at_the_end`). Their rules speak of tables as these were
-called there. So a name that arrives is followed back to the names that may have become it; each is then followed forward, client by client, and the
-clients' rules are asked. What the file allows decides, not which tables the source has: `check` refuses two tables that would arrive as one.
+An apply process evaluates once more what the clients before it evaluated (`topology.ways.rules_at_the_end`). Their
+rules speak of tables as these were called there. So a name that arrives is followed back to the names that may have
+become it; each is then followed forward, client by client, and the clients' rules are asked. What the file allows
+decides, not which tables the source has: `check` refuses two tables that would arrive as one.
 
     capture takes hr.*, puts it into schema sales    sales.staff arrives: hr.staff passed
     a propagation calls sales.staff crm.staff        crm.staff arrives: sales.staff, hr.staff passed; sales.staff does not arrive any more
@@ -28,8 +29,8 @@ class ClientsBefore:
 
     Args:
         clients: their rule sets, in the order in which changes pass them.
-        owners: examples of schemas, one for each set of the clients' patterns that a name can match: the schema that a table had before another one was
-            given to it is one of them, as far as rules can tell.
+        owners: examples of schemas, one for each set of the clients' patterns that a name can match: the schema that a
+            table had before another one was given to it is one of them, as far as rules can tell.
     """
 
     clients: tuple[RuleSet, ...]

@@ -1,7 +1,7 @@
 """What an apply process does where a row LCR and the destination's row do not agree, as frozen data.
 
-Which old values are compared decides what a conflict is (`ConflictRules.uncompared`, `compare_key_only`); which handler is set for
-the kind of the conflict decides who wins. A handler belongs to a table of one apply process.
+Which old values are compared decides what a conflict is (`ConflictRules.uncompared`, `compare_key_only`); which handler
+is set for the kind of the conflict decides who wins. A handler belongs to a table of one apply process.
 
     kinds      insert_exists, update_exists     a unique key has the value already
                update_differs, delete_differs   the row is there, but an old value that is compared differs
@@ -29,9 +29,23 @@ if TYPE_CHECKING:
     from streams.lcr_batch import Command  # numpy: this module is also read where nobody sees a row
 
 __all__ = [
-    "BY_COLUMN", "HISTORY_AGE_DEFAULT_S", "HISTORY_COUNT_DEFAULT", "KINDS", "METHODS", "METHODS_OF_KIND", "NOTHING_SET", "NO_CONFLICT_RULES",
-    "TIMED_KINDS", "TOMBSTONES_AGE_DEFAULT_S", "TOMBSTONES_COUNT_DEFAULT", "ConflictHandler", "ConflictRules", "HistoryBounds", "RowTimes",
-    "TableConflicts", "UncomparedColumns",
+    "BY_COLUMN",
+    "HISTORY_AGE_DEFAULT_S",
+    "HISTORY_COUNT_DEFAULT",
+    "KINDS",
+    "METHODS",
+    "METHODS_OF_KIND",
+    "NOTHING_SET",
+    "NO_CONFLICT_RULES",
+    "TIMED_KINDS",
+    "TOMBSTONES_AGE_DEFAULT_S",
+    "TOMBSTONES_COUNT_DEFAULT",
+    "ConflictHandler",
+    "ConflictRules",
+    "HistoryBounds",
+    "RowTimes",
+    "TableConflicts",
+    "UncomparedColumns",
 ]
 
 METHODS = ("maximum", "minimum", "overwrite", "discard", "site_priority", "delta", "latest_timestamp")
@@ -113,7 +127,10 @@ class ConflictHandler:
     @property
     def needs_old_values(self) -> bool:
         """Without the values before a change there is nothing to decide: no conflict is seen, or no row can be made."""
-        return self.kind in ("update_differs", "delete_differs") or (self.kind, self.method) == ("update_missing", "overwrite")
+        return self.kind in ("update_differs", "delete_differs") or (self.kind, self.method) == (
+            "update_missing",
+            "overwrite",
+        )
 
     def __str__(self) -> str:
         return f"{self.method}({self.resolution_column})" if self.resolution_column else self.method
@@ -223,7 +240,9 @@ class ConflictRules(SettingsAsBytes):
         mine = tuple(each for each in self.handlers if (each.owner, each.name) == (owner, name))
         timed = next((each for each in mine if each.method == "latest_timestamp"), None)
         return TableConflicts(
-            handlers=mine, uncompared=tuple(self._uncompared(owner, name)), compare_key_only=self.compare_key_only,
+            handlers=mine,
+            uncompared=tuple(self._uncompared(owner, name)),
+            compare_key_only=self.compare_key_only,
             times=None if timed is None or self.times is None else replace(self.times, sites=timed.priority),
         )
 

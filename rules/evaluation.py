@@ -1,7 +1,8 @@
 """Rule evaluation: what one client's rules say of a table, and what they leave of a batch.
 
-The three clients of rules - capture, propagation and apply - each hold one `RuleEvaluation`. What its rules discard leaves the
-batch, and what they transform is another one behind them; the chain of positions stays whole, so that a receiver cannot tell a discarded change from none.
+The three clients of rules - capture, propagation and apply - each hold one `RuleEvaluation`. What its rules discard
+leaves the batch, and what they transform is another one behind them; the chain of positions stays whole, so that a
+receiver cannot tell a discarded change from none.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Rule Set and Rule Evaluation".
 """
@@ -34,22 +35,32 @@ class RuleEvaluation:
     """Evaluates the rules of one client.
 
     Args:
-        rules: of the client. Several: an LCR must pass each of them, as if it passed that many clients; the last one is the client's own.
-        types: of the database that the changes are from: needed where rules have conditions, and where functions look at values.
+        rules: of the client. Several: an LCR must pass each of them, as if it passed that many clients; the last one is
+            the client's own.
+        types: of the database that the changes are from: needed where rules have conditions, and where functions look
+            at values.
         clock: for transformations that add the time.
         last_call: outlives functions that end the process; None: nothing does.
     """
 
     def __init__(
-        self, *rules: RuleSet | ClientsBefore, types: ValueTypes | None = None, clock: Clock | None = None, last_call: LastCall | None = None,
+        self,
+        *rules: RuleSet | ClientsBefore,
+        types: ValueTypes | None = None,
+        clock: Clock | None = None,
+        last_call: LastCall | None = None,
     ) -> None:
         sets = tuple(each for each in rules if isinstance(each, RuleSet))
         self._rules = tuple(each for each in sets if each.include is not None or each.exclude)
         self._before = tuple(each for each in rules if isinstance(each, ClientsBefore))
         if any(each.transforms for each in sets[:-1]):
-            raise BugError("only the last client can transform: what follows would evaluate LCRs that are other ones by then")
+            raise BugError(
+                "only the last client can transform: what follows would evaluate LCRs that are other ones by then"
+            )
         self._reshaping = (
-            Reshaping(sets[-1].transformation_of, (clock or SystemClock()).time_us, types, last_call) if sets and sets[-1].transforms else None
+            Reshaping(sets[-1].transformation_of, (clock or SystemClock()).time_us, types, last_call)
+            if sets and sets[-1].transforms
+            else None
         )
         self._passed: dict[tuple[str, str, KnownTag], bool] = {}  # what `_before` said: it is asked of each batch
         self._tags = tags_told_apart((*self._rules, *(rules for each in self._before for rules in each.clients)))
@@ -127,7 +138,10 @@ class RuleEvaluation:
         return tuple(rule for rules in self._rules for rule in rules.unmatched(known))
 
     def is_undecided(self, batch: LcrBatch) -> bool:
-        """Whether prefiltering does not do all that `filter` does: the answer of some table in the batch is MAYBE, or it is transformed."""
+        """Whether prefiltering does not do all that `filter` does.
+
+        The answer of some table in the batch is MAYBE, or it is transformed.
+        """
         if self._reshaping is not None and any(self._reshaping.changes(table) for table in batch.tables):
             return True
         tags = _tags(batch)
@@ -141,7 +155,8 @@ class RuleEvaluation:
             batch: any batch.
 
         Returns:
-            A batch with what the rules keep, transformed, and the same positions; the same object when nothing changes. When
+            A batch with what the rules keep, transformed, and the same positions; the same object when nothing changes.
+            When
             they keep nothing: a progress mark, or, of a transaction in parts, a part without rows.
 
         Raises:

@@ -58,7 +58,9 @@ def commands_taken(rule: Rule) -> tuple[Command, ...]:
     """The commands of which a rule may take an LCR, whatever its values are."""
     if rule.condition is None:
         return tuple(Command)
-    return tuple(command for command in Command if possible(rule.condition.tree, Known(attributes={}, command=command)) & TRUE)
+    return tuple(
+        command for command in Command if possible(rule.condition.tree, Known(attributes={}, command=command)) & TRUE
+    )
 
 
 def refusals(rule: Rule, table: TableVersion, types: ValueTypes) -> list[ConditionError]:

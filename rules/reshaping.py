@@ -1,7 +1,10 @@
-"""Transformations of whole batches: table versions, and the columns of their rows. No row is looked at, but those that a function gets.
+"""Transformations of whole batches: table versions, and the columns of their rows.
 
-What leaves a column alone copies nothing, nor does what leaves neighbours and adds no bytes; all else is copied column by column. Versions that
-are alike behind the transformation (an ALTER added a column that does not travel) become one, with one group per command.
+No row is looked at, but those that a function gets.
+
+What leaves a column alone copies nothing, nor does what leaves neighbours and adds no bytes; all else is copied column
+by column. Versions that are alike behind the transformation (an ALTER added a column that does not travel) become one,
+with one group per command.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ class _Reshaped:
     version: TableVersion
     places: NDArray[np.int64]  # of its columns before; -1: an added one
     is_renamed_only: bool
-    block: slice | None  # of the columns before, if what stays are neighbours as before, and what is added comes behind them
+    # of the columns before, if what stays are neighbours as before, and what is added comes behind them
+    block: slice | None
     added: _Added
     custom: CustomTransformation | None
 
@@ -76,8 +80,13 @@ class Reshaping:
     """
 
     def __init__(
-        self, transformation_of: Callable[[str, str], Transformation | None], time_us: Callable[[], int], types: ValueTypes | None = None,
-        last_call: LastCall | None = None, *, decode: DecodeHook | None = None,
+        self,
+        transformation_of: Callable[[str, str], Transformation | None],
+        time_us: Callable[[], int],
+        types: ValueTypes | None = None,
+        last_call: LastCall | None = None,
+        *,
+        decode: DecodeHook | None = None,
     ) -> None:
         self._transformation_of, self._time_us = transformation_of, time_us
         self._calls = CustomCalls(types, last_call=last_call, decode=decode)
@@ -112,7 +121,10 @@ class Reshaping:
         return table if (owner, name) == key else replace(table, owner=owner, name=name)
 
     def changes(self, table: TableVersion) -> bool:
-        """Whether a table version is another one behind the client; also where it cannot be transformed, which `batch` says of its first LCR."""
+        """Whether a table version is another one behind the client.
+
+        Also where it cannot be transformed, which `batch` says of its first LCR.
+        """
         try:
             return self._reshaped(table) is not None
         except TransformationError:
@@ -122,7 +134,8 @@ class Reshaping:
         """A batch behind the client; the same object where nothing changes.
 
         Args:
-            batch: with what the client's rules keep. A table of which it holds nothing is left as it is: nobody needs it transformed.
+            batch: with what the client's rules keep. A table of which it holds nothing is left as it is: nobody needs
+                it transformed.
 
         Raises:
             TransformationError: a transformation cannot be applied to a table, or its function failed; names the LCR.
@@ -140,7 +153,8 @@ class Reshaping:
                 constants.set(place, now)
         tables: dict[TableVersion, int] = {}
         places = [
-            tables.setdefault(table if each is None else each.version, len(tables)) for table, each in zip(batch.tables, found, strict=True)
+            tables.setdefault(table if each is None else each.version, len(tables))
+            for table, each in zip(batch.tables, found, strict=True)
         ]
         groups: dict[tuple[int, Command], list[RowGroup]] = {}
         customs: dict[int, CustomTransformation] = {}
@@ -154,9 +168,12 @@ class Reshaping:
                 moved = group if place == group.table else replace(group, table=place)
             groups.setdefault((moved.table, moved.command), []).append(moved)
         declared = replace(
-            batch, tables=tuple(tables), groups=tuple(together(each) for each in groups.values()),
+            batch,
+            tables=tuple(tables),
+            groups=tuple(together(each) for each in groups.values()),
             truncates=tuple(
-                replace(truncate, tables=tuple(dict.fromkeys(places[table] for table in truncate.tables))) for truncate in batch.truncates
+                replace(truncate, tables=tuple(dict.fromkeys(places[table] for table in truncate.tables)))
+                for truncate in batch.truncates
             ),
         )
         return self._calls.batch(declared, customs) if customs else declared
@@ -168,7 +185,9 @@ class Reshaping:
         except TransformationError as error:
             rows = [int(group.row_numbers.min()) for group in batch.groups if group.table == place]
             row = min(rows + [truncate.row_number for truncate in batch.truncates if place in truncate.tables])
-            raise TransformationError(f"{error.message} ({which_lcr(batch, row)})", hint=error.hint, **error.context) from error
+            raise TransformationError(
+                f"{error.message} ({which_lcr(batch, row)})", hint=error.hint, **error.context
+            ) from error
 
     def _reshaped(self, table: TableVersion) -> _Reshaped | None:
         found = self._known.get(table, _UNKNOWN)
@@ -218,7 +237,10 @@ class _Constants:
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """The values of the columns that are added, in the old image and in the new one; and which of them are the time, to be set for each batch."""
+    """The values of the columns that are added, in the old image and in the new one.
+
+    And which of them are the time, to be set for each batch.
+    """
 
     old: _Constants
     new: _Constants
@@ -230,10 +252,12 @@ class _Added:
 
         Args:
             added: the columns.
-            is_whole: old values are logged whatever changes. Under a replica identity of key columns an UPDATE that left them alone has no old
-                values at all, and must stay so.
+            is_whole: old values are logged whatever changes. Under a replica identity of key columns an UPDATE that
+                left them alone has no old values at all, and must stay so.
         """
-        values = [_timestamp(0) if each.is_now else NULL if each.value is None else each.value.encode() for each in added]
+        values = [
+            _timestamp(0) if each.is_now else NULL if each.value is None else each.value.encode() for each in added
+        ]
         old = [ABSENT if each.is_now or not is_whole else value for each, value in zip(added, values, strict=True)]
         return cls(_Constants(old), _Constants(values), tuple(place for place, each in enumerate(added) if each.is_now))
 
@@ -242,14 +266,21 @@ def _group(group: RowGroup, reshaped: _Reshaped, table: int) -> RowGroup:
     """The rows of a group with other columns; `table`: their place."""
     added = reshaped.added
     return RowGroup(
-        table=table, command=group.command, row_numbers=group.row_numbers,
-        old=_values(group.old, reshaped, added.old), new=_values(group.new, reshaped, added.new),
+        table=table,
+        command=group.command,
+        row_numbers=group.row_numbers,
+        old=_values(group.old, reshaped, added.old),
+        new=_values(group.new, reshaped, added.new),
     )
 
 
 @functools.cache
 def _kernel() -> Any:  # noqa: ANN401 - compiled
-    """See `with_constants`. Not imported at the head: numba is 25 MB that a process which moves no column does not pay for. Looked up once: each image needs it."""
+    """See `with_constants`.
+
+    Not imported at the head: numba is 25 MB that a process which moves no column does not pay for. Looked up once: each
+    image needs it.
+    """
     from streams.cells_kernels import with_constants
 
     return with_constants
@@ -270,12 +301,20 @@ def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants)
         if not added.lengths.shape[0]:
             return ColumnValues(lengths=kept, data=values.data, starts=places)
         count = kept.shape[0]
-        lengths, starts = np.empty((count + added.lengths.shape[0], kept.shape[1]), np.int32), np.empty(count + added.lengths.shape[0] + 1, np.int64)
+        lengths, starts = (
+            np.empty((count + added.lengths.shape[0], kept.shape[1]), np.int32),
+            np.empty(count + added.lengths.shape[0] + 1, np.int64),
+        )
         lengths[:count], lengths[count:] = kept, added.column
         starts[:count], starts[count:] = places[:-1], places[-1]
         return ColumnValues(lengths=lengths, data=values.data, starts=starts)
     lengths, data, starts = _kernel()(
-        fixed(values.lengths), fixed(values.data), fixed(values.starts), reshaped.places, added.lengths, added.values,
+        fixed(values.lengths),
+        fixed(values.data),
+        fixed(values.starts),
+        reshaped.places,
+        added.lengths,
+        added.values,
     )
     return ColumnValues(lengths=lengths, data=data, starts=starts)
 
@@ -292,21 +331,28 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
     """
     shape = transformation.shape([column.name for column in version.columns], table=version.qualified_name)
     before = {column.name: column for column in version.columns}
-    columns = tuple(_column(name, origin) if isinstance(origin, AddColumn) else replace(before[origin], name=name) for name, origin in shape.columns)
+    columns = tuple(
+        _column(name, origin) if isinstance(origin, AddColumn) else replace(before[origin], name=name)
+        for name, origin in shape.columns
+    )
     taken = {origin for _, origin in shape.columns if isinstance(origin, str)}
     lost = [column.name for column in version.columns if column.is_key and column.name not in taken]
     if lost and version.old_image is OldImage.KEY:
         raise TransformationError(
             f"a transformation deletes {', '.join(lost)}, and rows of {version.qualified_name} are found by it",
-            hint="keep the columns that identify a row; or let the source log whole old rows (REPLICA IDENTITY FULL), and give the destination a"
-            " key of columns that arrive", table=version.qualified_name, column=lost[0],
+            hint="keep the columns that identify a row; or let the source log whole old rows (REPLICA IDENTITY FULL),"
+            " and give the destination a key of columns that arrive",
+            table=version.qualified_name,
+            column=lost[0],
         )
     owner, name = transformation.named(TableName.of(version))
     partition = version.partition
-    gone = frozenset(before) - {name_ for name_, origin in shape.columns if name_ == origin and not transformation.may_change(name_)}
+    gone = frozenset(before) - {
+        name_ for name_, origin in shape.columns if name_ == origin and not transformation.may_change(name_)
+    }
     if partition is not None and _may_name(partition.rows, gone):
-        # The rows of a partition are said over the source's columns: where one of these is not here, or is called otherwise, nobody can
-        # tell which they are, and the destination says so.
+        # The rows of a partition are said over the source's columns: where one of these is not here, or is called
+        # otherwise, nobody can tell which they are, and the destination says so.
         partition = replace(partition, rows="")
     changed = replace(version, owner=owner, name=name, columns=columns, partition=partition)
     return replace(changed, version=content_version(changed)), shape
@@ -314,14 +360,21 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
 
 def _column(name: str, added: AddColumn) -> Column:
     """An added column: a time comes in binary form, in less than a third of the bytes, and what is in the file in text form."""
-    return Column(name=name, type_name=added.type_name, type_number=CURRENT_TIMESTAMP_NUMBER if added.is_now else 0, is_binary=added.is_now)
+    return Column(
+        name=name,
+        type_name=added.type_name,
+        type_number=CURRENT_TIMESTAMP_NUMBER if added.is_now else 0,
+        is_binary=added.is_now,
+    )
 
 
 def _may_name(condition: str, columns: frozenset[str]) -> bool:
     """Whether a condition in SQL may name one of some columns; texts in it do not count, unless there is a backslash."""
     if "\\" not in condition:
         condition = re.sub(r"'(?:[^']|'')*'", "''", condition)
-    return any(re.search(rf"(?<![\w$]){re.escape(name.replace(chr(34), chr(34) * 2))}(?![\w$])", condition) for name in columns)
+    return any(
+        re.search(rf"(?<![\w$]){re.escape(name.replace(chr(34), chr(34) * 2))}(?![\w$])", condition) for name in columns
+    )
 
 
 def _timestamp(time_us: int) -> bytes:

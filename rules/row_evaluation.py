@@ -1,6 +1,7 @@
 """Rule sets with conditions: their verdict on every row of a batch, and what row migration makes of it.
 
-The second half of rule evaluation, for tables whose verdict is not decided by name and tag. Per rule set, as one client after the other.
+The second half of rule evaluation, for tables whose verdict is not decided by name and tag. Per rule set, as one client
+after the other.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class RowEvaluation:
             table = batch.tables[group.table]
             if self._is_decided(batch, table, tag[group.row_numbers], keep, group.row_numbers):
                 continue
-            verdict = self._verdict(_rows(batch, table, group.command, owner[group.row_numbers], old=group.old, new=group.new))
+            verdict = self._verdict(
+                _rows(batch, table, group.command, owner[group.row_numbers], old=group.old, new=group.new)
+            )
             keep[group.row_numbers] = verdict.outcome == TRUE
             if verdict.command is not None and verdict.command.any():
                 commands[number] = verdict.command
@@ -73,13 +76,20 @@ class RowEvaluation:
         if keep.all() and not commands and not any(truncates):
             return batch
         if any(truncates):
-            batch = _with_truncates(batch, [found or (truncate, ()) for found, truncate in zip(truncates, batch.truncates, strict=True)])
+            batch = _with_truncates(
+                batch, [found or (truncate, ()) for found, truncate in zip(truncates, batch.truncates, strict=True)]
+            )
         return select_rows(migrated(batch, commands, keep), keep)
 
     # ----------------------------------------------------------------------- inside
 
     def _is_decided(
-        self, batch: LcrBatch, table: TableVersion, tag: NDArray[np.int16], keep: NDArray[np.bool_], rows: NDArray[np.int32]
+        self,
+        batch: LcrBatch,
+        table: TableVersion,
+        tag: NDArray[np.int16],
+        keep: NDArray[np.bool_],
+        rows: NDArray[np.int32],
     ) -> bool:
         """Whether name and tag decide for all of a group's rows; `keep` is set then."""
         answers = {}
@@ -108,7 +118,9 @@ class RowEvaluation:
                 found, becomes = self._of_subset(rule, rows, found)
                 # Another rule that takes the row takes it as it is.
                 is_alone = np.broadcast_to(np.asarray(taken), rows.count) != TRUE
-                becomes = np.where(is_alone & (np.broadcast_to(np.asarray(found), rows.count) == TRUE), becomes, 0).astype(np.uint8)
+                becomes = np.where(
+                    is_alone & (np.broadcast_to(np.asarray(found), rows.count) == TRUE), becomes, 0
+                ).astype(np.uint8)
                 command = becomes if command is None else np.where(command == 0, becomes, command).astype(np.uint8)
             elif command is not None:
                 command[np.broadcast_to(np.asarray(found), rows.count) == TRUE] = 0
@@ -144,7 +156,12 @@ class RowEvaluation:
             before, after = (np.broadcast_to(np.asarray(each, np.uint8), rows.count) for each in (was, now))
             becomes[(before == FALSE) & (after == TRUE)] = Command.INSERT
             becomes[(before == TRUE) & (after == FALSE)] = Command.DELETE
-            if bool((((before == _OPEN) | (after == _OPEN)) & np.broadcast_to(np.asarray(both(found, either_way)) != FALSE, rows.count)).any()):
+            if bool(
+                (
+                    ((before == _OPEN) | (after == _OPEN))
+                    & np.broadcast_to(np.asarray(both(found, either_way)) != FALSE, rows.count)
+                ).any()
+            ):
                 raise self._undecided(rows)
         return both(found, either_way), becomes
 
@@ -160,7 +177,8 @@ class RowEvaluation:
 
     def _prepared(self, condition: Condition, image: Image | None, rows: Rows) -> CompiledCondition | int:
         meant = condition.tree if image is None else of_image(condition.tree, image)
-        # Of another table than the condition is of, which need not have its columns: `check` does not ask for them either.
+        # Of another table than the condition is of, which need not have its columns: `check` does not ask for them
+        # either.
         answer = decided(meant, rows.table.owner, rows.table.name, rows.command)
         return CompiledCondition(meant, rows.table, self._types) if answer is None else answer
 
@@ -193,34 +211,55 @@ class RowEvaluation:
         """The subset that a TRUNCATE empties; None: the whole table."""
         table = rows.table
         matching = [
-            rule for rule in self._rules.include or ()
-            if rule.dml and rule.matches_object(table.owner, table.name) and bool(np.all(np.asarray(self._conditional(rule, rows)) == TRUE))
+            rule
+            for rule in self._rules.include or ()
+            if rule.dml
+            and rule.matches_object(table.owner, table.name)
+            and bool(np.all(np.asarray(self._conditional(rule, rows)) == TRUE))
         ]  # of this TRUNCATE's tag: `RuleSet.subset_of` is of all tags
         return matching[0].subset if matching and all(rule.subset is not None for rule in matching) else None
 
     def _undecided(self, rows: Rows) -> ConditionError:
-        rules = [rule for rule in (*(self._rules.include or ()), *self._rules.exclude) if rule.matches_object(rows.table.owner, rows.table.name)]
+        rules = [
+            rule
+            for rule in (*(self._rules.include or ()), *self._rules.exclude)
+            if rule.matches_object(rows.table.owner, rows.table.name)
+        ]
         columns: dict[str, None] = {}
         for rule in rules:
             for condition in rule.conditions:
                 columns |= {value.column: None for value in condition.columns}
         return ConditionError(
-            f"rules need values of {rows.table.qualified_name} ({', '.join(columns)}) that the log of {rows.source} does not have",
+            f"rules need values of {rows.table.qualified_name} ({', '.join(columns)}) that the log of {rows.source}"
+            " does not have",
             hint=LOG_WHOLE_ROWS,
-            table=rows.table.qualified_name, command=rows.command.name,
+            table=rows.table.qualified_name,
+            command=rows.command.name,
         )
 
 
 def _rows(
-    batch: LcrBatch, table: TableVersion, command: Command, owner: NDArray[np.int32], *, old: ColumnValues | None = None,
+    batch: LcrBatch,
+    table: TableVersion,
+    command: Command,
+    owner: NDArray[np.int32],
+    *,
+    old: ColumnValues | None = None,
     new: ColumnValues | None = None,
 ) -> Rows:
     """Rows of a batch as conditions see them; `owner` is the place of each one's transaction, int32, shape (n,)."""
     transactions = batch.transactions
     return Rows(
-        table=table, command=command, count=owner.shape[0], old=old, new=new, source=batch.source,
-        tags=tuple(each.value for each in batch.tags), tag=transactions.tag[owner],
-        transaction_id=transactions.transaction_id[owner], scn=transactions.order_scn[owner],
+        table=table,
+        command=command,
+        count=owner.shape[0],
+        old=old,
+        new=new,
+        source=batch.source,
+        tags=tuple(each.value for each in batch.tags),
+        tag=transactions.tag[owner],
+        transaction_id=transactions.transaction_id[owner],
+        scn=transactions.order_scn[owner],
         source_time_us=transactions.commit_time_us[owner],
     )
 

@@ -3,8 +3,8 @@
 Evaluation: the negative rule set (`exclude`) first, any rule TRUE discards; then the positive set
 (`include`), at least one rule TRUE keeps. Prefiltering asks the same with less knowledge and may answer MAYBE.
 
-Source: Oracle Streams Concepts and Administration 11.2, "How Rules Are Used"; Replication Administrator's Guide, "Oracle Streams
-Tags".
+Source: Oracle Streams Concepts and Administration 11.2, "How Rules Are Used"; Replication Administrator's Guide,
+"Oracle Streams Tags".
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from rules.transformation import Transformation, TransformationError
 from streams.table_name import Named, TableName
 
 __all__ = [
-    "ANY_TAG", "UNKNOWN_TAG", "UNTAGGED", "KnownTag", "Passage", "Rule", "RuleSet", "TagCondition", "TruthValue", "Unknown", "passages",
+    "ANY_TAG",
+    "UNKNOWN_TAG",
+    "UNTAGGED",
+    "KnownTag",
+    "Passage",
+    "Rule",
+    "RuleSet",
+    "TagCondition",
+    "TruthValue",
+    "Unknown",
+    "passages",
     "tags_told_apart",
 ]
 
@@ -85,9 +95,10 @@ class Rule:
         ddl: takes DDL LCRs.
         tags: takes LCRs with these tags.
         condition: takes LCRs for which it is TRUE; None: whatever their attributes and values.
-        subset: takes the changes of the rows for which it is TRUE, and makes of an UPDATE that moves a row in an INSERT, of one that
-            moves it out a DELETE; of positive rules only. None: no row migration.
-        transformation: what becomes of the LCRs that it takes, behind row migration; of positive rules only. None: they stay as they are.
+        subset: takes the changes of the rows for which it is TRUE, and makes of an UPDATE that moves a row in an
+            INSERT, of one that moves it out a DELETE; of positive rules only. None: no row migration.
+        transformation: what becomes of the LCRs that it takes, behind row migration; of positive rules only. None: they
+            stay as they are.
     """
 
     owner: str = "*"
@@ -151,7 +162,8 @@ class Rule:
             owner: schema of a table, under the name that the rule's client sees.
             name: of the table in that schema.
         """
-        return _matching(self.name)(name) and self.matches_owner(owner)  # of hundreds of rules most have the schema and another name
+        # of hundreds of rules most have the schema and another name
+        return _matching(self.name)(name) and self.matches_owner(owner)
 
     def matches_owner(self, owner: str) -> bool:
         """Whether the rule speaks of tables of the schema `owner`."""
@@ -205,7 +217,9 @@ class RuleSet:
             owner: the table's schema.
             name: the table's name.
         """
-        return tuple(rule for rule in self.include or () if rule.answer(owner, name, UNKNOWN_TAG) is not TruthValue.FALSE)
+        return tuple(
+            rule for rule in self.include or () if rule.answer(owner, name, UNKNOWN_TAG) is not TruthValue.FALSE
+        )
 
     def transformation_of(self, owner: str, name: str) -> Transformation | None:
         """What becomes of the row LCRs of a table that pass; None: they stay as they are.
@@ -223,21 +237,28 @@ class RuleSet:
         for other in takers[1:]:
             if other.transformation != takers[0].transformation:
                 raise TransformationError(
-                    f"the rules {takers[0]} and {other} both take {owner}.{name}, and transform it differently: which of them is followed is not told",
-                    hint="let one rule alone take the table", table=f"{owner}.{name}",
+                    f"the rules {takers[0]} and {other} both take {owner}.{name}, and transform it differently: which"
+                    " of them is followed is not told",
+                    hint="let one rule alone take the table",
+                    table=f"{owner}.{name}",
                 )
         return takers[0].transformation if takers else None
 
     def without_conditions(self) -> RuleSet:
-        """What the rules take at most: conditions of positive rules are TRUE, negative rules with conditions are not there.
+        """What the rules take at most.
 
-        So a client further on evaluates once more what clients before it decided: their conditions speak of LCRs as they were then, before
-        rows migrated. Subsets stay: what has migrated passes them as it is. Transformations are done.
+        Conditions of positive rules are TRUE, negative rules with conditions are not there.
+
+        So a client further on evaluates once more what clients before it decided: their conditions speak of LCRs as
+        they were then, before rows migrated. Subsets stay: what has migrated passes them as it is. Transformations are
+        done.
         """
         if not self.looks_at_rows and not self.transforms:
             return self
         return RuleSet(
-            include=None if self.include is None else tuple(replace(rule, condition=None, transformation=None) for rule in self.include),
+            include=None
+            if self.include is None
+            else tuple(replace(rule, condition=None, transformation=None) for rule in self.include),
             exclude=tuple(rule for rule in self.exclude if rule.condition is None),
         )
 
@@ -295,7 +316,9 @@ class Passage(NamedTuple):
 
 
 def passages(clients: Iterable[RuleSet], table: Named) -> Iterator[Passage]:
-    """What a table is called at each of several clients in a row, and what becomes of it. The one place that follows names.
+    """What a table is called at each of several clients in a row, and what becomes of it.
+
+    The one place that follows names.
 
     Args:
         clients: their rule sets, in the order in which changes pass them.
@@ -340,7 +363,9 @@ def _any(rules: tuple[Rule, ...], owner: str, name: str, *, tag: KnownTag) -> Tr
         # Most rules are of other tables, and have no conditions: hundreds of them are asked for each batch.
         if not rule.dml or not rule.matches_object(owner, name):
             continue
-        taken = rule.tags.answer(tag) if rule.condition is None and rule.subset is None else rule.answer(owner, name, tag)
+        taken = (
+            rule.tags.answer(tag) if rule.condition is None and rule.subset is None else rule.answer(owner, name, tag)
+        )
         if taken is TruthValue.TRUE:
             return taken
         if taken is TruthValue.MAYBE:

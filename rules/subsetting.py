@@ -2,8 +2,9 @@
 
 The INSERT has the whole new row: what the UPDATE left alone is taken from the old one. The DELETE has the old one.
 
-A TRUNCATE empties the subset: it becomes the TRUNCATE of a part of the table, as that of a partition (`streams.lcr_batch.Partition`), so
-that the destination deletes the rows of the subset, and rows that are there for another reason stay.
+A TRUNCATE empties the subset: it becomes the TRUNCATE of a part of the table, as that of a partition
+(`streams.lcr_batch.Partition`), so that the destination deletes the rows of the subset, and rows that are there for
+another reason stay.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Row Migration and Subset Rules"; a TRUNCATE is DDL there.
 """
@@ -65,9 +66,14 @@ def migrated(batch: LcrBatch, commands: Mapping[int, NDArray[np.uint8]], keep: N
             mine = np.flatnonzero(becomes == (0 if command is Command.UPDATE else command)).astype(np.int32)
             if mine.shape[0]:
                 part = replace(
-                    group, row_numbers=group.row_numbers[mine], old=select_values(group.old, mine), new=select_values(group.new, mine),
+                    group,
+                    row_numbers=group.row_numbers[mine],
+                    old=select_values(group.old, mine),
+                    new=select_values(group.new, mine),
                 )
-                parts.setdefault((group.table, command), []).append(_as(command, part, batch.tables[group.table], batch.source))
+                parts.setdefault((group.table, command), []).append(
+                    _as(command, part, batch.tables[group.table], batch.source)
+                )
     return replace(batch, groups=tuple(together(groups) for groups in parts.values()))
 
 
@@ -101,9 +107,11 @@ def _as(command: Command, group: RowGroup, table: TableVersion, source: str) -> 
     if lacking.any():
         column = table.columns[int(np.flatnonzero(lacking.any(axis=1))[0])].name
         raise ConditionError(
-            f"a row of {table.qualified_name} moved into the subset, and the log of {source} does not have its value of {column}",
+            f"a row of {table.qualified_name} moved into the subset, and the log of {source} does not have its value of"
+            f" {column}",
             hint=LOG_WHOLE_ROWS,
-            table=table.qualified_name, column=column,
+            table=table.qualified_name,
+            column=column,
         )
     return replace(group, command=command, old=None, new=new)
 
@@ -116,7 +124,8 @@ def _completed(new: ColumnValues, old: ColumnValues) -> ColumnValues:
     first, second = Cells.of(new), Cells.of(old)
     data = np.concatenate([first.data, second.data])
     cells = Cells(
-        data=data, offsets=np.where(untouched, second.offsets + first.data.shape[0], first.offsets),
+        data=data,
+        offsets=np.where(untouched, second.offsets + first.data.shape[0], first.offsets),
         lengths=np.where(untouched, second.lengths, first.lengths),
     )
     return cells.gathered(np.arange(new.row_count, dtype=np.int32))
@@ -143,5 +152,8 @@ def together(groups: list[RowGroup]) -> RowGroup:
         return cells.gathered(np.arange(order.shape[0], dtype=np.int32))
 
     return replace(
-        groups[0], row_numbers=numbers[order], old=joined([group.old for group in groups]), new=joined([group.new for group in groups]),
+        groups[0],
+        row_numbers=numbers[order],
+        old=joined([group.old for group in groups]),
+        new=joined([group.new for group in groups]),
     )

@@ -1,4 +1,6 @@
-"""How an apply process treats the tables at its destination, as frozen data: what finds a row, and what becomes of rows that do not fit.
+"""How an apply process treats the tables at its destination, as frozen data.
+
+What finds a row, and what becomes of rows that do not fit.
 
     key_columns           a table's substitute key: it finds rows in place of the primary or unique key
     allow_duplicate_rows  True: of several rows that one row LCR finds, one is changed. False: that is an error.
@@ -7,7 +9,8 @@
     check_foreign_keys    the destination's foreign keys are checked at the end of each transaction of apply
     triggers              whether a trigger fires for changes that apply makes: "once" (it does not) or "always"
 
-Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Columns", "Apply Process Behavior for Column Discrepancies",
+Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Columns", "Apply Process Behavior for Column
+Discrepancies",
     "Trigger Firing Property"; apply process parameter allow_duplicate_rows.
 """
 

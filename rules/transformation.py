@@ -4,28 +4,30 @@ A transformation is a list of operations on one row LCR, in the manuals' order: 
 
     0 keep_columns   1 delete_columns   2 rename_column   3 add_column   4 rename_table   5 rename_schema
 
-each of which sees the result of the one before. None of them looks at a row, so what becomes of a table's columns (`Transformation.shape`)
-is found out once; `rules.reshaping` does the same to table versions and batches.
+each of which sees the result of the one before. None of them looks at a row, so what becomes of a table's columns
+(`Transformation.shape`) is found out once; `rules.reshaping` does the same to table versions and batches.
 
 Absent columns
-    A column that is to be kept, deleted or renamed, and is not there, is ignored, as the manuals say. A column that would get the name of
-    another one, or is added and there already, is an error that stops the client.
+    A column that is to be kept, deleted or renamed, and is not there, is ignored, as the manuals say. A column that
+    would get the name of another one, or is added and there already, is an error that stops the client.
 
 What a row needs to be found
-    Under a replica identity that logs key columns only, these must travel: a row could not be found without one of them, or another row
-    would be. So deleting one is an error (`TransformationError`), and under an identity that logs the whole row it is none.
+    Under a replica identity that logs key columns only, these must travel: a row could not be found without one of
+    them, or another row would be. So deleting one is an error (`TransformationError`), and under an identity that logs
+    the whole row it is none.
 
 Added columns
-    The new row has the value. The old one has it too where the whole old row is logged: every row of this source has it at the destination.
-    `current_timestamp` is of the moment in which the client evaluates the LCR; an old value of it is not known.
-    Added columns stand before the source's own: `spark_apply.tables` tells renamed columns by their order, in which new ones come last.
+    The new row has the value. The old one has it too where the whole old row is logged: every row of this source has it
+    at the destination. `current_timestamp` is of the moment in which the client evaluates the LCR; an old value of it
+    is not known. Added columns stand before the source's own: `spark_apply.tables` tells renamed columns by their
+    order, in which new ones come last.
 
 Functions
-    Behind its declarative operations a transformation may have a function of the user's, which changes values and nothing else
-    (`rules.user_code.custom`): what is said here of names and columns holds with it, too.
+    Behind its declarative operations a transformation may have a function of the user's, which changes values and
+    nothing else (`rules.user_code.custom`): what is said here of names and columns holds with it, too.
 
-Source: Oracle Streams Concepts and Administration 11.2, "Rule-Based Transformations"; `DBMS_STREAMS_ADM.ADD_COLUMN` and its neighbours;
-`semantics.md` 4.5.
+Source: Oracle Streams Concepts and Administration 11.2, "Rule-Based Transformations"; `DBMS_STREAMS_ADM.ADD_COLUMN` and
+its neighbours; `semantics.md` 4.5.
 """
 
 from __future__ import annotations
@@ -38,8 +40,20 @@ from streams.errors import Retry, StreamsError
 from streams.table_name import TableName
 
 __all__ = [
-    "CURRENT_TIMESTAMP", "CURRENT_TIMESTAMP_NUMBER", "AddColumn", "DeleteColumns", "KeepColumns", "Operation", "RenameColumn", "RenameSchema", "RenameTable", "Shape",
-    "Transformation", "TransformationError", "columns_at_the_end", "in_order",
+    "CURRENT_TIMESTAMP",
+    "CURRENT_TIMESTAMP_NUMBER",
+    "AddColumn",
+    "DeleteColumns",
+    "KeepColumns",
+    "Operation",
+    "RenameColumn",
+    "RenameSchema",
+    "RenameTable",
+    "Shape",
+    "Transformation",
+    "TransformationError",
+    "columns_at_the_end",
+    "in_order",
 ]
 
 _NO_NAME = TableName("", "")  # what becomes of it is what the transformation gives
@@ -130,7 +144,12 @@ class RenameSchema:
 
 Operation = KeepColumns | DeleteColumns | RenameColumn | AddColumn | RenameTable | RenameSchema
 _PRECEDENCE: dict[type[Operation], int] = {
-    KeepColumns: 0, DeleteColumns: 1, RenameColumn: 2, AddColumn: 3, RenameTable: 4, RenameSchema: 5,
+    KeepColumns: 0,
+    DeleteColumns: 1,
+    RenameColumn: 2,
+    AddColumn: 3,
+    RenameTable: 4,
+    RenameSchema: 5,
 }
 
 
@@ -237,14 +256,17 @@ class Transformation:
                     pass
         if names and not any(isinstance(origin, str) for _, origin in columns):
             raise TransformationError(
-                f"no column of {table} is left", hint="keep at least the key columns; or leave the table out of the rules", table=table,
+                f"no column of {table} is left",
+                hint="keep at least the key columns; or leave the table out of the rules",
+                table=table,
             )
         return Shape(columns=tuple(columns))
 
     def origin(self, name: str) -> str | None:
         """What a column behind the client is called before it; None: it is added here, or cannot be there.
 
-        Where it is not known which columns there are: as if every one that is renamed were there. `columns_at_the_end` knows.
+        Where it is not known which columns there are: as if every one that is renamed were there. `columns_at_the_end`
+        knows.
 
         Args:
             name: behind the client.
@@ -334,7 +356,9 @@ class Transformation:
         return ", ".join(map(str, (*self.operations, *([] if self.custom is None else [self.custom]))))
 
 
-def columns_at_the_end(names: Sequence[str], transformations: Sequence[Transformation], *, table: str) -> tuple[tuple[str, str | AddColumn], ...]:
+def columns_at_the_end(
+    names: Sequence[str], transformations: Sequence[Transformation], *, table: str
+) -> tuple[tuple[str, str | AddColumn], ...]:
     """The columns of a table behind several clients: name there, and the column at the source, or what adds it.
 
     Args:
@@ -356,5 +380,7 @@ def _must_be_free(name: str, there: Sequence[str], table: str) -> None:
     if name in there:
         raise TransformationError(
             f"{table} has a column {name}, and a transformation would give another one this name",
-            hint="delete or rename the column first (a lower step), or take another name", table=table, column=name,
+            hint="delete or rename the column first (a lower step), or take another name",
+            table=table,
+            column=name,
         )

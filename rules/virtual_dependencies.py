@@ -3,7 +3,8 @@
     value dependency     rows with equal values in named columns depend on each other, in one table or in several
     object dependency    a transaction that changes a table waits for every earlier one that changed its parent
 
-Tables and columns are named as LCRs name them where they are applied. A NULL depends on nothing, as in a unique or foreign key.
+Tables and columns are named as LCRs name them where they are applied. A NULL depends on nothing, as in a unique or
+foreign key.
 
 Source: Oracle Streams Replication Administrator's Guide, "Virtual Dependency Definitions"; `semantics.md` 4.6.
 """
@@ -96,7 +97,11 @@ class VirtualDependencies(SettingsAsBytes):
             name: of the table.
         """
         found = (
-            column for value in self.values for each in value.tables if (each.owner, each.name) == (owner, name) for column in each.columns
+            column
+            for value in self.values
+            for each in value.tables
+            if (each.owner, each.name) == (owner, name)
+            for column in each.columns
         )
         return tuple(dict.fromkeys(found))
 

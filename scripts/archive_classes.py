@@ -1,9 +1,12 @@
-"""Have Java archive the classes of Spark applications now, so that the start of a topology does not wait for each JVM to read and check them.
+"""Have Java archive the classes of Spark applications now.
+
+The start of a topology does not wait for each JVM to read and check them then.
 
 usage: python -P archive_classes.py [--folder FOLDER]      (-P: this folder's names must not hide the packages)
 
-Which classes that are is found by running an application, with tasks, on a private Ray cluster. The archive (90 MB, which all JVMs of a machine
-share) is for the installed jars as they are (`spark_apply.application.class_path`); where there is one for them, nothing is done. JVMs start without it too, at twice the processor time.
+Which classes that are is found by running an application, with tasks, on a private Ray cluster. The archive (90 MB,
+which all JVMs of a machine share) is for the installed jars as they are (`spark_apply.application.class_path`); where
+there is one for them, nothing is done. JVMs start without it too, at twice the processor time.
 """
 
 from __future__ import annotations
@@ -74,10 +77,12 @@ def merge(lists: Path, merged: Path) -> None:
     """
     lines: dict[str, None] = {}
     for file in sorted(lists.iterdir()):
-        # "name id: 1", in Java's own lists; numbers mean something in one list only. A class of another loader has a source.
+        # "name id: 1", in Java's own lists; numbers mean something in one list only. A class of another loader has a
+        # source.
         lines |= {
             line if line.startswith("@") else line.partition(" ")[0]: None
-            for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#") and " source: " not in line
+            for line in file.read_text(encoding="utf-8").splitlines()
+            if not line.startswith("#") and " source: " not in line
         }
     merged.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -93,9 +98,18 @@ def dump(folder: Path, archives: Path) -> None:
     assert path.archive is not None
     unfinished = path.archive.with_suffix(".unfinished")
     done = subprocess.run(
-        [java_home() / "bin" / "java", "-Xshare:dump", "-XX:+UseSerialGC", f"-XX:SharedClassListFile={folder / 'merged'}",
-         f"-XX:SharedArchiveFile={unfinished}", "-cp", str(path)],
-        capture_output=True, text=True, check=False,
+        [
+            java_home() / "bin" / "java",
+            "-Xshare:dump",
+            "-XX:+UseSerialGC",
+            f"-XX:SharedClassListFile={folder / 'merged'}",
+            f"-XX:SharedArchiveFile={unfinished}",
+            "-cp",
+            str(path),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"Java could not archive the classes: {done.stderr.strip() or done.stdout.strip()[-200:]}")

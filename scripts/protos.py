@@ -67,20 +67,15 @@ def generate() -> dict[str, bytes]:
         if protoc.main(["protoc", f"-I{ROOT}", f"-I{included}", *outputs, *sources]) != 0:
             message = "protos: the generator refused a .proto file (see above)"
             raise SystemExit(message)
-        return {
-            f"{FOLDER}/{path.name}": path.read_bytes() for path in sorted((Path(folder) / FOLDER).iterdir())
-        }
+        return {f"{FOLDER}/{path.name}": path.read_bytes() for path in sorted((Path(folder) / FOLDER).iterdir())}
 
 
 def stale_modules(modules: dict[str, bytes]) -> list[str]:
     """Paths whose committed bytes differ from `modules`, are missing, or have no .proto any more."""
     committed = {
-        f"{FOLDER}/{path.name}": path.read_bytes()
-        for suffix in SUFFIXES for path in (ROOT / FOLDER).glob(f"*{suffix}")
+        f"{FOLDER}/{path.name}": path.read_bytes() for suffix in SUFFIXES for path in (ROOT / FOLDER).glob(f"*{suffix}")
     }
-    return sorted(
-        path for path in committed.keys() | modules.keys() if committed.get(path) != modules.get(path)
-    )
+    return sorted(path for path in committed.keys() | modules.keys() if committed.get(path) != modules.get(path))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""An apply process in a simulation: host, cores and servers are real; streams, processes and the database are simulated.
+"""An apply process in a simulation: host, cores and servers are real.
+
+Streams, processes and the database are simulated.
 
 A driver has tasks, as in Spark: a task may die and is run again; a driver may die, and its tasks linger for a while;
 two drivers may live at once, until the older one learns that it was fenced out.
@@ -77,9 +79,15 @@ class Task:
 
     def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore, number: int, token: str) -> None:
         self._sim, self._spec, self._store, self._number = sim, spec, store, number
-        self.stream = TaskStream(pb.ServerHello(
-            topology=sim.topology.name, apply=spec.name, server=number, token=token, pid=1,
-        ))
+        self.stream = TaskStream(
+            pb.ServerHello(
+                topology=sim.topology.name,
+                apply=spec.name,
+                server=number,
+                token=token,
+                pid=1,
+            )
+        )
         self._server: ApplyServer | None = None
         self._connected = False
         self.is_dead = False
@@ -99,8 +107,11 @@ class Task:
                 self._serve(self._server, rng)
         except StreamsError as error:
             failure = pb.ServerFailure(
-                error=type(error).__name__, message=error.message, fenced=isinstance(error, FencedError),
-                final=error.retry is not Retry.TIMED, destination_restarted=isinstance(error, DestinationRestarted),
+                error=type(error).__name__,
+                message=error.message,
+                fenced=isinstance(error, FencedError),
+                final=error.retry is not Retry.TIMED,
+                destination_restarted=isinstance(error, DestinationRestarted),
             )
             self._say(pb.ServerMessage(failure=failure))
             self.end()
@@ -117,16 +128,28 @@ class Task:
         welcome = pb.CoordinatorMessage.FromString(self.stream.to_task.popleft()).welcome
         destination = MemoryDestination(store=self._store, settings=self._spec.tables)
         self._server = ApplyServer(
-            apply=self._spec.name, source=welcome.source, decode=codec.decode, encode=codec.encode,
+            apply=self._spec.name,
+            source=welcome.source,
+            decode=codec.decode,
+            encode=codec.encode,
             error_batches=destination.error_batches,
             open_session=lambda: destination.open_session(
-                self._sim.topology.name, self._spec.name, server=self._number, epoch=welcome.epoch, tag=welcome.tag,
-                incarnation=welcome.incarnation, is_lazy=welcome.commits_lazily,
+                self._sim.topology.name,
+                self._spec.name,
+                server=self._number,
+                epoch=welcome.epoch,
+                tag=welcome.tag,
+                incarnation=welcome.incarnation,
+                is_lazy=welcome.commits_lazily,
             ),
             conflicts=ConflictSettings(
-                apply=self._spec.name, source=welcome.source, site=self._spec.site, rules=ConflictRules.from_bytes(welcome.conflicts),
+                apply=self._spec.name,
+                source=welcome.source,
+                site=self._spec.site,
+                rules=ConflictRules.from_bytes(welcome.conflicts),
             ),
-            dependencies=VirtualDependencies.from_bytes(welcome.dependencies), tables=self._spec.tables,
+            dependencies=VirtualDependencies.from_bytes(welcome.dependencies),
+            tables=self._spec.tables,
         )
 
     def _connect(self, server: ApplyServer) -> None:
@@ -155,7 +178,9 @@ class Task:
 
 
 class Beginning:
-    """What a driver does before it applies, as `spark_apply.driver.apply_driver`: ask where it begins, then copy what is not copied.
+    """What a driver does before it applies, as `spark_apply.driver.apply_driver`.
+
+    Ask where it begins, then copy what is not copied.
 
     The first destinations begin with nothing, as their sources do; one that is added copies every table that arrives.
 
@@ -202,7 +227,12 @@ class Beginning:
             self._client = self._sim.links(self._spec.name).subscriber(self._spec.queue)
             self._client.subscribe({self._spec.source: FIRST_SCN}, 1)
         elif (delivery := self._client.poll()) is not None:
-            require(delivery.header.is_progress_mark, Invariant.PROMISES, self._spec.name, "its first batch says nothing of where it begins")
+            require(
+                delivery.header.is_progress_mark,
+                Invariant.PROMISES,
+                self._spec.name,
+                "its first batch says nothing of where it begins",
+            )
             scn = delivery.header.through_scn
             self._destination.record_low_watermark(self._sim.topology.name, self._spec.name, self.progress.epoch, scn)
             self.progress = replace(self.progress, low_watermark=scn)
@@ -233,9 +263,16 @@ class Beginning:
 
     def _record(self, table: Table, arriving_as: TableName, state: str, snapshot: MemorySnapshot) -> None:
         self._destination.record_instantiation(
-            self._sim.topology.name, self._spec.name, self.progress.epoch,
+            self._sim.topology.name,
+            self._spec.name,
+            self.progress.epoch,
             Instantiation(
-                source=self._spec.source, identity=table.qualified_name, owner=arriving_as.owner, name=arriving_as.name, scn=snapshot.scn, state=state,
+                source=self._spec.source,
+                identity=table.qualified_name,
+                owner=arriving_as.owner,
+                name=arriving_as.name,
+                scn=snapshot.scn,
+                state=state,
             ),
         )
 
@@ -248,38 +285,67 @@ class Driver:
     """
 
     def __init__(
-        self, sim: Simulation, spec: ApplySpec, store: MemoryStore, progress: ApplyProgress, scns: dict[tuple[str, str], Scn],
+        self,
+        sim: Simulation,
+        spec: ApplySpec,
+        store: MemoryStore,
+        progress: ApplyProgress,
+        scns: dict[tuple[str, str], Scn],
         tracks: TrackLog,
     ) -> None:
         self._sim, self._spec, self._store = sim, spec, store
         self._destination = destination = MemoryDestination(store=store, settings=spec.tables)
         self.epoch = progress.epoch
         config = ApplyConfig(
-            topology=sim.topology.name, apply=spec.name, source=DatabaseAccess(site=spec.source, kind="memory", dsn=""),
-            destination=DatabaseAccess(site=spec.site, kind="memory", dsn="", tables=spec.tables), queue=spec.queue,
-            parallelism=spec.parallelism, tag=spec.tag or b"",
-            group_transactions=spec.group_transactions, group_rows=spec.group_rows,
+            topology=sim.topology.name,
+            apply=spec.name,
+            source=DatabaseAccess(site=spec.source, kind="memory", dsn=""),
+            destination=DatabaseAccess(site=spec.site, kind="memory", dsn="", tables=spec.tables),
+            queue=spec.queue,
+            parallelism=spec.parallelism,
+            tag=spec.tag or b"",
+            group_transactions=spec.group_transactions,
+            group_rows=spec.group_rows,
             rules=rules_at_the_end(ways_to(sim.topology, spec)),
             returned_from=tuple(
                 other.name for other in sim.topology.applies if (other.site, other.source) == (spec.source, spec.site)
             ),
-            conflicts=spec.conflicts, commits_in_order=spec.commits_in_order, dependencies=spec.dependencies,
-            on_error=OnError[spec.on_error.upper()], commits_lazily=spec.commits_lazily,
+            conflicts=spec.conflicts,
+            commits_in_order=spec.commits_in_order,
+            dependencies=spec.dependencies,
+            on_error=OnError[spec.on_error.upper()],
+            commits_lazily=spec.commits_lazily,
         )
         fits = config.fits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(
-            source=spec.source, progress=progress, rules=RuleEvaluation(*config.rules, types=value_types()), fits=fits,
+            source=spec.source,
+            progress=progress,
+            rules=RuleEvaluation(*config.rules, types=value_types()),
+            fits=fits,
             tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}),
-            returned_from=config.returned_from, tracks=tracks,
+            returned_from=config.returned_from,
+            tracks=tracks,
         )
         self.coordinator = ApplyCoordinator(
-            progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,
-            group_transactions=spec.group_transactions, group_rows=spec.group_rows, source=spec.source, tracks=tracks,
-            commits_in_order=spec.commits_in_order, on_error=config.on_error,
+            progress=progress,
+            errors=destination.error_key_hashes(sim.topology.name, spec.name),
+            encode=codec.encode,
+            group_transactions=spec.group_transactions,
+            group_rows=spec.group_rows,
+            source=spec.source,
+            tracks=tracks,
+            commits_in_order=spec.commits_in_order,
+            on_error=config.on_error,
         )
         self.host = CoordinatorHost(
-            config, epoch=self.epoch, destination=destination, reader=self.reader, coordinator=self.coordinator,
-            fits=fits, make_links=lambda _: sim.links(spec.name), clock=sim.clock,
+            config,
+            epoch=self.epoch,
+            destination=destination,
+            reader=self.reader,
+            coordinator=self.coordinator,
+            fits=fits,
+            make_links=lambda _: sim.links(spec.name),
+            clock=sim.clock,
         )
         self._gate = Gate(config)
         self.token = self._gate.admit()
@@ -300,9 +366,16 @@ class Driver:
         """May raise the error that ends the driver."""
         self.host.turn(0.0)
         scn = self.coordinator.low_watermark
-        require(scn >= self._low_watermark, Invariant.WATERMARKS, self._spec.name, f"its low watermark went back from {self._low_watermark} to {scn}")
+        require(
+            scn >= self._low_watermark,
+            Invariant.WATERMARKS,
+            self._spec.name,
+            f"its low watermark went back from {self._low_watermark} to {scn}",
+        )
         if scn > self._low_watermark:
-            self._sim.trace.note(f"apply:{self._spec.name}", "low watermark", self._spec.source, self._low_watermark, scn)
+            self._sim.trace.note(
+                f"apply:{self._spec.name}", "low watermark", self._spec.source, self._low_watermark, scn
+            )
         self._low_watermark = scn
         self._hear(rng)
         number = rng.randrange(self._spec.parallelism)

@@ -82,7 +82,9 @@ class Component:
         except Violation:
             raise
         except Exception as error:
-            raise Violation(Invariant.NO_ABORT, self.name, f"an unexpected error: {type(error).__name__}: {error}") from error
+            raise Violation(
+                Invariant.NO_ABORT, self.name, f"an unexpected error: {type(error).__name__}: {error}"
+            ) from error
 
     def kill(self, where: str = "") -> None:
         """The process is gone, and starts again in a while; `where`: a failpoint it died at."""
@@ -109,7 +111,9 @@ class Component:
 
     def end(self, error: StreamsError) -> None:
         """It cannot go on by itself."""
-        raise Violation(Invariant.NO_ABORT, self.name, f"it is ABORTED: {type(error).__name__}: {error.message} {error.hint}") from error
+        raise Violation(
+            Invariant.NO_ABORT, self.name, f"it is ABORTED: {type(error).__name__}: {error.message} {error.hint}"
+        ) from error
 
     def adopt(self) -> None:
         """The topology was edited."""
@@ -152,17 +156,25 @@ class SourceSite(Component):
         sim = self.sim
         if self.writer is None:
             self.writer = LogWriter(
-                self.folder, self.site, decoder_factory=MemoryLogDecoder, dictionary_build=self.database.source.dictionary_build,
-                segment_bytes=sim.topology.segment_bytes, redo_bytes_max=sim.topology.redo_bytes_max,
-                record_bytes=1500, clock=sim.clock,
+                self.folder,
+                self.site,
+                decoder_factory=MemoryLogDecoder,
+                dictionary_build=self.database.source.dictionary_build,
+                segment_bytes=sim.topology.segment_bytes,
+                redo_bytes_max=sim.topology.redo_bytes_max,
+                record_bytes=1500,
+                clock=sim.clock,
             )
             self._keep_redo()
             if receivers := receivers_from(sim.topology, self.site):
                 self.writer.shipping.register({each.name: each.is_sync for each in receivers})
             has_redo = self.writer.options is not None
             require(
-                not has_redo or self.writer.start_scn >= self.database.source.confirmed_scn, Invariant.PROMISES, self.name,
-                f"the source was told that everything up to {self.database.source.confirmed_scn} is durable, and redo ends at {self.writer.start_scn}",
+                not has_redo or self.writer.start_scn >= self.database.source.confirmed_scn,
+                Invariant.PROMISES,
+                self.name,
+                f"the source was told that everything up to {self.database.source.confirmed_scn} is durable, and redo"
+                f" ends at {self.writer.start_scn}",
             )
         if self.database.is_down:
             raise DatabaseUnavailable("the source does not answer")
@@ -202,7 +214,12 @@ class SourceSite(Component):
         self.sim.seen["disk full"] += writer.state == "PAUSED: DISK IS FULL"
         self.sim.seen["redo purged"] += statistics.purged_bytes > 0
         scn = writer.position.scn
-        require(scn >= self.durable_scn, Invariant.WATERMARKS, self.name, f"the end of redo went back from {self.durable_scn} to {scn}")
+        require(
+            scn >= self.durable_scn,
+            Invariant.WATERMARKS,
+            self.name,
+            f"the end of redo went back from {self.durable_scn} to {scn}",
+        )
         if scn > self.durable_scn:
             self.sim.trace.note(self.name, "durable in redo", self.site, self.durable_scn, scn)
         self.durable_scn = scn
@@ -315,7 +332,12 @@ class _Capture(CaptureHost):
     def _new_miner(self, start_scn: Scn) -> Miner:
         source = self._capture.source
         return _SmallBatches(
-            self._sim.redo_of(self._capture).folder, source, start_scn, self._capture.rules, MemoryLogDecoder, clock=self._sim.clock,
+            self._sim.redo_of(self._capture).folder,
+            source,
+            start_scn,
+            self._capture.rules,
+            MemoryLogDecoder,
+            clock=self._sim.clock,
         )
 
 
@@ -359,7 +381,9 @@ class CaptureProcess(Component):
             self.sim.seen["combined without credit"] += status["connected"] and status["credit_bytes"] <= 0
             self.sim.seen["refused while combined"] += status["gone_scn"] is not None
             # One batch may be larger than what was left.
-            require(status["waiting_bytes"] <= AHEAD_BYTES + 4000, Invariant.BOUNDS, self.name, "more waits than its bound")
+            require(
+                status["waiting_bytes"] <= AHEAD_BYTES + 4000, Invariant.BOUNDS, self.name, "more waits than its bound"
+            )
 
     def close(self) -> None:
         """See `Component.close`."""
@@ -377,10 +401,15 @@ class BufferedQueue(Component):
 
     def open(self) -> None:
         """Begin from what the disk holds."""
-        self.core = QueueCore(self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self.sim.clock, tracks=self.tracks)
+        self.core = QueueCore(
+            self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self.sim.clock, tracks=self.tracks
+        )
 
     def adopt(self) -> None:
-        """As `QueueHost`: the queue continues with the subscribers of the changed topology, a stopped one forgets the others; a dead queue starts with them."""
+        """As `QueueHost`: the queue continues with the subscribers of the changed topology.
+
+        A stopped one forgets the others; a dead queue starts with them.
+        """
         if self.core is not None:
             self.core.adopt(self.sim.topology)
         elif self.is_stopped:
@@ -402,10 +431,17 @@ class BufferedQueue(Component):
         self.sim.seen["queue paused"] += status["state"] != "ENABLED"
         self.sim.seen["rewound"] += status["rewinds"] > 0
         self.sim.seen["spill problem"] += bool(status["problem"])
-        require(status["spill_bytes"] <= bounds.spill_bytes_max, Invariant.BOUNDS, self.name, "it spilled more than its bound")
+        require(
+            status["spill_bytes"] <= bounds.spill_bytes_max,
+            Invariant.BOUNDS,
+            self.name,
+            "it spilled more than its bound",
+        )
         # One batch may be larger than what was left, and what cannot be spilled stays in memory.
         memory_max = bounds.memory_bytes_max + bounds.spill_bytes_max + 4000
-        require(status["memory_bytes"] <= memory_max, Invariant.BOUNDS, self.name, "it holds more in memory than its bounds")
+        require(
+            status["memory_bytes"] <= memory_max, Invariant.BOUNDS, self.name, "it holds more in memory than its bounds"
+        )
 
     def close(self) -> None:
         """End in an orderly way: there is nothing that would have to be said."""
@@ -439,7 +475,10 @@ class PropagationProcess(Component):
         """See `Component.open`."""
         # A new process each time: what an earlier one held died with it.
         self._runner = PropagationRunner(
-            self._spec, SimulatedLinks(self.sim.network, self._spec.name), clock=self.sim.clock, tracks=self.tracks,
+            self._spec,
+            SimulatedLinks(self.sim.network, self._spec.name),
+            clock=self.sim.clock,
+            tracks=self.tracks,
         )
         self._runner.open()
 
@@ -487,7 +526,9 @@ class ApplyProcess(Component):
         """Refused, it waits for the operator."""
         if isinstance(error, LogGone):
             require(
-                self.observer.may_be_refused, Invariant.REFUSAL, self.name,
+                self.observer.may_be_refused,
+                Invariant.REFUSAL,
+                self.name,
                 f"it lost nothing, and is refused: {error.message}",
             )
             self.sim.fired["refused"] += 1
@@ -508,7 +549,9 @@ class ApplyProcess(Component):
         try:
             self.driver.step(rng)
         except FencedError as error:
-            raise Violation(Invariant.FENCING, self.name, f"the newest driver was fenced out: {error.message}") from error
+            raise Violation(
+                Invariant.FENCING, self.name, f"the newest driver was fenced out: {error.message}"
+            ) from error
         self._look(self.driver)
         if self.sim.clock.monotonic() >= self._thaw_at:
             for older in list(self._older):

@@ -1,15 +1,17 @@
 """Tables whose rows the users of several sites change at the same time, and what conflict handlers must make of them.
 
-A table is contested if the topology sets conflict handlers for it, users of several sites write it, and every change reaches every site that
-has it. Its users do what its handlers can resolve (docs/conflicts.md, "Who converges"), and nothing else:
+A table is contested if the topology sets conflict handlers for it, users of several sites write it, and every change
+reaches every site that has it. Its users do what its handlers can resolve (docs/conflicts.md, "Who converges"), and
+nothing else:
 
     latest_timestamp    updates and inserts; with tombstones deletes and changes of the key, too
     maximum, minimum    updates whose resolution column always rises, or falls; inserts, or deletes, where handlers of these kinds are set
     delta               a number is added to
     site_priority       between two sites: updates of every column of a list, with values that never come again
 
-In the end every site must have the same rows, and those that the history of all users makes of them: for each key and column list the values of the
-change that wins, found apart from the pipeline. Of a list with site_priority only the first is looked at: which change wins depends on what met where.
+In the end every site must have the same rows, and those that the history of all users makes of them: for each key and
+column list the values of the change that wins, found apart from the pipeline. Of a list with site_priority only the
+first is looked at: which change wins depends on what met where.
 """
 
 from __future__ import annotations
@@ -100,7 +102,13 @@ class ContestedTable:
         resolution = {each.by for each in self.lists if each.by}
         width = len(self.table.columns)
         return [
-            (_key(number), *(_time(0) if place in resolution else first["delta" if kinds.get(place) == "delta" else ""] for place in range(1, width)))
+            (
+                _key(number),
+                *(
+                    _time(0) if place in resolution else first["delta" if kinds.get(place) == "delta" else ""]
+                    for place in range(1, width)
+                ),
+            )
             for number in range(_KEYS // 2 if "insert" in self.writes else _KEYS)
         ]
 
@@ -119,7 +127,11 @@ class ContestedTable:
         if kind == "insert" or old is None:
             if old is not None or "insert" not in self.writes:
                 return None
-            return Change(self.table, Command.INSERT, new=self._written(rng, site, (key, *self.rows_at_first()[0][1:]), self.lists, 0.0))
+            return Change(
+                self.table,
+                Command.INSERT,
+                new=self._written(rng, site, (key, *self.rows_at_first()[0][1:]), self.lists, 0.0),
+            )
         if kind == "delete":
             return Change(self.table, Command.DELETE, old=old)
         new = self._written(rng, site, old, [rng.choice(self.lists)], _LEFT_ALONE_SHARE)
@@ -137,9 +149,12 @@ class ContestedTable:
         for each in lists:
             for place in each.columns:
                 if each.method == "delta":
-                    made[place] = (int.from_bytes(made[place] or b"", "big") + 1 + self.sites.index(site)).to_bytes(4, "big")
+                    made[place] = (int.from_bytes(made[place] or b"", "big") + 1 + self.sites.index(site)).to_bytes(
+                        4, "big"
+                    )
                 elif place == each.by:
-                    # Beyond what the row has, and what no other site uses. Sites do not know of each other's: how far they are is theirs alone.
+                    # Beyond what the row has, and what no other site uses. Sites do not know of each other's: how far
+                    # they are is theirs alone.
                     step = abs(int(made[place] or b"") - _TIME_FIRST) // len(self.sites) + 1
                     made[place] = _time((step * len(self.sites) + self.sites.index(site)) * _BY_COLUMN[each.method])
                 elif each.method == "site_priority" or rng.random() >= left_alone:
@@ -158,7 +173,8 @@ class ContestedTable:
         """
         old, new = change.old, change.new
         if old is not None and (new is None or new[0] != old[0]):
-            rank = (time_us, self.times.rank(site)) if self.times else (2 * _TIME_FIRST, 0)  # else the delete wins, whatever comes
+            # else the delete wins, whatever comes
+            rank = (time_us, self.times.rank(site)) if self.times else (2 * _TIME_FIRST, 0)
             for number in range(len(self.lists)):
                 self._take(old[0] or b"", number, rank, None)
         if new is None:
@@ -171,7 +187,10 @@ class ContestedTable:
                 self._take(*key, ((int(new[each.by] or b"") - _TIME_FIRST) * _BY_COLUMN[each.method], 0), values)
             elif each.method == "delta" and old is not None:
                 before = self.won[key][1] or ()
-                added = [int.from_bytes(new[place] or b"", "big") - int.from_bytes(old[place] or b"", "big") for place in each.columns]
+                added = [
+                    int.from_bytes(new[place] or b"", "big") - int.from_bytes(old[place] or b"", "big")
+                    for place in each.columns
+                ]
                 sums = (int.from_bytes(value or b"", "big") + more for value, more in zip(before, added, strict=True))
                 self.won[key] = (0, 0), tuple(total.to_bytes(4, "big") for total in sums)
 
@@ -190,7 +209,10 @@ class ContestedTable:
             each, row = self.lists[number], found.get(key)
             there = None if row is None else tuple(row[place] for place in each.columns)
             if each.method != "site_priority" and there != values:
-                return f"row {int.from_bytes(key, 'big')} has {_shown(there)}, and the change that wins by {each.method} left {_shown(values)}"
+                return (
+                    f"row {int.from_bytes(key, 'big')} has {_shown(there)}, and the change that wins by"
+                    f" {each.method} left {_shown(values)}"
+                )
         known = {key for key, _ in self.won}
         extra = [key for key in found if key not in known]
         return f"nobody made row {int.from_bytes(extra[0], 'big')}" if extra else ""
@@ -218,11 +240,15 @@ class Contested:
         renamed = {n for rules in rule_sets for n in classes.renamed_by(rules)}
         for owner, name in sorted({table for apply in spec.applies for table in apply.conflicts.tables}):
             bit = classes.class_of(owner, name)
-            if is_shaped(spec, TableName(owner, name)) or any(classes.class_of(*classes.tables[n]) == bit for n in renamed):
+            if is_shaped(spec, TableName(owner, name)) or any(
+                classes.class_of(*classes.tables[n]) == bit for n in renamed
+            ):
                 continue
             writers, sites, applies = _meeting(proof, bit)
             if len(writers) > 1 and sites:
-                self.tables.append(_contested(_FIRST_NUMBER + len(self.tables), TableName(owner, name), writers, sites, applies))
+                self.tables.append(
+                    _contested(_FIRST_NUMBER + len(self.tables), TableName(owner, name), writers, sites, applies)
+                )
         self.names = frozenset(each.key for each in self.tables)
 
     @property
@@ -241,12 +267,16 @@ class Contested:
             database.fill(each.table, each.rows_at_first())
             for row in each.rows_at_first():
                 for number, columns in enumerate(each.lists):
-                    each.won.setdefault((row[0] or b"", number), ((-1, 0), tuple(row[place] for place in columns.columns)))
+                    each.won.setdefault(
+                        (row[0] or b"", number), ((-1, 0), tuple(row[place] for place in columns.columns))
+                    )
         if self.are_timed:
             database.keep_times()
 
     def changes(self, site: str, database: SiteDatabase) -> list[Change]:
-        """What a user's transaction does in these tables, to rows of different keys; no open transaction of an apply process may be in its way.
+        """What a user's transaction does in these tables, to rows of different keys.
+
+        No open transaction of an apply process may be in its way.
 
         Args:
             site: the user's.
@@ -302,12 +332,21 @@ class Contested:
             first, *others = rows
             for other in others:
                 if rows[other] != rows[first]:
-                    different = next(row for row in (*rows[other], *rows[first]) if (row in rows[other]) != (row in rows[first]))
-                    raise Violation(Invariant.CONVERGENCE, other, f"{each.table.qualified_name} is not what it is at {first}: {_shown(different)}")
+                    different = next(
+                        row for row in (*rows[other], *rows[first]) if (row in rows[other]) != (row in rows[first])
+                    )
+                    raise Violation(
+                        Invariant.CONVERGENCE,
+                        other,
+                        f"{each.table.qualified_name} is not what it is at {first}: {_shown(different)}",
+                    )
 
 
 def _meeting(proof: Proof, bit: int) -> tuple[tuple[str, ...], tuple[str, ...], tuple[ApplySpec, ...]]:
-    """Who writes a class of tables, who has it, and the apply processes between them; nobody has it where a change does not reach all who do."""
+    """Who writes a class of tables, who has it, and the apply processes between them.
+
+    Nobody has it where a change does not reach all who do.
+    """
     reached: dict[str, set[str]] = {}
     applies: dict[str, ApplySpec] = {}
     for origin in proof.origins:
@@ -326,12 +365,15 @@ def _meeting(proof: Proof, bit: int) -> tuple[tuple[str, ...], tuple[str, ...], 
     return tuple(sorted(reached)), tuple(sorted(sites)) if meets else (), tuple(applies.values())
 
 
-def _contested(number: int, name: TableName, writers: tuple[str, ...], sites: tuple[str, ...], applies: Sequence[ApplySpec]) -> ContestedTable:
+def _contested(
+    number: int, name: TableName, writers: tuple[str, ...], sites: tuple[str, ...], applies: Sequence[ApplySpec]
+) -> ContestedTable:
     rules = [apply.conflicts.of(*name) for apply in applies]
     handlers = rules[0].handlers
     if any(each.handlers != handlers for each in rules):
         raise ConfigError(
-            f"conflict handlers of {name} are not the same at {' and '.join(apply.name for apply in applies)}: who wins depends on the site",
+            f"conflict handlers of {name} are not the same at {' and '.join(apply.name for apply in applies)}: who wins"
+            " depends on the site",
             hint="set the same handlers for every apply process",
         )
     times = rules[0].times
@@ -339,34 +381,58 @@ def _contested(number: int, name: TableName, writers: tuple[str, ...], sites: tu
     writes = _writes(differing, handlers, times, is_pair=len(sites) == 2)
     if not writes:
         raise ConfigError(
-            f"conflict handlers of {name} ({', '.join(map(str, handlers))}) do not make {', '.join(sites)} equal where several of them change a row",
-            hint="use handlers of the first table of docs/conflicts.md, 'Who converges'; to simulate the ways alone, leave these handlers out",
+            f"conflict handlers of {name} ({', '.join(map(str, handlers))}) do not make {', '.join(sites)} equal where"
+            " several of them change a row",
+            hint="use handlers of the first table of docs/conflicts.md, 'Who converges'; to simulate the ways alone,"
+            " leave these handlers out",
         )
     named = dict.fromkeys(column for each in differing for column in (*each.columns, each.resolution_column) if column)
     columns = tuple(named) if all(each.columns for each in differing) else (*named, *_PLAIN_COLUMNS)
     adds = {column for each in differing if each.method == "delta" for column in each.columns or columns}
     described = (
         Column(name="id", type_name="pg_catalog.int4", is_binary=True),
-        *(Column(name=each, type_name=f"pg_catalog.{'int4' if each in adds else 'text'}", is_binary=True) for each in columns),
+        *(
+            Column(name=each, type_name=f"pg_catalog.{'int4' if each in adds else 'text'}", is_binary=True)
+            for each in columns
+        ),
     )
     place = {column: number for number, column in enumerate(columns, 1)}
     return ContestedTable(
         table=ShapedTable(
-            number, name.name, ("id", *columns), OldImage.FULL, owner=name.owner, may_truncate=False, described=described,
+            number,
+            name.name,
+            ("id", *columns),
+            OldImage.FULL,
+            owner=name.owner,
+            may_truncate=False,
+            described=described,
         ),
         lists=tuple(
-            _List(each.method, tuple(place[column] for column in each.columns or columns), place.get(each.resolution_column, 0)) for each in differing
+            _List(
+                each.method,
+                tuple(place[column] for column in each.columns or columns),
+                place.get(each.resolution_column, 0),
+            )
+            for each in differing
         ),
-        writes=writes, sites=writers, times=times,
+        writes=writes,
+        sites=writers,
+        times=times,
     )
 
 
 def _writes(
-    differing: Sequence[ConflictHandler], handlers: Sequence[ConflictHandler], times: RowTimes | None, *, is_pair: bool,
+    differing: Sequence[ConflictHandler],
+    handlers: Sequence[ConflictHandler],
+    times: RowTimes | None,
+    *,
+    is_pair: bool,
 ) -> tuple[str, ...]:
     """What users can do so that these handlers make sites equal; empty: nothing."""
     if times is not None:
-        return ("update", "update", "insert", "delete", "move") if times.has_tombstones else ("update", "update", "insert")
+        return (
+            ("update", "update", "insert", "delete", "move") if times.has_tombstones else ("update", "update", "insert")
+        )
     methods = {each.method for each in differing}
     if not methods or not methods <= {*_BY_COLUMN, "delta", *(("site_priority",) if is_pair else ())}:
         return ()

@@ -1,8 +1,9 @@
 """The database of a simulated site: a source and a destination at once, on one content.
 
-`MemorySource` has the users' tables and the log, `MemoryStore` the transactions of apply processes. What users commit is put into
-the store; what an apply process commits is put into the log, with its tag, as in a real database whose log has everything. Its commits
-need not wait for the disk; who reads the log gets them when they are there, and a crash takes those that are not.
+`MemorySource` has the users' tables and the log, `MemoryStore` the transactions of apply processes. What users commit
+is put into the store; what an apply process commits is put into the log, with its tag, as in a real database whose log
+has everything. Its commits need not wait for the disk; who reads the log gets them when they are there, and a crash
+takes those that are not.
 """
 
 from __future__ import annotations
@@ -29,13 +30,20 @@ class SiteDatabase:
         clock: the simulation's.
         gulp_bytes: most bytes of the log in one read, called before each.
         has_log: capture processes mine its log; False: what apply processes commit need not be in it.
-        committed: called with every commit: the site, the commit SCN (0: not in the log, or not yet), who made it ("": a user) and the changes.
+        committed: called with every commit: the site, the commit SCN (0: not in the log, or not yet), who made it ("":
+            a user) and the changes.
         logged: called with the commit of an apply process that is in the log: the site, the commit SCN and the changes.
     """
 
     def __init__(
-        self, site: str, clock: Clock, gulp_bytes: Callable[[], int], *, has_log: bool,
-        committed: Callable[[str, Scn, str, Sequence[StoredChange]], None], logged: Callable[[str, Scn, Sequence[StoredChange]], None],
+        self,
+        site: str,
+        clock: Clock,
+        gulp_bytes: Callable[[], int],
+        *,
+        has_log: bool,
+        committed: Callable[[str, Scn, str, Sequence[StoredChange]], None],
+        logged: Callable[[str, Scn, Sequence[StoredChange]], None],
     ) -> None:
         self.site, self.has_log, self._committed, self._logged = site, has_log, committed, logged
         self.source = MemorySource(system_identifier=f"memory-{site}", gulp_bytes=gulp_bytes)
@@ -63,7 +71,10 @@ class SiteDatabase:
         self.store.insert(table.owner, table.name, rows)
 
     def keep_times(self) -> None:
-        """Commit times decide which change of a row wins: each is later than the last one here, and than what was applied here, as the product sees to."""
+        """Commit times decide which change of a row wins.
+
+        Each is later than the last one here, and than what was applied here, as the product sees to.
+        """
         self.source.commit_time = self._next_time_us
 
     def _next_time_us(self) -> int:
@@ -97,8 +108,13 @@ class SiteDatabase:
         self.source.add_column(table.qualified_name, column)
         columns = self.source.table(table.qualified_name).version.columns
         self.store.create_table(
-            table.owner, table.name, key=("id",),
-            columns=[destination_column(c.name, c.type_name, equality="integer" if n == 0 else "bytes") for n, c in enumerate(columns)],
+            table.owner,
+            table.name,
+            key=("id",),
+            columns=[
+                destination_column(c.name, c.type_name, equality="integer" if n == 0 else "bytes")
+                for n, c in enumerate(columns)
+            ],
         )
 
     def commit(self, tag: bytes | None, changes: Sequence[Change]) -> Scn:
@@ -127,7 +143,12 @@ class SiteDatabase:
             return StoredChange(table.owner, table.name, change.command, None, None)
         old = _padded(stored, change.old)
         new = _padded(stored, change.new)
-        if change.command is Command.UPDATE and old is not None and new is not None and len(change.new or ()) < len(new):
+        if (
+            change.command is Command.UPDATE
+            and old is not None
+            and new is not None
+            and len(change.new or ()) < len(new)
+        ):
             new = (*new[: len(change.new or ())], *old[len(change.new or ()) :])
         if old is None:
             self.store.next_row += 1

@@ -3,8 +3,9 @@
     log writer -> redo ~~ frames ~~> redo:dbs1@dbs2 -> standby redo log -> capture processes of that site
                        <~~ acknowledgements ~~
 
-Frames are cut anywhere and wait on their way; a cut stream loses what is in flight. The receiver is killed anywhere, and what it had not
-synced may be missing, partial or zeros. With `transport: sync`, what the source was told is never more than what the receiver has.
+Frames are cut anywhere and wait on their way; a cut stream loses what is in flight. The receiver is killed anywhere,
+and what it had not synced may be missing, partial or zeros. With `transport: sync`, what the source was told is never
+more than what the receiver has.
 """
 
 from __future__ import annotations
@@ -70,19 +71,29 @@ class ReceiverProcess(Component):
             self._keep_redo()
             found = self.log.position.scn
             require(
-                found >= self.durable_scn or not self._has_synced, Invariant.PROMISES, self.name,
+                found >= self.durable_scn or not self._has_synced,
+                Invariant.PROMISES,
+                self.name,
                 f"{self.durable_scn} was acknowledged, and {found} is here",
             )
             self.durable_scn = max(found, self.durable_scn)  # it may have died behind its fsync
         self.log.rollback()
         site = sim.sites[self.source]
-        if site.writer is None or not site.is_open or not sim.network.is_reachable(self.site, self.source) or sim.rng.random() < 0.05:
+        if (
+            site.writer is None
+            or not site.is_open
+            or not sim.network.is_reachable(self.site, self.source)
+            or sim.rng.random() < 0.05
+        ):
             raise PropagationError("the source does not answer")
         self._shipment = site.writer.shipping.begin(self._receiver.name, sim.network.incarnation(), self.log.place)
         self._writer, self._is_cut = site.writer, False
 
     def adopt(self) -> None:
-        """As `actors.downstream_database.RedoReceiver`: keeps redo for the capture processes of the changed topology only."""
+        """As `actors.downstream_database.RedoReceiver`.
+
+        Keeps redo for the capture processes of the changed topology only.
+        """
         self._topology = self.sim.topology
         self._receiver = receiver_of(self._topology, self._receiver.name)
         self._keep_redo()
@@ -95,7 +106,11 @@ class ReceiverProcess(Component):
         """Take frames, sync, acknowledge."""
         log, sim = self.log, self.sim
         assert log is not None
-        if self._is_cut or sim.sites[self.source].writer is not self._writer or not sim.network.is_reachable(self.site, self.source):
+        if (
+            self._is_cut
+            or sim.sites[self.source].writer is not self._writer
+            or not sim.network.is_reachable(self.site, self.source)
+        ):
             raise PropagationError("the stream to the source broke")
         self._serve()
         log.purge()
@@ -116,15 +131,23 @@ class ReceiverProcess(Component):
             sim.trace.note(self.name, "durable in the standby redo log", self.source, before_scn, log.position.scn)
             self._up.append(log.place)
             assert self._writer is not None
-            require(log.position <= self._writer.position, Invariant.PROMISES, self.name, "the copy is ahead of what is durable at the source")
+            require(
+                log.position <= self._writer.position,
+                Invariant.PROMISES,
+                self.name,
+                "the copy is ahead of what is durable at the source",
+            )
 
     def check(self) -> None:
         """With `transport: sync` the source forgets nothing that is not here."""
         if self._receiver.is_sync:
             confirmed = self.sim.databases[self.source].source.confirmed_scn
             require(
-                confirmed <= self.durable_scn, Invariant.PROMISES, self.name,
-                f"the source was told that everything up to {confirmed} is durable, and only {self.durable_scn} is here",
+                confirmed <= self.durable_scn,
+                Invariant.PROMISES,
+                self.name,
+                f"the source was told that everything up to {confirmed} is durable, and only {self.durable_scn} is"
+                " here",
             )
 
     def _serve(self) -> None:

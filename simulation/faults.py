@@ -38,7 +38,8 @@ def fault_kinds(text: str) -> frozenset[str]:
     names = frozenset(name.strip() for name in text.split(","))
     if unknown := sorted(names - EVERY_FAULT):
         raise ConfigError(
-            f"--faults: there is no fault {', '.join(map(repr, unknown))}", hint=f"all, none, or some of: {', '.join(sorted(EVERY_FAULT))}",
+            f"--faults: there is no fault {', '.join(map(repr, unknown))}",
+            hint=f"all, none, or some of: {', '.join(sorted(EVERY_FAULT))}",
         )
     return names
 
@@ -58,10 +59,14 @@ class Faults:
         network, rng = sim.network, sim.rng
         every: dict[str, list[tuple[str, Callable[[], object]]]] = {
             "crash": [
-                *[("kill", self._kill_one)] * 3, *[("task killed", self._kill_task)] * 2, ("source down", self._stop_source),
+                *[("kill", self._kill_one)] * 3,
+                *[("task killed", self._kill_task)] * 2,
+                ("source down", self._stop_source),
                 ("stream broken", lambda: self._database().source.break_after(rng.randrange(1, 20))),
-                ("destination down", self._stop_destination), ("commit answer lost", self._lose_answer),
-                ("second driver", self._second_driver), ("spill damaged", self._damage_spill),
+                ("destination down", self._stop_destination),
+                ("commit answer lost", self._lose_answer),
+                ("second driver", self._second_driver),
+                ("spill damaged", self._damage_spill),
             ],
             "partition": [*[("cut", network.cut_one)] * 2, ("parted", self._part)],
             "delay": [("delayed", network.delay_one)],
@@ -217,7 +222,8 @@ class Faults:
     def armed(self) -> Iterator[None]:
         """Redirect every module's failpoints to this simulation."""
         places = [
-            module for name, module in sorted(sys.modules.items())
+            module
+            for name, module in sorted(sys.modules.items())
             if getattr(module, "failpoint", None) is failpoints.failpoint and name != failpoints.__name__
         ]
         for module in places:

@@ -1,7 +1,8 @@
 """The network between queues and their clients in a simulation: messages wait on both ways until they are delivered.
 
 Each stream behaves as the gRPC one it stands for (`protos.queue_link`): its queue's end is what `QueueService` does,
-its client's end what `EnqueueClient` and `DequeueClient` do. Within a stream messages come once and in order, as TCP promises; what
+its client's end what `EnqueueClient` and `DequeueClient` do. Within a stream messages come once and in order, as TCP
+promises; what
 networks do to those who rely on more happens between streams:
 
     cut         everything in flight is lost, and each end notices it at a different time
@@ -43,7 +44,14 @@ class Network:
         trace: of the run.
     """
 
-    def __init__(self, rng: random.Random, queue: Callable[[str], QueueCore | None], site_of: Callable[[str], str], clock: Clock, trace: Trace) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        queue: Callable[[str], QueueCore | None],
+        site_of: Callable[[str], str],
+        clock: Clock,
+        trace: Trace,
+    ) -> None:
         self.rng, self._queue, self._site_of, self.clock, self.trace = rng, queue, site_of, clock, trace
         self.streams: list[_Stream] = []
         self._incarnations = 0
@@ -149,7 +157,11 @@ class SimulatedLinks:
     """
 
     def __init__(
-        self, network: Network, component: str, redo: Callable[[], RedoWatch] | None = None, reached_as: Callable[[str], str] | None = None,
+        self,
+        network: Network,
+        component: str,
+        redo: Callable[[], RedoWatch] | None = None,
+        reached_as: Callable[[str], str] | None = None,
     ) -> None:
         self._network, self._component, self._redo, self._reached_as = network, component, redo, reached_as
 
@@ -340,8 +352,12 @@ class EnqueueStream(_Stream):
         self._check()
         rewind, self._rewind = self._rewind, None
         return PublisherProgress(
-            accepted_scn=self._accepted, accepted_bytes=self._accepted_bytes, durable_scn=self._durable,
-            in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
+            accepted_scn=self._accepted,
+            accepted_bytes=self._accepted_bytes,
+            durable_scn=self._durable,
+            in_flight_bytes=self._sent - self._accepted_bytes,
+            credit_bytes=self._credit,
+            rewind_scn=rewind,
         )
 
     def _take(self, message: Delivery | Scn) -> None:
@@ -380,7 +396,9 @@ class DequeueStream(_Stream):
     def subscribe(self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = 0.0) -> None:
         """See `DequeueClient.subscribe`."""
         core = self._network.reach(self.queue, self.component)
-        self.session = core.open_subscriber(self.component, self._incarnation, dict(needed), min(credit_bytes, _CREDIT_BYTES_MAX))
+        self.session = core.open_subscriber(
+            self.component, self._incarnation, dict(needed), min(credit_bytes, _CREDIT_BYTES_MAX)
+        )
         self._open(core)
 
     subscribe_nowait = subscribe  # a queue answers at once, or not at all

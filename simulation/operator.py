@@ -1,15 +1,16 @@
 """The operator of a simulated topology: ALTERs, edits of the file, stops and starts, and a backup that is restored.
 
 Edits
-    `combined: never` and back, where the topology allows it; a second destination of a source, which copies its tables, and is
-    removed again. As under the controller, what is bypassed or removed ends first, a queue that begins has forgotten its
-    positions, and who goes on adopts the edit at a time of its own.
+    `combined: never` and back, where the topology allows it; a second destination of a source, which copies its tables,
+    and is removed again. As under the controller, what is bypassed or removed ends first, a queue that begins has
+    forgotten its positions, and who goes on adopts the edit at a time of its own.
 
 A destination that loses commits
-    A site that only receives, from one apply process, is set back to a backup. Either it is sent again what it lacks, or it
-    is refused by name, as redo is gone; then the operator has it copied again. The others go on meanwhile.
+    A site that only receives, from one apply process, is set back to a backup. Either it is sent again what it lacks,
+    or it is refused by name, as redo is gone; then the operator has it copied again. The others go on meanwhile.
 
-Where conditions or functions let single changes of a row pass, a copy is not what the changes make of the table: nothing is copied there.
+Where conditions or functions let single changes of a row pass, a copy is not what the changes make of the table:
+nothing is copied there.
 """
 
 from __future__ import annotations
@@ -104,8 +105,12 @@ class Operator:
         """Sites where a table lacks a column that its newest rows have."""
         sim = self._sim
         return [
-            site for site, database in sim.databases.items() for ledger in sim.workload.ledgers if ledger.wide is not None
-            if len(database.source.table(ledger.wide.qualified_name).version.columns) - 1 < sim.workload.wide_columns[ledger.wide.place]
+            site
+            for site, database in sim.databases.items()
+            for ledger in sim.workload.ledgers
+            if ledger.wide is not None
+            if len(database.source.table(ledger.wide.qualified_name).version.columns) - 1
+            < sim.workload.wide_columns[ledger.wide.place]
         ]
 
     def alter_destination(self, site: str) -> None:
@@ -186,7 +191,12 @@ class Operator:
     def _has_all(apply: ApplyProcess) -> bool:
         """It has begun, and copied what it copies."""
         observer = apply.observer
-        return apply.refused is None and observer.check_now() and not observer.is_new and observer.low_watermark > FIRST_SCN
+        return (
+            apply.refused is None
+            and observer.check_now()
+            and not observer.is_new
+            and observer.low_watermark > FIRST_SCN
+        )
 
     def _back_up(self) -> None:
         sites = self._restorable()
@@ -202,7 +212,9 @@ class Operator:
         return next((segment.number for segment in list_segments(self._redo_folder(source))), 0)
 
     def _redo_folder(self, source: str) -> Path:
-        return next(self._sim.redo_of(capture).folder for capture in self._sim.topology.captures if capture.source == source)
+        return next(
+            self._sim.redo_of(capture).folder for capture in self._sim.topology.captures if capture.source == source
+        )
 
     def _restore(self) -> None:
         if self._backup is None or self._splits.pending:
@@ -245,10 +257,15 @@ class Operator:
         apply.refused, apply.is_stopped, apply.is_open = None, False, False
 
     def _ignore_what_does_not_come(self, spec: ApplySpec) -> None:
-        """A copy has the rows of every stream, also of those whose changes do not come; the former are of no one's concern."""
+        """A copy has the rows of every stream, also of those whose changes do not come.
+
+        The former are of no one's concern.
+        """
         sim = self._sim
         sim.site_observers[spec.site].ignored |= {
-            stream.number for stream in sim.workload.streams for ledger in sim.workload.ledgers
+            stream.number
+            for stream in sim.workload.streams
+            for ledger in sim.workload.ledgers
             if spec.site not in sim.reach[stream.number, ledger.number].applies
         }
 
@@ -273,10 +290,15 @@ class Operator:
         """Run by another file."""
         sim, topology = self._sim, self._splits.edit(file)
         keepers = {each.component for each in changes(sim.topology, topology) if each.action == "takes over"}
-        self._run_by(topology, adopting=[
-            *sim.queues.values(), *sim.propagations.values(), *sim.captures.values(),
-            *(each for each in (*sim.sites.values(), *sim.receivers.values()) if each.name in keepers),
-        ])
+        self._run_by(
+            topology,
+            adopting=[
+                *sim.queues.values(),
+                *sim.propagations.values(),
+                *sim.captures.values(),
+                *(each for each in (*sim.sites.values(), *sim.receivers.values()) if each.name in keepers),
+            ],
+        )
 
     def _run_by(self, topology: TopologySpec, *, adopting: list[Component]) -> None:
         """Run by another topology.
@@ -300,7 +322,12 @@ class Operator:
             if each.name in after:
                 self._soon(each.name, partial(self._adopt, each))
         for apply in topology.applies:
-            self._soon(f"apply:{apply.name}", partial(self._adopt_apply, apply.name, topology, self._runs, is_changed=f"apply:{apply.name}" in changed))
+            self._soon(
+                f"apply:{apply.name}",
+                partial(
+                    self._adopt_apply, apply.name, topology, self._runs, is_changed=f"apply:{apply.name}" in changed
+                ),
+            )
         for name in sorted(after - before):
             kind, _, short = name.partition(":")
             if kind in {"queue", "propagation", "capture"}:
@@ -312,9 +339,12 @@ class Operator:
             component.adopt()
 
     def _adopt_apply(self, name: str, topology: TopologySpec, run: int, *, is_changed: bool) -> None:
-        """As `actors.host.Host`: with a changed part it closes and opens again; an aborted one too, and its new queue learns that it is refused.
+        """As `actors.host.Host`: with a changed part it closes and opens again.
 
-        One that was away may learn of two edits at once; the controller sees by its label which one it goes by, and tells it the last one.
+        An aborted one too, and its new queue learns that it is refused.
+
+        One that was away may learn of two edits at once; the controller sees by its label which one it goes by, and
+        tells it the last one.
         """
         if run >= self._adopted.get(name, 0):
             self._adopted[name] = run
@@ -378,13 +408,24 @@ class Operator:
         capture = self._rng.choice(file.captures)
         queue, name = f"q_{ADDED}", f"apply_at_{ADDED}"
         example = file.applies[0]
-        apply = replace(example, name=name, site=ADDED, source=capture.source, queue=queue, parallelism=2, combined=False)
-        topology = route(replace(
-            file, sites=(*file.sites, SiteSpec(name=ADDED, database=DatabaseSpec(kind="none"))),
-            queues=(*file.queues, QueueSpec(name=queue, site=ADDED, memory_bytes_max=12_000, spill_bytes_max=24_000)),
-            propagations=(*file.propagations, PropagationSpec(name=f"to_{ADDED}", from_queue=capture.queue, to_queue=queue)),
-            applies=(*file.applies, apply),
-        ))
+        apply = replace(
+            example, name=name, site=ADDED, source=capture.source, queue=queue, parallelism=2, combined=False
+        )
+        topology = route(
+            replace(
+                file,
+                sites=(*file.sites, SiteSpec(name=ADDED, database=DatabaseSpec(kind="none"))),
+                queues=(
+                    *file.queues,
+                    QueueSpec(name=queue, site=ADDED, memory_bytes_max=12_000, spill_bytes_max=24_000),
+                ),
+                propagations=(
+                    *file.propagations,
+                    PropagationSpec(name=f"to_{ADDED}", from_queue=capture.queue, to_queue=queue),
+                ),
+                applies=(*file.applies, apply),
+            )
+        )
         self._take(topology)
         sim.add_database(ADDED)
         sim.site_observers[ADDED].is_of_one_moment = False
@@ -405,10 +446,16 @@ class Operator:
         applies = tuple(each for each in topology.applies if each.name != name)
         queue = f"q_{ADDED}"
         apply = sim.applies[name]
-        self._take(route(replace(
-            topology, sites=tuple(each for each in topology.sites if each.name != ADDED),
-            queues=tuple(each for each in topology.queues if each.name != queue),
-            propagations=tuple(each for each in topology.propagations if each.to_queue != queue), applies=applies,
-        )))
+        self._take(
+            route(
+                replace(
+                    topology,
+                    sites=tuple(each for each in topology.sites if each.name != ADDED),
+                    queues=tuple(each for each in topology.queues if each.name != queue),
+                    propagations=tuple(each for each in topology.propagations if each.to_queue != queue),
+                    applies=applies,
+                )
+            )
+        )
         apply.end_older()
         del sim.databases[ADDED], sim.site_observers[ADDED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import multiprocessing
 import tempfile
@@ -74,7 +75,12 @@ class Outcome:
 
 
 def simulate(
-    spec: TopologySpec, seed: int, settings: Settings, *, folder: Path | None = None, progress: Callable[[float], None] = lambda _: None,
+    spec: TopologySpec,
+    seed: int,
+    settings: Settings,
+    *,
+    folder: Path | None = None,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> Outcome:
     """Run one seed.
 
@@ -97,16 +103,27 @@ def simulate(
         except Violation as violation:
             found = violation
         return Outcome(
-            seed=seed, steps=sim.steps, virtual_s=round(sim.clock.monotonic(), 3), digest=sim.trace.digest,
+            seed=seed,
+            steps=sim.steps,
+            virtual_s=round(sim.clock.monotonic(), 3),
+            digest=sim.trace.digest,
             transactions=sum(stream.counts for stream in sim.workload.streams),
-            fired=dict(sorted((+sim.fired).items())), seen=dict(sorted((+sim.seen).items())),
-            invariant=found.invariant.value if found else "", place=found.place if found else "",
-            problem=found.message if found else "", trace=sim.trace.about(found.scns) if found else (),
+            fired=dict(sorted((+sim.fired).items())),
+            seen=dict(sorted((+sim.seen).items())),
+            invariant=found.invariant.value if found else "",
+            place=found.place if found else "",
+            problem=found.message if found else "",
+            trace=sim.trace.about(found.scns) if found else (),
         )
 
 
 def simulate_all(
-    spec: TopologySpec, seeds: Sequence[int], settings: Settings, *, jobs: int = 1, progress: Callable[[float], None] = lambda _: None,
+    spec: TopologySpec,
+    seeds: Sequence[int],
+    settings: Settings,
+    *,
+    jobs: int = 1,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> Iterator[Outcome]:
     """Run seeds, and give each outcome in their order.
 
@@ -124,7 +141,8 @@ def simulate_all(
     jobs = min(jobs, len(seeds))
     if jobs <= 1:
         for number, seed in enumerate(seeds):
-            yield simulate(spec, seed, settings, progress=lambda share, done=number: progress((done + share) / len(seeds)))  # type: ignore[misc]
+            share_of_all = functools.partial(_share_of_all, progress, number, len(seeds))
+            yield simulate(spec, seed, settings, progress=share_of_all)
         return
     # Not forked: threads of the parent (progress displays) would be missing in the child.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -165,3 +183,8 @@ def _quiet() -> Iterator[None]:
     finally:
         for level, each in before:
             each.setLevel(level)
+
+
+def _share_of_all(progress: Callable[[float], None], done: int, seeds: int, share: float) -> None:
+    """Report the share of one seed as that of all."""
+    progress((done + share) / seeds)

@@ -1,7 +1,10 @@
-"""Split streams of a simulated topology: the real decisions (`actors.splitting.phases`), made as the controller makes them.
+"""Split streams of a simulated topology.
 
-Propagations are split off by their thresholds, which the seed chooses, and by the operator; merged when they are close enough, or
-when the operator says so. Every phase is an edit that each component learns of at a time of its own, while everything breaks.
+The real decisions (`actors.splitting.phases`), made as the controller makes them.
+
+Propagations are split off by their thresholds, which the seed chooses, and by the operator; merged when they are close
+enough, or when the operator says so. Every phase is an edit that each component learns of at a time of its own, while
+everything breaks.
 """
 
 from __future__ import annotations
@@ -58,15 +61,25 @@ class SplitStreams:
         self.file = file
 
     def _with_thresholds(self, file: TopologySpec) -> TopologySpec:
-        return replace(file, propagations=tuple(
-            replace(each, split_after_s=self._after_s, merge_within_s=self._within_s) for each in file.propagations
-        ))
+        return replace(
+            file,
+            propagations=tuple(
+                replace(each, split_after_s=self._after_s, merge_within_s=self._within_s) for each in file.propagations
+            ),
+        )
 
     def edit(self, file: TopologySpec) -> TopologySpec:
         """The operator wrote another file. What runs by it."""
         self.file = file
-        self._splitting = Splitting(self._with_thresholds(file), self._splitting.splits, self._sim.clock, self._requests)
-        require(not self._splitting.misfits, Invariant.NO_ABORT, "operator", "an edit of the file does not fit a split stream")
+        self._splitting = Splitting(
+            self._with_thresholds(file), self._splitting.splits, self._sim.clock, self._requests
+        )
+        require(
+            not self._splitting.misfits,
+            Invariant.NO_ABORT,
+            "operator",
+            "an edit of the file does not fit a split stream",
+        )
         return split.with_splits(file, self._splitting.splits)
 
     def look(self, *, may_split: bool) -> TopologySpec | None:
@@ -79,13 +92,17 @@ class SplitStreams:
         if rng.random() > _LOOKS:
             return None
         for site, database in sim.databases.items():
-            self._samples.setdefault(site, PositionSamples()).add(int(sim.clock.monotonic() * 1e6), database.source.current_scn())
+            self._samples.setdefault(site, PositionSamples()).add(
+                int(sim.clock.monotonic() * 1e6), database.source.current_scn()
+            )
         if may_split and rng.random() < _ASKED_SHARE:
             self._ask()
         if may_split and rng.random() < _AWAY_SHARE:
             self._send_away()
         if rng.random() < _ASKED_SHARE:  # a controller that died: what it knows is what is recorded
-            self._splitting = Splitting(self._with_thresholds(self.file), self._splitting.splits, sim.clock, self._requests)
+            self._splitting = Splitting(
+                self._with_thresholds(self.file), self._splitting.splits, sim.clock, self._requests
+            )
         before = self._splitting.splits
         wanted = self._splitting.next(self, sim.clock.time_us())
         if wanted is None or (len(wanted) > len(before) and not may_split):
@@ -107,7 +124,10 @@ class SplitStreams:
         self._asked += 1
 
     def _send_away(self) -> None:
-        """A destination is away for longer than faults last: nothing comes into its queue, or to the apply process that does without it."""
+        """A destination is away for longer than faults last.
+
+        Nothing comes into its queue, or to the apply process that does without it.
+        """
         sim = self._sim
         takers: list[Component] = []
         for each in sim.topology.propagations:
@@ -149,9 +169,16 @@ class SplitStreams:
                 continue
             known = {each["subscriber"] for each in queue.core.status()["subscribers"]}
             readers = readers_of(self._sim.topology, self._sim.topology.propagation(stream.propagation))
-            require(known.isdisjoint(readers), Invariant.BOUNDS, queue.name, f"it holds changes for {stream.propagation}, which is split off")
+            require(
+                known.isdisjoint(readers),
+                Invariant.BOUNDS,
+                queue.name,
+                f"it holds changes for {stream.propagation}, which is split off",
+            )
             clone = self._sim.queues.get(clone_queue(stream))
-            self._sim.seen["others ahead of a split stream"] += clone is not None and self._is_behind(queue.core.status(), clone.core)
+            self._sim.seen["others ahead of a split stream"] += clone is not None and self._is_behind(
+                queue.core.status(), clone.core
+            )
 
     @staticmethod
     def _is_behind(queue: Mapping[str, Any], clone: Any) -> bool:

@@ -1,22 +1,25 @@
-"""What users of a simulated topology do: tables that its rules tell apart, and transactions of every site, with and without tags.
+"""What users of a simulated topology do.
+
+Tables that its rules tell apart, and transactions of every site, with and without tags.
 
 Streams
-    A stream is what the users of one site do under one tag, or none. Each has rows of its own in every table, so concurrent
-    changes of one row happen in tables with conflict handlers alone (`simulation.contested`), and a table that may be truncated
-    belongs to one stream alone.
+    A stream is what the users of one site do under one tag, or none. Each has rows of its own in every table, so
+    concurrent changes of one row happen in tables with conflict handlers alone (`simulation.contested`), and a table
+    that may be truncated belongs to one stream alone.
 
 Tables that rules look into
-    Whose rows conditions, subsets, transformations and functions are about: they have columns and values of their own (`simulation.observing.shapes`), and
-    what must come of them is followed change by change (`simulation.observing.expected`).
+    Whose rows conditions, subsets, transformations and functions are about: they have columns and values of their own
+    (`simulation.observing.shapes`), and what must come of them is followed change by change
+    (`simulation.observing.expected`).
 
 Other tables
-    Of every class of tables that the rules tell apart (`topology.change_classes`) there is one with a ledger: each transaction
-    inserts a row with its number, and updates one of a few counters to that number. So a site's content says which
-    transactions are there, and whether those that depend on each other came in order.
+    Of every class of tables that the rules tell apart (`topology.change_classes`) there is one with a ledger: each
+    transaction inserts a row with its number, and updates one of a few counters to that number. So a site's content
+    says which transactions are there, and whether those that depend on each other came in order.
 
 Who gets what
-    The ways of `topology.proof` say which sites a stream's changes reach, over which apply processes. Where they do not come, a
-    single row of them is a finding.
+    The ways of `topology.proof` say which sites a stream's changes reach, over which apply processes. Where they do not
+    come, a single row of them is a finding.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ from topology.spec import TopologySpec
 
 __all__ = ["COUNTERS", "Ledger", "Reach", "Stream", "Workload", "ledger_entry", "refuse_unsupported", "stream_of"]
 
-COUNTERS = 6  # of a stream and class: few, so that transactions depend on each other, and groups run in parallel all the same
+# of a stream and class: few, so that transactions depend on each other, and groups run in parallel all the same
+COUNTERS = 6
 _CLASSES_MAX = 3  # of tables in one run; another seed takes others
 _TAGGED_MAX = 2  # streams with a tag, in all: they are not more of the same
 _SHAPED_CHANGES = (0, 1, 2, 3, 4, 6)  # of a transaction in tables that rules look into: several of one row, too
@@ -65,7 +69,10 @@ def stream_of(key: bytes) -> int:
 
 
 def ledger_entry(key: bytes) -> tuple[str, int]:
-    """What a row of a ledger is, by its key: ("journal", number of a transaction), ("counter", number of it) or ("", 0)."""
+    """What a row of a ledger is, by its key.
+
+    ("journal", number of a transaction), ("counter", number of it) or ("", 0).
+    """
     number = int.from_bytes(key, "big")
     kind, rest = number >> _KIND_SHIFT & 3, number & (1 << _KIND_SHIFT) - 1
     return ("journal", rest) if kind == _JOURNAL else ("counter", rest) if kind == _COUNTER else ("", 0)
@@ -142,8 +149,11 @@ class Workload:
         self._classes = classes = ChangeClasses.of(spec)
         proof = Proof(spec, classes)
         places = {classes.class_of(*table): n for n, table in enumerate(classes.tables)}
-        carried = [n for bit, n in places.items() if any(_carries(hop, bit) for hops in proof.hops.values() for hop in hops)]
-        # One that these rename would arrive under another name at a destination that is added, which has rules of an apply process of the file.
+        carried = [
+            n for bit, n in places.items() if any(_carries(hop, bit) for hops in proof.hops.values() for hop in hops)
+        ]
+        # One that these rename would arrive under another name at a destination that is added, which has rules of an
+        # apply process of the file.
         rule_sets = (*(each.rules for each in spec.captures), *(each.rules for each in spec.applies))
         renamed = {n for rules in rule_sets for n in classes.renamed_by(rules)}
         left_out = [n for n in places.values() if n not in carried and n not in renamed]
@@ -151,10 +161,13 @@ class Workload:
         if shaped:
             carried = [n for n in carried if n not in shaped]
             shaped = rng.sample(shaped, min(len(shaped), _CLASSES_MAX))
-        self.expected = Expected(spec, [shape_of(spec, TableName(*classes.tables[n])) for n in sorted(shaped)], proof.origins)
+        self.expected = Expected(
+            spec, [shape_of(spec, TableName(*classes.tables[n])) for n in sorted(shaped)], proof.origins
+        )
         self.contested = Contested(spec, classes, proof, seed)
         taken = {(owner, name) for _, owner, name in self.expected.tables} | self.contested.names
-        carried, left_out = ([n for n in group if classes.tables[n] not in taken] for group in (carried, left_out))  # a table under another name has this one
+        # a table under another name has this one
+        carried, left_out = ([n for n in group if classes.tables[n] not in taken] for group in (carried, left_out))
         chosen = sorted(rng.sample(carried, min(len(carried), _CLASSES_MAX)))
         if left_out and rng.random() < 0.7:
             chosen.append(rng.choice(left_out))
@@ -162,8 +175,12 @@ class Workload:
         origins: list[tuple[str, bytes | None]] = [(site, None) for site in proof.origins]
         tagged: list[tuple[str, bytes | None]] = [(site, tag) for site in proof.origins for tag in classes.tags[1:]]
         origins += rng.sample(tagged, min(len(tagged), _TAGGED_MAX))
-        waits_for_alter = all(apply.tables.column_mismatch == "wait" for apply in spec.applies)  # else rows with a new column are errors
-        self.ledgers = [_ledger(classes, number, place, len(origins), is_altered=waits_for_alter) for number, place in enumerate(chosen)]
+        # else rows with a new column are errors
+        waits_for_alter = all(apply.tables.column_mismatch == "wait" for apply in spec.applies)
+        self.ledgers = [
+            _ledger(classes, number, place, len(origins), is_altered=waits_for_alter)
+            for number, place in enumerate(chosen)
+        ]
         for number, (site, tag) in enumerate(origins, 1):
             mine = [t for ledger in self.ledgers for t, writer in ledger.others if writer in {None, number}]
             stream = Stream(number, site, tag, Source(rng, mine, first_key=number << _STREAM_SHIFT))
@@ -182,7 +199,10 @@ class Workload:
 
     @property
     def copies_rows(self) -> bool:
-        """A copy of each table is what its changes make of it; of contested rows nobody knows when those that were copied were changed."""
+        """A copy of each table is what its changes make of it.
+
+        Of contested rows nobody knows when those that were copied were changed.
+        """
         return self.expected.copies_rows and not self.contested.tables
 
     def ledger_of(self, owner: str, name: str) -> Ledger | None:
@@ -243,16 +263,25 @@ class Workload:
         kind = rng.random()
         # Half of them depend on nothing but their counter, so that groups run in parallel.
         size = 0 if kind < 0.5 or is_last else rng.randrange(1, 5) if kind < 0.9 else rng.randrange(12, 30)
-        chosen = [ledger for ledger in self.ledgers if rng.random() < 0.7] or ([rng.choice(self.ledgers)] if self.ledgers else [])
+        chosen = [ledger for ledger in self.ledgers if rng.random() < 0.7] or (
+            [rng.choice(self.ledgers)] if self.ledgers else []
+        )
         if number == 1:
             chosen = self.ledgers
         changes = list(history.transaction(number, size).changes)
         for ledger in chosen:
-            if ledger.wide is not None and ledger.wide.number % len(self.streams) + 1 == stream.number and rng.random() < 0.3:
+            if (
+                ledger.wide is not None
+                and ledger.wide.number % len(self.streams) + 1 == stream.number
+                and rng.random() < 0.3
+            ):
                 changes.append(self._widen(stream, ledger.wide, number))
             changes += self._entries(stream, ledger, number)
         if self.expected.tables:
-            made = [self.expected.next_change(rng, stream.site, stream.tag, stream.number, number) for _ in range(rng.choice(_SHAPED_CHANGES))]
+            made = [
+                self.expected.next_change(rng, stream.site, stream.tag, stream.number, number)
+                for _ in range(rng.choice(_SHAPED_CHANGES))
+            ]
             changes += [each for each in made if each is not None]
         return changes
 
@@ -270,7 +299,9 @@ class Workload:
         counter = self._rng.choice(counters)
         before = max((n for n, c in stream.committed[ledger.number].items() if c == counter), default=0)
         key = _key(stream.number, _COUNTER, counter)
-        yield Change(table, Command.UPDATE, old=(key, str(before).encode(), None), new=(key, str(number).encode(), None))
+        yield Change(
+            table, Command.UPDATE, old=(key, str(before).encode(), None), new=(key, str(number).encode(), None)
+        )
         stream.committed[ledger.number][number] = counter
 
     def counter_key(self, stream: int, counter: int) -> bytes:
@@ -300,7 +331,9 @@ class Workload:
             last = {counter: number for number, counter in sorted(moved.items())}
             rows: list[Row] = [(_key(stream.number, _JOURNAL, n), b"n", None) for n in moved]
             return rows + [
-                (_key(stream.number, _COUNTER, c), str(last.get(c, 0)).encode(), None) for c in range(COUNTERS) if stream.counts
+                (_key(stream.number, _COUNTER, c), str(last.get(c, 0)).encode(), None)
+                for c in range(COUNTERS)
+                if stream.counts
             ]
         if table is ledger.wide:
             width = self.wide_columns[table.place] + 1
@@ -310,7 +343,12 @@ class Workload:
 
 def _with_columns(wide: Table, columns: int) -> Table:
     return Table(
-        wide.number, wide.name, ("id", *(f"c{n}" for n in range(columns))), wide.old_image, owner=wide.owner, may_truncate=False,
+        wide.number,
+        wide.name,
+        ("id", *(f"c{n}" for n in range(columns))),
+        wide.old_image,
+        owner=wide.owner,
+        may_truncate=False,
     )
 
 
@@ -330,12 +368,18 @@ def _ledger(classes: ChangeClasses, number: int, place: int, streams: int, *, is
 
     others: list[tuple[Table, int | None]] = []
     if is_alike("plain"):
-        others.append((Table(first + 1, f"{name}_plain", ("id", "v", "big"), OldImage.KEY, owner=owner, may_truncate=False), None))
+        others.append(
+            (Table(first + 1, f"{name}_plain", ("id", "v", "big"), OldImage.KEY, owner=owner, may_truncate=False), None)
+        )
     for index, (suffix, image, columns, traits) in enumerate(_SHAPES):
         if is_alike(suffix):
             table = Table(first + 2 + index, f"{name}_{suffix}", columns, image, owner=owner, **traits)  # type: ignore[arg-type]
             others.append((table, (number + index) % streams + 1))
-    wide = Table(first + 8, f"{name}_wide", ("id", "c0"), OldImage.KEY, owner=owner, may_truncate=False) if is_altered and is_alike("wide") else None
+    wide = (
+        Table(first + 8, f"{name}_wide", ("id", "c0"), OldImage.KEY, owner=owner, may_truncate=False)
+        if is_altered and is_alike("wide")
+        else None
+    )
     return Ledger(number, bit, ledger, wide, tuple(others))
 
 
@@ -343,8 +387,10 @@ def _refuse_of_applies(spec: TopologySpec) -> None:
     for apply in spec.applies:
         if apply.handlers != NO_HANDLERS:
             raise ConfigError(
-                f"applies.{apply.name}: handlers are not simulated: their statements and procedures run SQL at the destination, and databases in memory have none",
-                hint="simulate the topology without dml_handlers, error_handlers and precommit_handler: the ways are the same",
+                f"applies.{apply.name}: handlers are not simulated: their statements and procedures run SQL at the"
+                " destination, and databases in memory have none",
+                hint="simulate the topology without dml_handlers, error_handlers and precommit_handler: the ways are"
+                " the same",
             )
 
 
@@ -365,7 +411,8 @@ def refuse_unsupported(spec: TopologySpec) -> None:
     for capture in spec.captures:
         if capture.mode == "archived_log":
             raise ConfigError(
-                f"captures.{capture.name}: capture of archived logs is not simulated yet", hint="simulate the topology with mode: real_time",
+                f"captures.{capture.name}: capture of archived logs is not simulated yet",
+                hint="simulate the topology with mode: real_time",
             )
     _refuse_of_applies(spec)
     proof = Proof(spec)
@@ -374,15 +421,17 @@ def refuse_unsupported(spec: TopologySpec) -> None:
         if is_shaped(spec, TableName(*table)):
             shape_of(spec, TableName(*table))
     if not proof.hops:
-        raise ConfigError(f"{spec.file}: nothing to simulate: no change reaches any apply process", hint="see `headrace plan`")
+        raise ConfigError(
+            f"{spec.file}: nothing to simulate: no change reaches any apply process", hint="see `headrace plan`"
+        )
     for origin in proof.origins:
         for place, tag in enumerate(proof.classes.tags):
             for site, there in proof.arrived((origin, place)).items():
                 if there.twice or there.endless or (site == origin and there.once):
                     example = proof.classes.example(there.twice or there.endless or there.once)
                     raise ConfigError(
-                        f"{spec.file}: changes of {example} made at {origin}{'' if tag is None else f' with tag {tag.hex()}'} come to"
-                        f" {site} more than once: a simulation of it would report conflicts only",
+                        f"{spec.file}: changes of {example} made at"
+                        f" {origin}{'' if tag is None else f' with tag {tag.hex()}'} come to {site} more than once: a"
+                        " simulation of it would report conflicts only",
                         hint="fix what `headrace check` reports, or remove `allow_cycle`",
                     )
-

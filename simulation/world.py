@@ -1,12 +1,14 @@
 """A whole topology in one thread: real cores, databases in memory, a network and a clock that a seed decides.
 
-    users -> database -> log writer -> redo -> capture -> queue -> propagation -> queue -> apply process -> database -> ...
+    users -> database -> log writer -> redo -> capture -> queue -> propagation -> queue -> apply process -> database ->
+      ...
     the operator (`simulation.operator`): ALTERs, edits of the topology, stops and starts, a restored backup
-    faults (`simulation.faults`): kills, cut streams, outages, full disks, power loss, two drivers at once, clocks that jump
+    faults (`simulation.faults`): kills, cut streams, outages, full disks, power loss, two drivers at once, clocks that
+    jump
 
-Every step lets one component do a little, moves the clock, or does harm. After every commit, and at the end, what must hold is
-checked: see `simulation.observing.observer`. Threads, gRPC, Ray and Spark are left out; capture processes, queues, propagations, rules,
-readers, coordinators, apply servers, redo and progress are the real ones.
+Every step lets one component do a little, moves the clock, or does harm. After every commit, and at the end, what must
+hold is checked: see `simulation.observing.observer`. Threads, gRPC, Ray and Spark are left out; capture processes,
+queues, propagations, rules, readers, coordinators, apply servers, redo and progress are the real ones.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ __all__ = ["Simulation", "small"]
 SECONDS_DEFAULT = 30.0  # of load: long enough that redo is purged several times
 _TRANSACTIONS_PER_S = 3.0  # of all users together: redo and queues are small, so that these fill them
 _STEP_S = 0.0147  # virtual, on average, with twenty turns
-# Of the steps those in which a database's WAL writer flushes: one in which no commit waits for long, one with some that wait, and one whose wal_writer_delay is so
-# long that only commits that wait for the disk take others there.
+# Of the steps those in which a database's WAL writer flushes: one in which no commit waits for long, one with some that
+# wait, and one whose wal_writer_delay is so long that only commits that wait for the disk take others there.
 _FLUSHING_SHARES = (0.3, 0.03, 0.0)
 _SETTLE_ROUNDS = 4000  # turns of each component, once nothing breaks any more: twenty times what was needed at most
 _CALM_ROUNDS = 300  # of harm after the last transaction: a topology that is hit all the time may never catch up
@@ -82,14 +84,20 @@ def small(spec: TopologySpec, folder: Path, rng: random.Random) -> TopologySpec:
         folder: where its components keep their files.
         rng: decides the number of apply servers.
     """
-    return route(replace(
-        spec, state_dir=folder, redo_bytes_max=24_000, segment_bytes=4_000,
-        queues=tuple(replace(queue, memory_bytes_max=12_000, spill_bytes_max=24_000) for queue in spec.queues),
-        propagations=tuple(replace(each, schedule=None, bandwidth_max=None) for each in spec.propagations),
-        applies=tuple(
-            replace(apply, parallelism=rng.choice([1, 2, 3]), group_transactions=3, group_rows=20) for apply in spec.applies
-        ),
-    ))
+    return route(
+        replace(
+            spec,
+            state_dir=folder,
+            redo_bytes_max=24_000,
+            segment_bytes=4_000,
+            queues=tuple(replace(queue, memory_bytes_max=12_000, spill_bytes_max=24_000) for queue in spec.queues),
+            propagations=tuple(replace(each, schedule=None, bandwidth_max=None) for each in spec.propagations),
+            applies=tuple(
+                replace(apply, parallelism=rng.choice([1, 2, 3]), group_transactions=3, group_rows=20)
+                for apply in spec.applies
+            ),
+        )
+    )
 
 
 class Simulation:
@@ -108,7 +116,13 @@ class Simulation:
     """
 
     def __init__(
-        self, spec: TopologySpec, seed: int, folder: Path, *, faults: frozenset[str] = EVERY_FAULT, seconds: float = SECONDS_DEFAULT,
+        self,
+        spec: TopologySpec,
+        seed: int,
+        folder: Path,
+        *,
+        faults: frozenset[str] = EVERY_FAULT,
+        seconds: float = SECONDS_DEFAULT,
         edits: bool = True,
     ) -> None:
         refuse_unsupported(spec)
@@ -149,9 +163,15 @@ class Simulation:
         self.sites = {site: SourceSite(self, site) for site in self.databases if site in captured}
         self.receivers = {each.name: ReceiverProcess(self, each) for each in redo_receivers(self.topology)}
         self.captures = {spec.name: CaptureProcess(self, spec) for spec in self.topology.captures}
-        self.queues = {each.name: BufferedQueue(self, each.name) for each in self.topology.queues if f"queue:{each.name}" in running}
+        self.queues = {
+            each.name: BufferedQueue(self, each.name)
+            for each in self.topology.queues
+            if f"queue:{each.name}" in running
+        }
         self.propagations = {
-            spec.name: PropagationProcess(self, spec) for spec in self.topology.propagations if f"propagation:{spec.name}" in running
+            spec.name: PropagationProcess(self, spec)
+            for spec in self.topology.propagations
+            if f"propagation:{spec.name}" in running
         }
         self.applies = {spec.name: self.new_apply(spec) for spec in self.topology.applies}
         self.list_components()
@@ -159,10 +179,16 @@ class Simulation:
     def list_components(self) -> None:
         """Everything that gets turns; apply processes consist of several processes each: they get more."""
         self.components: list[Component] = [
-            *self.sites.values(), *self.receivers.values(), *self.captures.values(), *self.queues.values(), *self.propagations.values(), *self.applies.values()
+            *self.sites.values(),
+            *self.receivers.values(),
+            *self.captures.values(),
+            *self.queues.values(),
+            *self.propagations.values(),
+            *self.applies.values(),
         ]
         self._turns: list[Callable[[], object]] = [
-            *(component.tick for component in self.components), *[apply.tick for apply in self.applies.values()] * 3,
+            *(component.tick for component in self.components),
+            *[apply.tick for apply in self.applies.values()] * 3,
             *[self.network.deliver] * (2 + len(self.components) // 10),
         ]
         self._pace = 20 / len(self._turns)  # virtual time runs slower with more components, which take turns
@@ -170,8 +196,12 @@ class Simulation:
     def add_database(self, site: str) -> SiteDatabase:
         """A database with every table, empty."""
         database = self.databases[site] = SiteDatabase(
-            site, self.clock, lambda: self.rng.choice([1, 200, 1000, 65536]),
-            has_log=any(capture.source == site for capture in self.topology.captures), committed=self._committed, logged=self._logged,
+            site,
+            self.clock,
+            lambda: self.rng.choice([1, 200, 1000, 65536]),
+            has_log=any(capture.source == site for capture in self.topology.captures),
+            committed=self._committed,
+            logged=self._logged,
         )
         self._flushing_shares[site] = self._flushes.choice(_FLUSHING_SHARES)
         for table in self.workload.tables:
@@ -195,14 +225,19 @@ class Simulation:
     # ------------------------------------------------------------------ what components ask
 
     def serving(self, name: str) -> Any:
-        """The live core that serves subscribers and publishers under a name: a queue's, or a combined capture process's."""
+        """The live core that serves subscribers and publishers under a name.
+
+        A queue's, or a combined capture process's.
+        """
         if name in self.captures:
             return self.captures[name].core
         return self.queues[name].core if name in self.queues else None
 
     def redo_of(self, capture: CaptureSpec) -> SourceSite | ReceiverProcess:
         """Where the redo is that a capture process mines."""
-        return self.receivers[f"{capture.source}@{capture.site}"] if capture.is_downstream else self.sites[capture.source]
+        return (
+            self.receivers[f"{capture.source}@{capture.site}"] if capture.is_downstream else self.sites[capture.source]
+        )
 
     def _mined(self) -> list[tuple[str, SourceSite | ReceiverProcess]]:
         """Each redo that is mined, with its source."""
@@ -219,7 +254,10 @@ class Simulation:
         return self.folder / "sites" / self.topology.queue(name).site / "queues" / name
 
     def links(self, apply: str) -> SimulatedLinks:
-        """The links of an apply process to what it dequeues from, by the topology it knows: its queue, or the capture process that it is combined with."""
+        """The links of an apply process to what it dequeues from, by the topology it knows.
+
+        Its queue, or the capture process that it is combined with.
+        """
         return SimulatedLinks(self.network, apply, reached_as=lambda _: self._dequeues_from(apply))
 
     def _dequeues_from(self, apply: str) -> str:
@@ -282,12 +320,16 @@ class Simulation:
             site: whose log.
             scn: in it.
         """
-        return next((self.scns(stream, number) for found, stream, _, number in self.log_of(site) if found == scn), {site: scn})
+        return next(
+            (self.scns(stream, number) for found, stream, _, number in self.log_of(site) if found == scn), {site: scn}
+        )
 
     def _committed(self, site: str, scn: Scn, apply: str, changes: Any) -> None:
         made: tuple[StoredChange, ...] = tuple(changes)
         if scn:
-            self.trace.note(f"database {site}", f"{apply or 'a user'} committed {len(made)} changes", site, scn - 1, scn)
+            self.trace.note(
+                f"database {site}", f"{apply or 'a user'} committed {len(made)} changes", site, scn - 1, scn
+            )
         else:
             self.trace.note(f"database {site}", f"{apply} committed {len(made)} changes")
         self.site_observers[site].committed(scn, apply, made)
@@ -352,9 +394,13 @@ class Simulation:
             for _ in range(len(self._turns)):
                 self.step()
                 self.operator.act()
-            if self._is_settled() and not (self.operator.helps and any(apply.refused for apply in self.applies.values())):
+            if self._is_settled() and not (
+                self.operator.helps and any(apply.refused for apply in self.applies.values())
+            ):
                 return
-        raise Violation(Invariant.LIVENESS, *(self._unsettled() or ("operator", "a refused destination was not copied again")))
+        raise Violation(
+            Invariant.LIVENESS, *(self._unsettled() or ("operator", "a refused destination was not copied again"))
+        )
 
     def step(self) -> None:
         """Let one component do a little, and check."""
@@ -374,7 +420,9 @@ class Simulation:
         rng = self.rng
         if rng.random() > _TRANSACTIONS_PER_S * _STEP_S * self._pace:
             return
-        stream = rng.choices(self.workload.streams, [1 if each.tag is None else 0.3 for each in self.workload.streams])[0]
+        stream = rng.choices(self.workload.streams, [1 if each.tag is None else 0.3 for each in self.workload.streams])[
+            0
+        ]
         database = self.databases[stream.site]
         if database.is_down or not database.store.is_reachable:
             return
@@ -407,15 +455,21 @@ class Simulation:
             for apply in self.applies.values():
                 if apply.spec.source == site and apply.refused is None and not apply.observer.allows(Scn(required)):
                     raise Violation(
-                        Invariant.PROMISES, component.name,
-                        f"redo below {required} is given up, and {apply.name} has applied everything up to {apply.observer.low_watermark} only",
-                        self.scns_at(site, next((e[0] for e in self.log_of(site) if e[0] > apply.observer.low_watermark), 0)),
+                        Invariant.PROMISES,
+                        component.name,
+                        f"redo below {required} is given up, and {apply.name} has applied everything up to"
+                        f" {apply.observer.low_watermark} only",
+                        self.scns_at(
+                            site, next((e[0] for e in self.log_of(site) if e[0] > apply.observer.low_watermark), 0)
+                        ),
                     )
 
     def _is_behind(self) -> bool:
         """Whether most commits are not applied everywhere yet, so that faults still hit every stage."""
         for apply in self.applies.values():
-            log = [entry[0] for entry in self.log_of(apply.spec.source)] or self.workload.contested.log.get(apply.spec.source, [])
+            log = [entry[0] for entry in self.log_of(apply.spec.source)] or self.workload.contested.log.get(
+                apply.spec.source, []
+            )
             if log and apply.observer.low_watermark < log[len(log) * 4 // 5] and apply.refused is None:
                 return True
         return False
@@ -433,12 +487,20 @@ class Simulation:
             required = (site.keeper.required_checkpoints.lowest or 0) if site.keeper else 0
             if required < last:
                 behind = [
-                    f"{a.name} {a.observer.low_watermark}{' (refused)' if a.refused else ''}" for a in self.applies.values() if a.spec.source == name
+                    f"{a.name} {a.observer.low_watermark}{' (refused)' if a.refused else ''}"
+                    for a in self.applies.values()
+                    if a.spec.source == name
                 ]
-                return site.name, f"its log ends at {last}, and redo is kept from {required} on; low watermarks: {', '.join(behind)}"
+                return (
+                    site.name,
+                    f"its log ends at {last}, and redo is kept from {required} on; low watermarks: {', '.join(behind)}",
+                )
         for apply in self.applies.values():
             if apply.refused is None and apply.observer.is_incomplete:
-                return apply.name, f"its tables are not all copied, or made up for; low watermark {apply.observer.low_watermark}"
+                return (
+                    apply.name,
+                    f"its tables are not all copied, or made up for; low watermark {apply.observer.low_watermark}",
+                )
         for name, queue in self.queues.items():
             batches = queue.core.status()["batches"] if queue.core else -1
             if batches:
@@ -448,7 +510,9 @@ class Simulation:
     # ------------------------------------------------------------------ edits
 
     def edit(self, topology: TopologySpec, file: TopologySpec) -> None:
-        """Run by another version of the topology; who gets what is known at once, its components learn of it one by one.
+        """Run by another version of the topology.
+
+        Who gets what is known at once, its components learn of it one by one.
 
         Args:
             topology: that runs.
@@ -466,5 +530,3 @@ class Simulation:
             do: it.
         """
         self.faults.later(do, seconds_max)
-
-

@@ -1,21 +1,22 @@
 """Which table the changes that arrive belong to: by the source's object number, and not by what it is called.
 
-The number is that of the table as of the change (`TableVersion.table_number`): a partition's changes have their table's, also of a
-partition that was made since the driver began, or that is dropped by now.
+The number is that of the table as of the change (`TableVersion.table_number`): a partition's changes have their
+table's, also of a partition that was made since the driver began, or that is dropped by now.
 
     number known, its own name         the table
     number known, a free name          it was renamed: the destination is asked to rename it (`spark_apply.copy.standing`)
     number known, another one's name   the source exchanged names: nothing fits until the apply process starts again and asks which is which
     number unknown                     the table was not copied here: its rows are left out, `status` says so, and the next start copies it
 
-Batches of an earlier version have the numbers of partitions instead. Of such a number that is unknown the source is asked, once: a
-new partition is its table's. The changes of that table wait for the answer, and everything behind them.
+Batches of an earlier version have the numbers of partitions instead. Of such a number that is unknown the source is
+asked, once: a new partition is its table's. The changes of that table wait for the answer, and everything behind them.
 
 From where a table is applied is kept by its identity, too: its record may still have the name of before a rename.
 
-A partition that is copied alone (`spark_apply.copy.parts`) has a start of its own; its changes come with its number. A TRUNCATE of the whole table would empty a
-partition that is being copied. The table waits there until the partition is admitted: it is empty then, and the log has all its rows.
-Without a list of tables (simulations) names are all that is known. A list that is empty is one: then everything that arrives is a stranger.
+A partition that is copied alone (`spark_apply.copy.parts`) has a start of its own; its changes come with its number. A
+TRUNCATE of the whole table would empty a partition that is being copied. The table waits there until the partition is
+admitted: it is empty then, and the log has all its rows. Without a list of tables (simulations) names are all that is
+known. A list that is empty is one: then everything that arrives is a stranger.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def _first_scn(start: TableStart, ahead_scn: int) -> int:
 def restart_hint(apply: str) -> str:
     """How an apply process finds out which tables it replicates now."""
     return (
-        f"headrace stop FILE apply:{apply}, then headrace start FILE apply:{apply}: it asks the source which table is which, and"
-        " copies what has to be copied"
+        f"headrace stop FILE apply:{apply}, then headrace start FILE apply:{apply}: it asks the source which table is"
+        " which, and copies what has to be copied"
     )
 
 
@@ -76,16 +77,21 @@ class ArrivingTables:
     """See the module.
 
     Args:
-        starts: from where each (owner, name) of the destination is applied, and each `PartOf.key`; what is not in it, from the start.
+        starts: from where each (owner, name) of the destination is applied, and each `PartOf.key`; what is not in it,
+            from the start.
         tables: what the apply process replicates; None: names are all that is known.
         apply: name of the apply process, for messages.
-        identity_of: the identity of the captured table that an object number belongs to now at the source; empty: of none.
-            None: the source was asked and has not answered yet.
+        identity_of: the identity of the captured table that an object number belongs to now at the source; empty: of
+            none. None: the source was asked and has not answered yet.
     """
 
     def __init__(
-        self, starts: Mapping[tuple[str, str], TableStart], tables: Sequence[TableToInstantiate] | None = None,
-        identity_of: Callable[[int], str | None] = lambda number: "", *, apply: str = "",  # noqa: ARG005
+        self,
+        starts: Mapping[tuple[str, str], TableStart],
+        tables: Sequence[TableToInstantiate] | None = None,
+        identity_of: Callable[[int], str | None] = lambda number: "",  # noqa: ARG005
+        *,
+        apply: str = "",
     ) -> None:
         self._identity_of, self._apply = identity_of, apply
         self._has_list, tables = tables is not None, tables or ()
@@ -95,12 +101,17 @@ class ArrivingTables:
             int(number): table for table in tables for number in table.object_numbers
         }
         # By identity; by name where the list has no table of that name.
-        self._starts: dict[str | tuple[str, str], TableStart] = {self._key(name): start for name, start in starts.items()}
-        self._parts = {start.part.number: start.part for start in starts.values() if start.part is not None}  # with a start of their own
+        self._starts: dict[str | tuple[str, str], TableStart] = {
+            self._key(name): start for name, start in starts.items()
+        }
+        # with a start of their own
+        self._parts = {start.part.number: start.part for start in starts.values() if start.part is not None}
         self.truncated_parts: dict[PartOf, Scn] = {}
         """Partitions that are copied and whose table waits to be truncated, and the order SCN of that TRUNCATE."""
         self.truncated: dict[str, tuple[Scn, frozenset[int]]] = {}
-        """Which partitions of a table were truncated together last, by the table's identity: their numbers, and the order SCN."""
+        """Which partitions of a table were truncated together last, by the table's identity: their numbers, and the
+        order SCN.
+        """
         self.strangers: set[TableName] = set()
         """Names of tables whose rows are left out because they were never copied here."""
         self._emptied: dict[str | tuple[str, str], Scn] = {}
@@ -186,7 +197,8 @@ class ArrivingTables:
                 waits = True
         if waits:
             raise UnfitTableError(
-                f"TRUNCATE of {version.qualified_name} waits for the copy of a partition of it to end", hint="nothing to do: it ends by itself, as the TRUNCATE empties it",
+                f"TRUNCATE of {version.qualified_name} waits for the copy of a partition of it to end",
+                hint="nothing to do: it ends by itself, as the TRUNCATE empties it",
                 table=version.qualified_name,
             )
 
@@ -222,7 +234,9 @@ class ArrivingTables:
         return own if start.is_joining else max(first, own)
 
     def lacks_columns(self, version: TableVersion) -> bool:
-        """Whether transformations on the way leave out columns of a table: the order of the others then does not tell which one was renamed.
+        """Whether transformations on the way leave out columns of a table.
+
+        The order of the others then does not tell which one was renamed.
 
         Args:
             version: under its name here.
@@ -239,7 +253,10 @@ class ArrivingTables:
         return self._has_list and int(version.table_number) not in self._by_number
 
     def resolve(self, version: TableVersion) -> None:
-        """Find out which table an unknown one is; only for changes that the rules want. It stays unknown until the source has answered."""
+        """Find out which table an unknown one is; only for changes that the rules want.
+
+        It stays unknown until the source has answered.
+        """
         name, number = TableName.of(version), int(version.table_number)
         table: TableToInstantiate | None = None
         if not version.root_number:
@@ -260,13 +277,16 @@ class ArrivingTables:
         """
         if self.is_unknown(version):
             raise UnfitTableError(
-                f"rows of {version.qualified_name} come from a partition that apply does not know, and its source does not answer which"
-                " table it belongs to", hint=_SOURCE_HINT, table=version.qualified_name,
+                f"rows of {version.qualified_name} come from a partition that apply does not know, and its source does"
+                " not answer which table it belongs to",
+                hint=_SOURCE_HINT,
+                table=version.qualified_name,
             )
         table, holder = self._by_number.get(int(version.table_number)), self._by_name.get(TableName.of(version))
         if table is not None and holder is not None and holder is not table:
             raise UnfitTableError(
-                f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the destination:"
-                " their changes would be mixed up",
-                hint=restart_hint(self._apply), table=version.qualified_name,
+                f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the"
+                " destination: their changes would be mixed up",
+                hint=restart_hint(self._apply),
+                table=version.qualified_name,
             )

@@ -20,14 +20,25 @@ if TYPE_CHECKING:
     from rules.evaluation import RuleEvaluation
     from streams.lcr_batch import LcrBatch, TableVersion
 
-__all__ = ["FirstScn", "beyond_copies", "copied_scns", "emptied_tables", "keys_of", "moved_before", "truncated_before", "without_copied"]
+__all__ = [
+    "FirstScn",
+    "beyond_copies",
+    "copied_scns",
+    "emptied_tables",
+    "keys_of",
+    "moved_before",
+    "truncated_before",
+    "without_copied",
+]
 
 FirstScn = Callable[["TableVersion"], int]
 """Changes of a table with an order SCN below this are left out."""
 
 
 def copied_scns(recorded: Iterable[Instantiation]) -> dict[tuple[str, str], int]:
-    """Instantiation SCNs of a source's tables by (owner, name), of partitions that were copied alone by ("", number), and the latest of a table's by ("", its name).
+    """Instantiation SCNs of a source's tables by (owner, name).
+
+    Of partitions that were copied alone by ("", number), and the latest of a table's by ("", its name).
 
     Args:
         recorded: what is recorded of the tables.
@@ -47,7 +58,9 @@ def copied_scns(recorded: Iterable[Instantiation]) -> dict[tuple[str, str], int]
 
 
 def truncated_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> str:
-    """A table that a batch truncates as a whole, and of which a partition was copied later: it would lose what it got since; empty: there is none.
+    """A table that a batch truncates as a whole, and of which a partition was copied later.
+
+    It would lose what it got since; empty: there is none.
 
     Args:
         batch: rows in source order.
@@ -64,10 +77,13 @@ def truncated_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> 
 
 
 def moved_before(batches: Iterable[LcrBatch], copied: Mapping[tuple[str, str], int]) -> str:
-    """A table of which an error transaction removes other rows in front of those of a partition that was copied later; empty: there is none.
+    """A table of which an error transaction removes other rows in front of those of a partition that was copied later.
 
-    It may be the one that attached the partition, and took these rows out of another one: the partition has them here. Behind its rows, nobody else's can be in its bounds.
-    What it only changes or inserts in front is, but for such a transaction, of others, which have no copy of it: an UPDATE over several partitions looks the same.
+    Empty: there is none.
+
+    It may be the one that attached the partition, and took these rows out of another one: the partition has them here.
+    Behind its rows, nobody else's can be in its bounds. What it only changes or inserts in front is, but for such a
+    transaction, of others, which have no copy of it: an UPDATE over several partitions looks the same.
 
     Args:
         batches: all parts of one transaction, in order; none is read where nothing was copied alone.
@@ -77,9 +93,15 @@ def moved_before(batches: Iterable[LcrBatch], copied: Mapping[tuple[str, str], i
         return ""
     others, parts = set[int](), set[int]()
     for batch in batches:
-        changes = [(int(group.row_numbers[0]), batch.tables[group.table], group.command is Command.DELETE) for group in batch.groups]
+        changes = [
+            (int(group.row_numbers[0]), batch.tables[group.table], group.command is Command.DELETE)
+            for group in batch.groups
+        ]
         changes += [
-            (truncate.row_number, batch.tables[table], True) for truncate in batch.truncates for table in truncate.tables if batch.tables[table].partition is not None
+            (truncate.row_number, batch.tables[table], True)
+            for truncate in batch.truncates
+            for table in truncate.tables
+            if batch.tables[table].partition is not None
         ]  # of a whole table: see `truncated_before`
         for _, version, removes in sorted(changes, key=lambda change: change[0]):
             number, table = int(version.object_number), int(version.table_number)
@@ -151,7 +173,9 @@ def _truncated(version: TableVersion) -> TableVersion:
 
 
 def emptied_tables(batch: LcrBatch, rules: RuleEvaluation) -> Iterator[tuple[TableVersion, Scn]]:
-    """Tables that a TRUNCATE of a batch empties before their transaction changes them in another way: from its order SCN on the log has all their rows.
+    """Tables that a TRUNCATE of a batch empties before their transaction changes them in another way.
+
+    From its order SCN on the log has all their rows.
 
     Neither a TRUNCATE of some partitions counts, nor one that the rules discard.
 
@@ -171,7 +195,8 @@ def emptied_tables(batch: LcrBatch, rules: RuleEvaluation) -> Iterator[tuple[Tab
         begins = int(batch.transactions.first_row[owner])
         # What an earlier batch had of the transaction is not known here.
         is_first[truncate.row_number] = not (owner == 0 and batch.continues) and not any(
-            _is_of(batch.tables[group.table], batch, truncate.tables) and ((group.row_numbers >= begins) & (group.row_numbers < truncate.row_number)).any()
+            _is_of(batch.tables[group.table], batch, truncate.tables)
+            and ((group.row_numbers >= begins) & (group.row_numbers < truncate.row_number)).any()
             for group in batch.groups
         )
     if not is_first.any():
@@ -188,5 +213,6 @@ def emptied_tables(batch: LcrBatch, rules: RuleEvaluation) -> Iterator[tuple[Tab
 def _is_of(version: TableVersion, batch: LcrBatch, tables: tuple[int, ...]) -> bool:
     """Whether a version is of one of these tables of a batch."""
     return any(
-        (version.table_number, version.owner, version.name) == (other.table_number, other.owner, other.name) for other in (batch.tables[table] for table in tables)
+        (version.table_number, version.owner, version.name) == (other.table_number, other.owner, other.name)
+        for other in (batch.tables[table] for table in tables)
     )

@@ -8,17 +8,18 @@ The low bits distinguish three kinds:
 
     ...0    a row's key
     ...01   use of a table: any row of it
-    ...11   exclusive use of a table: TRUNCATE, a table whose values do not show all dependencies (of one without any key, not its INSERTs), a row
+    ...11   exclusive use of a table: TRUNCATE, a table whose values do not show all dependencies (of one without any
+            key, not its INSERTs), a row
             whose key is not in the log. Depends on every use and every exclusive use of the same table.
 
-Foreign keys and virtual dependencies (`relations`) are hashed in the same kinds: a row uses the row that it refers to, and one that appears
-or disappears has itself to itself.
+Foreign keys and virtual dependencies (`relations`) are hashed in the same kinds: a row uses the row that it refers to,
+and one that appears or disappears has itself to itself.
 
 If the log has old values of the key only, the old value of a second unique column is unknown. A transaction
 that reuses such a value can fail early; it is applied again when everything below it is applied
-(`groups.RetryReason.BELOW`). The opposite cannot happen, because a transaction has the values it takes as new values; where
-one of them is not in the log (a large value of a key of several columns, which an UPDATE left as it was), it has the table to itself,
-as far as order goes: it is not held behind error transactions, and holds none.
+(`groups.RetryReason.BELOW`). The opposite cannot happen, because a transaction has the values it takes as new values;
+where one of them is not in the log (a large value of a key of several columns, which an UPDATE left as it was), it has
+the table to itself, as far as order goes: it is not held behind error transactions, and holds none.
 """
 
 from __future__ import annotations
@@ -54,7 +55,14 @@ if TYPE_CHECKING:
     """Hashes of a column's values, by whether they are new ones and the column."""
 
 __all__ = [
-    "EVERYTHING", "DependencyTracker", "KeyHashes", "hash_batch", "held_transactions", "is_table_use", "stored_hashes", "written_keys",
+    "EVERYTHING",
+    "DependencyTracker",
+    "KeyHashes",
+    "hash_batch",
+    "held_transactions",
+    "is_table_use",
+    "stored_hashes",
+    "written_keys",
 ]
 
 EVERYTHING = 3
@@ -73,7 +81,8 @@ class KeyHashes:
     Args:
         hashes: uint64, in the order of the transactions.
         first: int64, shape (t + 1,); transaction i has hashes[first[i]:first[i + 1]].
-        forms: of the tables that each has rows of (`TableFit.forms`); None: not known. They order nothing, see `driver.holds`.
+        forms: of the tables that each has rows of (`TableFit.forms`); None: not known. They order nothing, see
+            `driver.holds`.
     """
 
     hashes: NDArray[np.uint64]
@@ -96,7 +105,10 @@ class KeyHashes:
         return KeyHashes(hashes=self.hashes[starts[0] : starts[-1]], first=starts - starts[0], forms=forms)
 
     def stored(self) -> NDArray[np.uint64]:
-        """What is stored with an error transaction that all these are parts of: `stored_hashes`, the forms of its tables, and each table in any form."""
+        """What is stored with an error transaction that all these are parts of.
+
+        `stored_hashes`, the forms of its tables, and each table in any form.
+        """
         forms = np.empty(0, np.uint64) if self.forms is None else self.forms.hashes
         return stored_hashes(np.concatenate([self.hashes, forms, (forms & ~np.uint64(FORM_BITS)) | np.uint64(1)]))
 
@@ -112,7 +124,8 @@ class KeyHashes:
         empty = np.empty(0, np.uint64)
         forms = [part.forms for part in parts if part.forms is not None]
         return cls(
-            hashes=np.concatenate([empty, *[part.hashes for part in parts]]), first=np.concatenate(firsts),
+            hashes=np.concatenate([empty, *[part.hashes for part in parts]]),
+            first=np.concatenate(firsts),
             forms=cls.joined(forms) if len(forms) == len(parts) and forms else None,
         )
 
@@ -134,8 +147,8 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
     Args:
         batch: the batch.
         fit_of: returns the fit of a table version.
-        in_order: with what orders transactions, and holds none behind an error transaction: what DML handlers may touch besides, and values of
-            keys that are not in the log.
+        in_order: with what orders transactions, and holds none behind an error transaction: what DML handlers may touch
+            besides, and values of keys that are not in the log.
 
     Raises:
         UnfitTableError: from `fit_of`.
@@ -168,13 +181,19 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
             fit = fit_of(batch.tables[table])
             relations = fit.relations
             ordered = [found for found, _ in fit.order_touches(Command.TRUNCATE)] if in_order else []
-            touches = (fit.touch, *ordered, *relations.touches, *(each.touch for each in relations.columns if each.relation is Relation.SHARED))
+            touches = (
+                fit.touch,
+                *ordered,
+                *relations.touches,
+                *(each.touch for each in relations.columns if each.relation is Relation.SHARED),
+            )
             hashes.append(np.array([touch | _EXCLUSIVE for touch in touches], np.uint64))
             owners.append(np.repeat(owner[truncate.row_number], len(touches)))
             forms.append(np.array(fit.forms, np.uint64))
             form_owners.append(np.repeat(owner[truncate.row_number], len(fit.forms)))
     return replace(
-        _by_transaction(hashes, owners, len(batch.transactions)), forms=_by_transaction(forms, form_owners, len(batch.transactions)),
+        _by_transaction(hashes, owners, len(batch.transactions)),
+        forms=_by_transaction(forms, form_owners, len(batch.transactions)),
     )
 
 
@@ -196,7 +215,11 @@ class _GroupRows:
         self._users = transactions[self._starts]
 
     def use_table(
-        self, touch: int, exclusive: NDArray[np.bool_] | None, hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+        self,
+        touch: int,
+        exclusive: NDArray[np.bool_] | None,
+        hashes: list[NDArray[np.uint64]],
+        owners: list[NDArray[np.int32]],
     ) -> None:
         """Add one hash for each transaction.
 
@@ -214,10 +237,17 @@ class _GroupRows:
 
 
 def _hash_group(
-    group: RowGroup, fit: TableFit, transactions: NDArray[np.int32], known: _Known,
-    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+    group: RowGroup,
+    fit: TableFit,
+    transactions: NDArray[np.int32],
+    known: _Known,
+    hashes: list[NDArray[np.uint64]],
+    owners: list[NDArray[np.int32]],
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Add the hashes of a group's rows; returns which rows need exclusive use of the table, and which may take a key's values that are not in the log."""
+    """Add the hashes of a group's rows.
+
+    Returns which rows need exclusive use of the table, and which may take a key's values that are not in the log.
+    """
     taking = np.zeros(group.row_count, np.bool_)
     if fit.is_serialised:
         is_free = fit.has_free_inserts and group.command is Command.INSERT
@@ -237,7 +267,10 @@ def _hash_group(
 
 
 def _may_take(key: HashedKey, fit: TableFit, group: RowGroup) -> NDArray[np.bool_]:
-    """Which rows may take other values of a key than they had, where one of them is not in the log: it did not change, and is stored apart."""
+    """Which rows may take other values of a key than they had, where one of them is not in the log.
+
+    It did not change, and is stored apart.
+    """
     assert group.new is not None
     others = [column for column in key.columns if not fit.version.columns[column].is_key]
     may = np.asarray((group.new.lengths[others] >= NULL).any(axis=0))
@@ -246,8 +279,14 @@ def _may_take(key: HashedKey, fit: TableFit, group: RowGroup) -> NDArray[np.bool
 
 
 def _hash_related(
-    related: RelatedColumns, group: RowGroup, rows: _GroupRows, known: _Known,
-    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]], *, in_order: bool,
+    related: RelatedColumns,
+    group: RowGroup,
+    rows: _GroupRows,
+    known: _Known,
+    hashes: list[NDArray[np.uint64]],
+    owners: list[NDArray[np.int32]],
+    *,
+    in_order: bool,
 ) -> None:
     """Add the hashes of what a group's rows have in common with those of other tables."""
     unknown, taking = np.zeros(group.row_count, np.bool_), np.zeros(group.row_count, np.bool_)
@@ -278,8 +317,11 @@ def _hash_related(
 
 
 def _append(
-    found: NDArray[np.uint64], usable: NDArray[np.bool_], transactions: NDArray[np.int32],
-    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+    found: NDArray[np.uint64],
+    usable: NDArray[np.bool_],
+    transactions: NDArray[np.int32],
+    hashes: list[NDArray[np.uint64]],
+    owners: list[NDArray[np.int32]],
 ) -> None:
     if usable.all():
         hashes.append(found)
@@ -290,7 +332,11 @@ def _append(
 
 
 def _hash_key(
-    key: HashedKey | RelatedColumns, group: RowGroup, known: _Known, *, is_new: bool,
+    key: HashedKey | RelatedColumns,
+    group: RowGroup,
+    known: _Known,
+    *,
+    is_new: bool,
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Hashes of some columns in one image; where a value is NULL; where one is not in the log."""
     count = group.row_count
@@ -302,7 +348,9 @@ def _hash_key(
 
 
 def _combined(
-    key: HashedKey | RelatedColumns, hashes: NDArray[np.uint64], lengths: NDArray[np.int32],
+    key: HashedKey | RelatedColumns,
+    hashes: NDArray[np.uint64],
+    lengths: NDArray[np.int32],
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Hashes of a key's columns as one; where a value is NULL; where one is not in the log."""
     count = hashes.shape[1]
@@ -312,7 +360,12 @@ def _combined(
 
 
 def _column_hashes(
-    group: RowGroup, column: int, equality: int, known: _Known, *, is_new: bool,
+    group: RowGroup,
+    column: int,
+    equality: int,
+    known: _Known,
+    *,
+    is_new: bool,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     """A column's hashes and lengths in one image; for a new value that is UNCHANGED, those of the old one."""
     values = group.new if is_new else group.old
@@ -327,13 +380,22 @@ def _column_hashes(
 
 
 def _value_hashes(
-    values: ColumnValues, column: int, equality: int, known: _Known, *, is_new: bool,
+    values: ColumnValues,
+    column: int,
+    equality: int,
+    known: _Known,
+    *,
+    is_new: bool,
 ) -> NDArray[np.uint64]:
     found = known.get((is_new, column))
     if found is None:
         found = np.empty(values.row_count, np.uint64)
         hash_values(
-            fixed(values.data), np.int64(values.starts[column]), fixed(values.lengths[column]), np.int64(equality), found,
+            fixed(values.data),
+            np.int64(values.starts[column]),
+            fixed(values.lengths[column]),
+            np.int64(equality),
+            found,
         )
         known[is_new, column] = found
     return found
@@ -356,7 +418,10 @@ def written_keys(key: HashedKey, write: Write) -> NDArray[np.uint64] | None:
         values = write.new if is_new else write.old
         if values is None:
             return None
-        hashes[place], lengths[place] = _value_hashes(values, column, int(equality), {}, is_new=is_new), values.lengths[column]
+        hashes[place], lengths[place] = (
+            _value_hashes(values, column, int(equality), {}, is_new=is_new),
+            values.lengths[column],
+        )
     out, _, missing = _combined(key, hashes, lengths)
     return None if missing.any() else out
 
@@ -380,10 +445,12 @@ def held_transactions(hashes: KeyHashes, held: Iterable[int]) -> NDArray[np.int6
 
 
 class DependencyTracker:
-    """Tracks what each group depends on: the last unfinished group with each of its keys, and every one that uses what it has to itself.
+    """Tracks what each group depends on.
 
-    Only the last one per key is kept: groups with the same key form a chain, so where the last one is done, all are. The
-    map is bounded by the rows of unfinished groups, which the coordinator bounds.
+    The last unfinished group with each of its keys, and every one that uses what it has to itself.
+
+    Only the last one per key is kept: groups with the same key form a chain, so where the last one is done, all are.
+    The map is bounded by the rows of unfinished groups, which the coordinator bounds.
     """
 
     def __init__(self) -> None:
@@ -406,7 +473,14 @@ class DependencyTracker:
         self._make_room(hashes.shape[0], unfinished)
         found = np.zeros(group - base + 1, np.bool_)
         self._used += track(
-            fixed(hashes), np.int64(group), np.int64(base), self._keys, self._groups, self._users, self._last_users, found,
+            fixed(hashes),
+            np.int64(group),
+            np.int64(base),
+            self._keys,
+            self._groups,
+            self._users,
+            self._last_users,
+            found,
         )
         needed = set((np.flatnonzero(found) + base).tolist())
         needed.add(self._barrier)
@@ -427,7 +501,15 @@ class DependencyTracker:
             size *= 2
         keys, groups, users, last_users = _new_map(size)
         self._used = refill(
-            self._keys, self._groups, self._users, self._last_users, live, keys, groups, users, last_users,
+            self._keys,
+            self._groups,
+            self._users,
+            self._last_users,
+            live,
+            keys,
+            groups,
+            users,
+            last_users,
         )
         self._keys, self._groups, self._users, self._last_users = keys, groups, users, last_users
 

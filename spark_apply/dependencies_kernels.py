@@ -30,7 +30,16 @@ _NAN_HASH = np.uint64(0x6E616E0000000002)
 NULL_LENGTH = -1  # `streams.lcr_batch.NULL`; below it: UNCHANGED, ABSENT
 
 # `spark_apply.tables.Equality`
-_BYTES, _INTEGER_BINARY, _INTEGER_TEXT, _PADDED, _NUMERIC_BINARY, _NUMERIC_TEXT, _FLOAT_BINARY, _UUID_TEXT = 1, 2, 3, 4, 5, 6, 7, 8
+_BYTES, _INTEGER_BINARY, _INTEGER_TEXT, _PADDED, _NUMERIC_BINARY, _NUMERIC_TEXT, _FLOAT_BINARY, _UUID_TEXT = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+)
 
 _SEEN_WORDS = 4096  # 32 KB, a power of two: of the 10,000 rows of a group, one key of twenty at most is there by chance
 _BLANK, _ZERO, _NINE, _MINUS, _POINT = 32, 48, 57, 45, 46
@@ -304,14 +313,16 @@ def sort_by_transaction(hashes, transactions, count):
 def track(hashes, group, base, keys, groups, users, last_users, found):
     """Put a group's hashes into the map; mark the unfinished groups that it depends on.
 
-    A row's key depends on the last group that has it. Exclusive use depends on the last exclusive use and on every use since then; use on
-    the last exclusive use. Uses are bits, one per number of a group modulo 64: with more unfinished groups than that, or a use older than that, some wait without need.
+    A row's key depends on the last group that has it. Exclusive use depends on the last exclusive use and on every use
+    since then; use on the last exclusive use. Uses are bits, one per number of a group modulo 64: with more unfinished
+    groups than that, or a use older than that, some wait without need.
 
     Args:
         hashes: uint64, low bits as in `spark_apply.dependencies`.
         group: number of the group.
         base: number of the lowest unfinished group.
-        keys: uint64, the map; its size is a power of two and at least twice what it will hold. 0: free. Exclusive use has the key of use.
+        keys: uint64, the map; its size is a power of two and at least twice what it will hold. 0: free. Exclusive use
+            has the key of use.
         groups: int64, last group of each key; of use, the last one with exclusive use.
         users: uint64, groups with use of each key since then, as bits.
         last_users: int64, the last of these groups.
@@ -415,7 +426,8 @@ def follow_held(hashes, first, behind):
     mask = np.uint64(size - 1)
     keys = np.zeros(size, np.uint64)
     owners = np.zeros(size, np.int64)
-    # A bit for each key that is there, by its hash: most keys of most groups are not, and this stays in the processor's cache.
+    # A bit for each key that is there, by its hash: most keys of most groups are not, and this stays in the processor's
+    # cache.
     seen = np.zeros(_SEEN_WORDS, np.uint64)
     for transaction in range(first.shape[0] - 1):
         if behind[transaction] < 0:
@@ -423,7 +435,10 @@ def follow_held(hashes, first, behind):
             for i in range(first[transaction], first[transaction + 1]):
                 wanted = hashes[i] ^ np.uint64(2) if hashes[i] & np.uint64(1) else hashes[i]
                 place = mix(np.uint64(0), wanted)
-                if seen[(place >> np.uint64(6)) & np.uint64(_SEEN_WORDS - 1)] >> (place & np.uint64(63)) & np.uint64(1) == 0:
+                if (
+                    seen[(place >> np.uint64(6)) & np.uint64(_SEEN_WORDS - 1)] >> (place & np.uint64(63)) & np.uint64(1)
+                    == 0
+                ):
                     continue
                 place &= mask
                 while keys[place] != 0 and keys[place] != wanted:

@@ -37,26 +37,36 @@ __all__ = ["configuration_of", "said_of", "state_of"]
 def configuration_of(config: ApplyConfig) -> dict[str, Any]:
     """What does not change while an apply process runs: where it applies from, its parameters, rules and column lists."""
     return {
-        "queue_name": config.queue, "source_database": config.source.site, "apply_tag": config.tag.hex() or None,
+        "queue_name": config.queue,
+        "source_database": config.source.site,
+        "apply_tag": config.tag.hex() or None,
         "parameters": _parameters(config),
         "transformations": _transformations(config),
         "rules": [rule for rules in config.rules for each in _sets(rules) for rule in _rules(each)],
         "conflict_columns": [
             {
-                "object_owner": each.owner, "object_name": each.name, "conflict_type": each.kind, "method_name": each.method,
-                "resolution_column": each.resolution_column or None, "column_name": column,
+                "object_owner": each.owner,
+                "object_name": each.name,
+                "conflict_type": each.kind,
+                "method_name": each.method,
+                "resolution_column": each.resolution_column or None,
+                "column_name": column,
             }
-            for each in config.conflicts.handlers for column in (each.columns or (None,))
+            for each in config.conflicts.handlers
+            for column in (each.columns or (None,))
         ],
         "dml_handlers": list(_handlers(config.handlers)),
         "key_columns": [
             {"object_owner": each.owner, "object_name": each.name, "column_name": column}
-            for each in config.destination.tables.key_columns for column in each.columns
+            for each in config.destination.tables.key_columns
+            for column in each.columns
         ],
     }
 
 
-def state_of(status: str, coordinator: ApplyCoordinator, reader: ApplyReader, servers: Iterable[ServerFacts], problem: str = "") -> dict[str, Any]:
+def state_of(
+    status: str, coordinator: ApplyCoordinator, reader: ApplyReader, servers: Iterable[ServerFacts], problem: str = ""
+) -> dict[str, Any]:
     """How an apply process is doing at this moment.
 
     Args:
@@ -68,17 +78,30 @@ def state_of(status: str, coordinator: ApplyCoordinator, reader: ApplyReader, se
     """
     seen = reader.statistics
     if status == "ENABLED" and coordinator.is_disabled:
-        status, problem = "ABORTED", f"error transaction {coordinator.first_error} is in the error queue (on_error: disable)"
+        status, problem = (
+            "ABORTED",
+            f"error transaction {coordinator.first_error} is in the error queue (on_error: disable)",
+        )
     return {
-        "status": status, "error_message": problem or None, "coordinator": coordinator.status(),
+        "status": status,
+        "error_message": problem or None,
+        "coordinator": coordinator.status(),
         "reader": {
-            "state": reader.state, "total_messages_dequeued": seen.rows, "total_transactions_dequeued": seen.transactions,
-            "total_batches_dequeued": seen.batches, "total_rows_discarded": seen.rows_discarded,
+            "state": reader.state,
+            "total_messages_dequeued": seen.rows,
+            "total_transactions_dequeued": seen.transactions,
+            "total_batches_dequeued": seen.batches,
+            "total_rows_discarded": seen.rows_discarded,
         },
         "servers": [
             {
-                "server_id": each.server, "state": each.state, "detail": each.detail or None, "host": each.host or None, "pid": each.pid or None,
-                "attempts": each.attempts, **coordinator.dependency_of(each.server),
+                "server_id": each.server,
+                "state": each.state,
+                "detail": each.detail or None,
+                "host": each.host or None,
+                "pid": each.pid or None,
+                "attempts": each.attempts,
+                **coordinator.dependency_of(each.server),
             }
             for each in servers
         ],
@@ -86,7 +109,13 @@ def state_of(status: str, coordinator: ApplyCoordinator, reader: ApplyReader, se
 
 
 def said_of(
-    config: ApplyConfig, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any], *, observed_us: int, applied_us: int,
+    config: ApplyConfig,
+    epoch: int,
+    configuration: Mapping[str, Any],
+    state: Mapping[str, Any],
+    *,
+    observed_us: int,
+    applied_us: int,
 ) -> dict[str, Any]:
     """What `databases.destination_views.rows_said` makes the rows of views of, without the destination.
 
@@ -100,10 +129,19 @@ def said_of(
     """
     known = state["coordinator"]
     return {
-        "topology": config.topology, "apply_name": config.apply, "epoch": epoch, "observed_time": time_text(observed_us), "configuration": configuration,
-        "state": state, "progress": {
-            "epoch": epoch, "applied_message_number": known["durable_scn"], "oldest_message_number": known["durable_scn"], "apply_time": time_text(applied_us),
-            "servers": known["active_server_count"], "applied_message_create_time": time_text(known["last_commit_time_us"]),
+        "topology": config.topology,
+        "apply_name": config.apply,
+        "epoch": epoch,
+        "observed_time": time_text(observed_us),
+        "configuration": configuration,
+        "state": state,
+        "progress": {
+            "epoch": epoch,
+            "applied_message_number": known["durable_scn"],
+            "oldest_message_number": known["durable_scn"],
+            "apply_time": time_text(applied_us),
+            "servers": known["active_server_count"],
+            "applied_message_create_time": time_text(known["last_commit_time_us"]),
         },
     }
 
@@ -117,11 +155,15 @@ def _parameters(config: ApplyConfig) -> dict[str, str]:
         "column_mismatch": tables.column_mismatch.upper(),
         "commit_serialization": "FULL" if config.commits_in_order else "DEPENDENT_TRANSACTIONS",
         "compare_key_only": _flag(conflicts.compare_key_only),
-        "conflict_history_age_s": _number(conflicts.history.age_s), "conflict_history_count": str(conflicts.history.count),
+        "conflict_history_age_s": _number(conflicts.history.age_s),
+        "conflict_history_count": str(conflicts.history.count),
         "detached_partitions": tables.detached_partitions.upper(),
-        "disable_on_error": _flag(config.on_error.name == "DISABLE"), "group_rows": str(config.group_rows),
-        "group_transactions": str(config.group_transactions), "handler_timeout_s": _number(config.handlers.timeout_s),
-        "on_error": config.on_error.name, "parallelism": str(config.parallelism),
+        "disable_on_error": _flag(config.on_error.name == "DISABLE"),
+        "group_rows": str(config.group_rows),
+        "group_transactions": str(config.group_transactions),
+        "handler_timeout_s": _number(config.handlers.timeout_s),
+        "on_error": config.on_error.name,
+        "parallelism": str(config.parallelism),
         "synchronous_commit": "off" if config.commits_lazily else "on",
     }
 
@@ -130,15 +172,29 @@ def _handlers(rules: HandlerRules) -> Iterator[dict[str, Any]]:
     """One per table, operation and function or statement, in the order of the file."""
     for place, handler in enumerate(rules.dml):
         for operation in handler.operations:
-            of = {"object_owner": handler.owner, "object_name": handler.name, "operation_name": operation.upper(), "error_handler": "N"}
+            of = {
+                "object_owner": handler.owner,
+                "object_name": handler.name,
+                "operation_name": operation.upper(),
+                "error_handler": "N",
+            }
             if handler.function is not None:
                 yield {**of, "handler_type": "PROCEDURE HANDLER", **_function(handler.function)}
             for number, each in enumerate(handler.statements, 1):
-                named = {"handler_name": f"dml_handlers[{place}]", "statement_number": number, "statement": each.text or each.sql}
+                named = {
+                    "handler_name": f"dml_handlers[{place}]",
+                    "statement_number": number,
+                    "statement": each.text or each.sql,
+                }
                 yield {**of, "handler_type": "STMT HANDLER", **named}
     for error in rules.errors:
         for operation in error.operations:
-            of = {"object_owner": error.owner, "object_name": error.name, "operation_name": operation.upper(), "error_handler": "Y"}
+            of = {
+                "object_owner": error.owner,
+                "object_name": error.name,
+                "operation_name": operation.upper(),
+                "error_handler": "Y",
+            }
             yield {**of, "handler_type": "ERROR HANDLER", **_function(error.function)}
     if rules.precommit is not None:
         yield {"handler_type": "PRECOMMIT HANDLER", "error_handler": "N", **_function(rules.precommit)}
@@ -162,14 +218,19 @@ def _sets(rules: RuleSet | ClientsBefore) -> tuple[RuleSet, ...]:
 
 def _rules(rules: RuleSet) -> list[dict[str, Any]]:
     return [
-        *(_rule("POSITIVE", rule) for rule in rules.include or ()), *(_rule("NEGATIVE", rule) for rule in rules.exclude),
+        *(_rule("POSITIVE", rule) for rule in rules.include or ()),
+        *(_rule("NEGATIVE", rule) for rule in rules.exclude),
     ]
 
 
 def _rule(kind: str, rule: Rule) -> dict[str, Any]:
     return {
-        "rule_set_type": kind, "schema_name": rule.owner, "object_name": rule.name, "include_tagged_lcr": "NO" if rule.tags == UNTAGGED else "YES",
-        "tag_condition": _tags(rule.tags), "rule_condition": None if rule.condition is None else str(rule.condition),
+        "rule_set_type": kind,
+        "schema_name": rule.owner,
+        "object_name": rule.name,
+        "include_tagged_lcr": "NO" if rule.tags == UNTAGGED else "YES",
+        "tag_condition": _tags(rule.tags),
+        "rule_condition": None if rule.condition is None else str(rule.condition),
         "dml_condition": None if rule.subset is None else str(rule.subset),
     }
 
@@ -186,13 +247,23 @@ def _transformations(config: ApplyConfig) -> list[dict[str, Any]]:
                 name = Transformation(operations=(operation,)).named(name)
             if each.custom is not None:
                 steps += [
-                    {"from_column_name": column, "user_function_name": each.custom.function.name, "version": each.custom.function.version}
+                    {
+                        "from_column_name": column,
+                        "user_function_name": each.custom.function.name,
+                        "version": each.custom.function.version,
+                    }
                     for column in (each.custom.columns or (None,))
                 ]
             found += [
                 {
-                    "rule_owner": table.source.owner, "rule_name": table.source.name, "client_number": client, "step_number": number,
-                    "transform_type": "CUSTOM TRANSFORMATION" if "user_function_name" in step else "DECLARATIVE TRANSFORMATION", **step,
+                    "rule_owner": table.source.owner,
+                    "rule_name": table.source.name,
+                    "client_number": client,
+                    "step_number": number,
+                    "transform_type": "CUSTOM TRANSFORMATION"
+                    if "user_function_name" in step
+                    else "DECLARATIVE TRANSFORMATION",
+                    **step,
                 }
                 for number, step in enumerate(steps, 1)
             ]
@@ -202,21 +273,55 @@ def _transformations(config: ApplyConfig) -> list[dict[str, Any]]:
 def _operation(table: TableName, operation: Operation) -> list[dict[str, Any]]:
     match operation:
         case KeepColumns():
-            return [{"declarative_type": "KEEP COLUMNS", "precedence": 0, "from_column_name": each, "to_column_name": each} for each in operation.kept]
+            return [
+                {"declarative_type": "KEEP COLUMNS", "precedence": 0, "from_column_name": each, "to_column_name": each}
+                for each in operation.kept
+            ]
         case DeleteColumns():
-            return [{"declarative_type": "DELETE COLUMN", "precedence": 1, "from_column_name": each} for each in operation.deleted]
+            return [
+                {"declarative_type": "DELETE COLUMN", "precedence": 1, "from_column_name": each}
+                for each in operation.deleted
+            ]
         case RenameColumn():
-            return [{"declarative_type": "RENAME COLUMN", "precedence": 2, "from_column_name": operation.before, "to_column_name": operation.after}]
+            return [
+                {
+                    "declarative_type": "RENAME COLUMN",
+                    "precedence": 2,
+                    "from_column_name": operation.before,
+                    "to_column_name": operation.after,
+                }
+            ]
         case AddColumn():
-            return [{
-                "declarative_type": "ADD COLUMN", "precedence": 3, "to_column_name": operation.name, "column_value": operation.value,
-                "column_type": operation.type_name, "column_function": "CURRENT_TIMESTAMP" if operation.is_now else None,
-            }]
+            return [
+                {
+                    "declarative_type": "ADD COLUMN",
+                    "precedence": 3,
+                    "to_column_name": operation.name,
+                    "column_value": operation.value,
+                    "column_type": operation.type_name,
+                    "column_function": "CURRENT_TIMESTAMP" if operation.is_now else None,
+                }
+            ]
         case RenameTable():
             to = {"to_schema_name": operation.owner, "to_table_name": operation.name}
-            return [{"declarative_type": "RENAME TABLE", "precedence": 4, "from_schema_name": table.owner, "from_table_name": table.name, **to}]
+            return [
+                {
+                    "declarative_type": "RENAME TABLE",
+                    "precedence": 4,
+                    "from_schema_name": table.owner,
+                    "from_table_name": table.name,
+                    **to,
+                }
+            ]
         case RenameSchema():
-            return [{"declarative_type": "RENAME SCHEMA", "precedence": 5, "from_schema_name": table.owner, "to_schema_name": operation.owner}]
+            return [
+                {
+                    "declarative_type": "RENAME SCHEMA",
+                    "precedence": 5,
+                    "from_schema_name": table.owner,
+                    "to_schema_name": operation.owner,
+                }
+            ]
 
 
 def _tags(tags: TagCondition) -> str | None:

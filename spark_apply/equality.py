@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["FORM_BITS", "Equality", "equality_of", "form_of_match", "forms_of", "touch_of"]
 
 FORM_BITS = 0xFFFFFF
-"""The bits of a table's form; above them are those of the table. With no bit of a form but use, it stands for the table in any form."""
+"""The bits of a table's form; above them are those of the table.
+
+With no bit of a form but use, it stands for the table in any form.
+"""
 
 
 class Equality(IntEnum):
@@ -43,8 +46,8 @@ def equality_of(target: DestinationColumn, column: Column) -> Equality:
     if column.type_name in target.converted:
         return Equality.NONE
     binary = column.is_binary
-    # A stream can change from binary to text. So a type with a canonical form in binary has one in text only if it can be
-    # derived. The other types are rare as keys, and a float's text is not even unique (-0, exponents).
+    # A stream can change from binary to text. So a type with a canonical form in binary has one in text only if it can
+    # be derived. The other types are rare as keys, and a float's text is not even unique (-0, exponents).
     return {
         "text": Equality.BYTES,
         "bytes": Equality.BYTES if binary else Equality.NONE,
@@ -57,7 +60,9 @@ def equality_of(target: DestinationColumn, column: Column) -> Equality:
 
 
 def touch_of(name: str) -> int:
-    """Hash that stands for something as a whole, such as any row of a table; see `spark_apply.dependencies` for its low bits.
+    """Hash that stands for something as a whole, such as any row of a table.
+
+    See `spark_apply.dependencies` for its low bits.
 
     Args:
         name: of what it stands for; for a table its owner and name with a zero byte between.
@@ -69,10 +74,13 @@ def touch_of(name: str) -> int:
 
 
 def forms_of(table: DestinationTable) -> tuple[int, ...]:
-    """Hashes of the form of a table: what it is called and keyed by, of the table with its number, and what it is keyed by, of the table with its name.
+    """Hashes of the form of a table.
 
-    Hashes of its rows in two forms cannot be compared, so what holds transactions holds those of another form whole. Unique keys beside the key
-    that finds rows are no part of it: rows that meet in one of them alone conflict, and do not go unnoticed.
+    What it is called and keyed by, of the table with its number, and what it is keyed by, of the table with its name.
+
+    Hashes of its rows in two forms cannot be compared, so what holds transactions holds those of another form whole.
+    Unique keys beside the key that finds rows are no part of it: rows that meet in one of them alone conflict, and do
+    not go unnoticed.
 
     Args:
         table: as it is described now.
@@ -87,7 +95,9 @@ def forms_of(table: DestinationTable) -> tuple[int, ...]:
 
 
 def form_of_match(owner: str, name: str, numbers: Iterable[int]) -> int:
-    """Hash of the columns that find a table's rows, as `forms_of`: they are others where the source has another replica identity.
+    """Hash of the columns that find a table's rows, as `forms_of`.
+
+    They are others where the source has another replica identity.
 
     Args:
         owner: of the table.

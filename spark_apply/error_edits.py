@@ -1,10 +1,10 @@
 """Editing an error transaction: one row LCR gets other values, and the part of the transaction it is in is made anew.
 
-Nothing is written here: `DestinationDatabase.edit_error` replaces the part, in one transaction with the record of the edit. An
-execution begins by locking the error transaction, so it has the rows either as they were or as they are now.
+Nothing is written here: `DestinationDatabase.edit_error` replaces the part, in one transaction with the record of the
+edit. An execution begins by locking the error transaction, so it has the rows either as they were or as they are now.
 
-A row that is given another key depends on other transactions. Its new keys are stored beside the old ones: later transactions
-with either wait behind it.
+A row that is given another key depends on other transactions. Its new keys are stored beside the old ones: later
+transactions with either wait behind it.
 
 Worked flow
     error transaction 3: INSERT id=7 (insert_exists) -> errors edit 3 --set id=8 -> part 0 has id=8, keys {7, 8}, edit 1
@@ -83,7 +83,10 @@ class EditedPart:
 
 
 def edited_part(
-    request: EditRequest, apply: str, batches: Iterable[bytes], fit_of: Callable[[TableVersion], TableFit],
+    request: EditRequest,
+    apply: str,
+    batches: Iterable[bytes],
+    fit_of: Callable[[TableVersion], TableFit],
 ) -> EditedPart:
     """Make the part of an error transaction in which a row LCR was edited.
 
@@ -104,25 +107,39 @@ def edited_part(
         if 0 <= row < batch.row_count:
             return _edited(request, apply, part, batch, row, fit_of)
     raise ConfigError(
-        f"error transaction {request.number} has no row {request.position}", hint="headrace errors show FILE N shows its rows, from 0",
+        f"error transaction {request.number} has no row {request.position}",
+        hint="headrace errors show FILE N shows its rows, from 0",
     )
 
 
 def _edited(
-    request: EditRequest, apply: str, part: int, batch: LcrBatch, row: int, fit_of: Callable[[TableVersion], TableFit],
+    request: EditRequest,
+    apply: str,
+    part: int,
+    batch: LcrBatch,
+    row: int,
+    fit_of: Callable[[TableVersion], TableFit],
 ) -> EditedPart:
     lcrs = [RowLcr(batch, number) for number in range(batch.row_count)]
     lcr = lcrs[row]
     if lcr.command_type == "TRUNCATE":
-        raise ConfigError(f"row {request.position} is a TRUNCATE: it has no values", hint="execute or delete the error transaction")
+        raise ConfigError(
+            f"row {request.position} is a TRUNCATE: it has no values", hint="execute or delete the error transaction"
+        )
     for value in request.values:
         _set(lcr, value)
     made = batch_of_lcrs(batch, lcrs)
     # The keys of the whole part: those of its other rows are stored already, and a hash that occurs twice does no harm.
     hashes = bounded_hashes(hash_batch(made, fit_of).stored())
     edit = ErrorEdit(
-        number=request.number, edit=request.edit, apply=apply, position=request.position, owner=lcr.object_owner, name=lcr.object_name,
-        command=lcr.command_type, edited_by=request.edited_by,
+        number=request.number,
+        edit=request.edit,
+        apply=apply,
+        position=request.position,
+        owner=lcr.object_owner,
+        name=lcr.object_name,
+        command=lcr.command_type,
+        edited_by=request.edited_by,
         changes=tuple(f"{value.kind}.{value.column}: {value.before} -> {value.after}" for value in request.values),
     )
     return EditedPart(edit=edit, part=part, batch=codec.encode(made), key_hashes=hashes)
@@ -132,7 +149,9 @@ def _set(lcr: RowLcr, value: ValueEdit) -> None:
     column = next((column for column in lcr.table.columns if column.name == value.column), None)
     if column is None:
         known = ", ".join(column.name for column in lcr.table.columns)
-        raise ConfigError(f"{lcr.object_owner}.{lcr.object_name} has no column {value.column} at its source", hint=f"known: {known}")
+        raise ConfigError(
+            f"{lcr.object_owner}.{lcr.object_name} has no column {value.column} at its source", hint=f"known: {known}"
+        )
     given = LcrValue(column=column, raw=value.raw)
     if value.column in lcr.get_values(value.kind, use_old=False):
         lcr.set_value(value.kind, value.column, given)

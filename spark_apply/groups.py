@@ -33,9 +33,26 @@ from enum import IntEnum
 from typing import TypeAlias
 
 __all__ = [
-    "PARTS_AHEAD", "AppliedRange", "CoordinatorMessage", "Failure", "GroupAbandon", "GroupAbandoned",
-    "GroupAssignment", "GroupGo", "GroupMode", "GroupPart", "GroupResult", "GroupRetry", "GroupStatistics",
-    "HeldTransaction", "OnError", "PartDone", "Reopen", "RetryReason", "ServerMessage", "TransactionError",
+    "PARTS_AHEAD",
+    "AppliedRange",
+    "CoordinatorMessage",
+    "Failure",
+    "GroupAbandon",
+    "GroupAbandoned",
+    "GroupAssignment",
+    "GroupGo",
+    "GroupMode",
+    "GroupPart",
+    "GroupResult",
+    "GroupRetry",
+    "GroupStatistics",
+    "HeldTransaction",
+    "OnError",
+    "PartDone",
+    "Reopen",
+    "RetryReason",
+    "ServerMessage",
+    "TransactionError",
 ]
 
 PARTS_AHEAD = 3  # parts a server may hold: one being written, one prepared, one in flight
@@ -61,7 +78,8 @@ class RetryReason(IntEnum):
     """Why a server returns a group."""
 
     BELOW = 1  # the next transaction failed while groups below were not applied: assign it again when they are
-    # A streamed transaction failed, a table no longer fits, or nothing more is applied after an error: it must be read from the queue again.
+    # A streamed transaction failed, a table no longer fits, or nothing more is applied after an error: it must be read
+    # from the queue again.
     REPLAY = 2
 
 
@@ -128,11 +146,14 @@ class GroupAssignment:
         first_transaction: index of the first transaction that is not done; earlier ones were
             committed in an earlier attempt.
         error_number: ERROR_QUEUE: the error transaction that it depends on, 0 if it failed itself.
-        failure: ERROR_QUEUE: the failure. EXECUTE_ERROR with a handler: why the error transaction is in the error queue.
+        failure: ERROR_QUEUE: the failure. EXECUTE_ERROR with a handler: why the error transaction is in the error
+            queue.
         role: EXECUTE_ERROR: whose rights the destination checks; empty: the session's own.
         is_careful: a server died while it wrote this, or what was formed of it before: a user's handler may be why.
-        handler: EXECUTE_ERROR: a function for its row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
-        error_numbers: EXECUTE_ERROR: the error transactions, ascending; each may depend on those before it, and on no other in the error queue.
+        handler: EXECUTE_ERROR: a function for its row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they
+            go the usual way.
+        error_numbers: EXECUTE_ERROR: the error transactions, ascending; each may depend on those before it, and on no
+            other in the error queue.
     """
 
     group: int
@@ -258,8 +279,8 @@ class GroupStatistics:
 class GroupResult:
     """The group is done; everything in `applied` is durable at the destination.
 
-    EXECUTE_ERROR: the first `executed` error transactions are applied and deleted. `failure`: why the one behind them stays; None: nothing was
-    tried behind them.
+    EXECUTE_ERROR: the first `executed` error transactions are applied and deleted. `failure`: why the one behind them
+    stays; None: nothing was tried behind them.
     """
 
     group: int

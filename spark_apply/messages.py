@@ -21,16 +21,27 @@ from spark_apply import groups
 from streams.errors import ProtocolError
 
 __all__ = [
-    "access_from_wire", "access_to_wire", "coordinator_message_from_wire", "coordinator_message_to_wire", "server_message_from_wire", "server_message_to_wire",
+    "access_from_wire",
+    "access_to_wire",
+    "coordinator_message_from_wire",
+    "coordinator_message_to_wire",
+    "server_message_from_wire",
+    "server_message_to_wire",
 ]
 
 # The name of each message's field in `CoordinatorMessage` and `ServerMessage` of apply.proto.
 _COORDINATOR: dict[str, type[groups.CoordinatorMessage]] = {
-    "assignment": groups.GroupAssignment, "part": groups.GroupPart, "go": groups.GroupGo, "abandon": groups.GroupAbandon,
+    "assignment": groups.GroupAssignment,
+    "part": groups.GroupPart,
+    "go": groups.GroupGo,
+    "abandon": groups.GroupAbandon,
     "reopen": groups.Reopen,
 }
 _SERVER: dict[str, type[groups.ServerMessage]] = {
-    "result": groups.GroupResult, "retry": groups.GroupRetry, "part_done": groups.PartDone, "abandoned": groups.GroupAbandoned,
+    "result": groups.GroupResult,
+    "retry": groups.GroupRetry,
+    "part_done": groups.PartDone,
+    "abandoned": groups.GroupAbandoned,
 }
 
 
@@ -41,7 +52,9 @@ def access_to_wire(access: DatabaseAccess) -> pb.DatabaseAccess:
 
 def access_from_wire(message: pb.DatabaseAccess) -> DatabaseAccess:
     """Convert back to a database access."""
-    return DatabaseAccess(site=message.site, kind=message.kind, dsn=message.dsn, tables=TableSettings.from_bytes(message.tables))
+    return DatabaseAccess(
+        site=message.site, kind=message.kind, dsn=message.dsn, tables=TableSettings.from_bytes(message.tables)
+    )
 
 
 def coordinator_message_to_wire(message: groups.CoordinatorMessage) -> pb.CoordinatorMessage:

@@ -4,13 +4,16 @@
     REFERRING  columns of a foreign key at the destination: a row needs the row that it refers to
     REFERRED   columns that foreign keys refer to: a row that appears, disappears or gets other values there has them to itself
 
-Rows that refer to one row do not depend on each other. Where values cannot be compared by their canonical forms, whole tables stand for the rows:
-false dependencies only cost parallelism. So do values of a value dependency that the log lacks. An old value of a foreign key that the log lacks
-gives no dependency: every UPDATE of a table with the default replica identity lacks it, and nearly all leave it alone. An old value that is
-referred to gives none either, unless foreign keys are checked here: a row that came before, and refers to it, must not come after. Neither must
-an UPDATE that may refer to another row than before, and whose foreign key is not whole in the log, because a large column of it did not change.
+Rows that refer to one row do not depend on each other. Where values cannot be compared by their canonical forms, whole
+tables stand for the rows: false dependencies only cost parallelism. So do values of a value dependency that the log
+lacks. An old value of a foreign key that the log lacks gives no dependency: every UPDATE of a table with the default
+replica identity lacks it, and nearly all leave it alone. An old value that is referred to gives none either, unless
+foreign keys are checked here: a row that came before, and refers to it, must not come after. Neither must an UPDATE
+that may refer to another row than before, and whose foreign key is not whole in the log, because a large column of it
+did not change.
 
-Source: Oracle Streams Replication Administrator's Guide, "Dependent Transactions" and "Virtual Dependency Definitions"; `semantics.md` 4.6.
+Source: Oracle Streams Replication Administrator's Guide, "Dependent Transactions" and "Virtual Dependency Definitions";
+`semantics.md` 4.6.
 """
 
 from __future__ import annotations
@@ -50,8 +53,8 @@ class RelatedColumns:
         equalities: canonical form per column.
         seed: the same for every table that takes part.
         is_in_identity: the log identifies rows by them: where it has no old values they did not change.
-        touch: hash that stands for all rows of a value dependency. Of foreign keys that are checked: for all rows that refer to a table, and for the
-            order alone. Otherwise 0.
+        touch: hash that stands for all rows of a value dependency. Of foreign keys that are checked: for all rows that
+            refer to a table, and for the order alone. Otherwise 0.
     """
 
     relation: Relation
@@ -82,8 +85,12 @@ _EXCLUSIVE = 2
 
 
 def relations_of(
-    version: TableVersion, table: DestinationTable, describe: Callable[[str, str], DestinationTable | None],
-    definitions: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES, *, checks_foreign_keys: bool = False,
+    version: TableVersion,
+    table: DestinationTable,
+    describe: Callable[[str, str], DestinationTable | None],
+    definitions: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
+    *,
+    checks_foreign_keys: bool = False,
 ) -> Relations:
     """Find what the rows of a table have in common with others.
 
@@ -106,20 +113,27 @@ def relations_of(
             touches[found] = None
     for each in definitions.objects:
         touch = touch_of(f"object dependency\0{each.label}")
-        # Tables that wait do not wait for each other; those that are waited for do: use is what many may have at a time.
+        # Tables that wait do not wait for each other; those that are waited for do: use is what many may have at a
+        # time.
         if (each.parent_owner, each.parent_name) == (table.owner, table.name):
             touches[touch | _EXCLUSIVE] = None
         elif (each.owner, each.name) == (table.owner, table.name):
             touches[touch] = None
     others = (describe(key.owner, key.name) for key in table.references)
     return Relations(
-        columns=tuple(dict.fromkeys(columns)), touches=tuple(touches), forms=tuple(form for other in others if other is not None for form in forms_of(other)),
+        columns=tuple(dict.fromkeys(columns)),
+        touches=tuple(touches),
+        forms=tuple(form for other in others if other is not None for form in forms_of(other)),
     )
 
 
 class _Finder:
     def __init__(
-        self, version: TableVersion, table: DestinationTable, describe: Callable[[str, str], DestinationTable | None], *,
+        self,
+        version: TableVersion,
+        table: DestinationTable,
+        describe: Callable[[str, str], DestinationTable | None],
+        *,
         checks_foreign_keys: bool,
     ) -> None:
         self._checks_foreign_keys = checks_foreign_keys
@@ -132,8 +146,15 @@ class _Finder:
         for key in self._table.referred:
             # What refers to the table above a partition knows that one alone.
             names = _in_order(self._table, key)
-            found = None if self._table.above else self._columns(
-                Relation.REFERRED, names, _seed_of(self._table, names), self._order_touch(self._table),
+            found = (
+                None
+                if self._table.above
+                else self._columns(
+                    Relation.REFERRED,
+                    names,
+                    _seed_of(self._table, names),
+                    self._order_touch(self._table),
+                )
             )
             owner, name = self._table.above or (self._table.owner, self._table.name)
             yield found or touch_of(f"{owner}\0{name}") | _EXCLUSIVE
@@ -145,18 +166,27 @@ class _Finder:
             other = self._describe(key.owner, key.name)
             mine = dict(zip(key.referred_columns, key.columns, strict=True))
             pairs = [(name, mine[name]) for name in _in_order(other, mine)]  # both sides in the same order
-            theirs = [] if other is None else [column for name, _ in pairs for column in other.columns if column.name == name]
+            theirs = (
+                []
+                if other is None
+                else [column for name, _ in pairs for column in other.columns if column.name == name]
+            )
             own = [self._targets[column] for _, column in pairs]
             found = None
             if other is not None and are_comparable([own, theirs]):
                 seed = _seed_of(other, [name for name, _ in pairs])
-                found = self._columns(Relation.REFERRING, [column for _, column in pairs], seed, self._order_touch(other))
+                found = self._columns(
+                    Relation.REFERRING, [column for _, column in pairs], seed, self._order_touch(other)
+                )
             if found is not None:
                 yield found
             yield touch if found is not None else touch | _EXCLUSIVE
 
     def _order_touch(self, referred: DestinationTable) -> int:
-        """Hash that orders rows that refer to a table, and those of it whose old values are not in the log; 0: nothing fails if they change places."""
+        """Hash that orders rows that refer to a table, and those of it whose old values are not in the log.
+
+        0: nothing fails if they change places.
+        """
         return touch_of(f"referred\0{referred.owner}\0{referred.name}") if self._checks_foreign_keys else 0
 
     def shared(self, definitions: VirtualDependencies) -> Iterator[RelatedColumns | int]:
@@ -187,14 +217,22 @@ class _Finder:
 
     def _columns(self, relation: Relation, names: Sequence[str], seed: int, touch: int = 0) -> RelatedColumns | None:
         """Columns by name; None: the LCRs lack one, the destination computes one, or a value's bytes do not show what it equals."""
-        if any(name not in self._places or name not in self._targets or self._targets[name].is_generated for name in names):
+        if any(
+            name not in self._places or name not in self._targets or self._targets[name].is_generated for name in names
+        ):
             return None
         places = tuple(self._places[name] for name in names)
-        equalities = tuple(equality_of(self._targets[name], self._version.columns[self._places[name]]) for name in names)
+        equalities = tuple(
+            equality_of(self._targets[name], self._version.columns[self._places[name]]) for name in names
+        )
         if Equality.NONE in equalities:
             return None
         return RelatedColumns(
-            relation=relation, columns=places, equalities=equalities, seed=seed, touch=touch,
+            relation=relation,
+            columns=places,
+            equalities=equalities,
+            seed=seed,
+            touch=touch,
             is_in_identity=all(self._version.columns[place].is_key for place in places),
         )
 
@@ -213,4 +251,6 @@ def _in_order(table: DestinationTable | None, names: Iterable[str]) -> list[str]
 def _seed_of(table: DestinationTable, names: Sequence[str]) -> int:
     """A seed for a referred key, which survives that a column is renamed."""
     numbers = _numbers(table)
-    return hash_text(f"{table.owner}\0{table.name}\0referred\0{' '.join(str(numbers.get(name, name)) for name in names)}")
+    return hash_text(
+        f"{table.owner}\0{table.name}\0referred\0{' '.join(str(numbers.get(name, name)) for name in names)}"
+    )

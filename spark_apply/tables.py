@@ -9,7 +9,8 @@ The columns that find a row (manual: the row's identity):
     old values KEY         the source's identity, the only old values there are
 
 Successive changes of a row may be collapsed only if the result cannot differ: the columns that find a row must be the
-destination's only unique key. A substitute key that is none of them is not collapsed: which rows it finds depends on each of them.
+destination's only unique key. A substitute key that is none of them is not collapsed: which rows it finds depends on
+each of them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ __all__ = ["Describe", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVe
 
 _Key = TypeVar("_Key")
 _VERSIONS_MAX = 16  # per table; a table altered more often than that while one transaction waits has never been seen
-_DESCRIPTIONS_MAX = 10  # of a table that is altered while it is described; each costs some milliseconds, and the apply process looks again soon
+# of a table that is altered while it is described; each costs some milliseconds, and the apply process looks again soon
+_DESCRIPTIONS_MAX = 10
 
 Describe = Callable[[str, str], "DestinationTable | None"]
 """Returns the destination's current description of a table (owner, name); None: it does not exist."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedKey:
@@ -46,8 +49,8 @@ class HashedKey:
     Args:
         columns: positions in the source version.
         equalities: canonical form per column.
-        seed: hash of the table's name and the columns' numbers. A renamed column keeps its number, so older entries of the
-            error queue are found.
+        seed: hash of the table's name and the columns' numbers. A renamed column keeps its number, so older entries of
+            the error queue are found.
         is_identity: NULLs count as values (the key that finds rows); False: a key with a NULL is never equal.
     """
 
@@ -58,7 +61,10 @@ class HashedKey:
 
     @property
     def form(self) -> int:
-        """What tells hashes of this key from those under another name of its table, or of other canonical forms: 31 bits."""
+        """What tells hashes of this key from those under another name of its table, or of other canonical forms.
+
+        31 bits.
+        """
         return hash_text(f"{self.seed} {' '.join(str(int(each)) for each in self.equalities)}") & 0x7FFF_FFFF
 
 
@@ -72,7 +78,8 @@ class TableFit:
         conflicts: what is compared, and what happens on a conflict.
         relations: what its rows have in common with those of other tables.
         handlers: users' handlers, of all tables.
-        unfit: why the table does not fit, where its rows are errors (`column_mismatch: error`); `table` is then made up.
+        unfit: why the table does not fit, where its rows are errors (`column_mismatch: error`); `table` is then made
+            up.
     """
 
     version: TableVersion
@@ -84,18 +91,23 @@ class TableFit:
 
     @cached_property
     def taking_touch(self) -> int:
-        """Hash for the order of rows that may take values of a key that are not in the log; 0: there are none (see `spark_apply.dependencies`).
+        """Hash for the order of rows that may take values of a key that are not in the log.
 
-        Of all versions of a table, whatever their replica identity: rows of one whose log has all values depend on those of one that lacks some.
+        0: there are none (see `spark_apply.dependencies`).
+
+        Of all versions of a table, whatever their replica identity: rows of one whose log has all values depend on
+        those of one that lacks some.
         """
         may_lack = len(self.hashed_keys) > 1 and any(len(key.columns) > 1 for key in self.hashed_keys)
         return _order_touch(self.version.owner, self.version.name) if may_lack else 0
 
     def order_touches(self, command: Command) -> tuple[tuple[int, bool], ...]:
-        """What else orders rows of a command, beside their keys: hashes like `touch`, and whether each is exclusive use.
+        """What else orders rows of a command, beside their keys.
 
-        A handler's SQL touches what it likes: handled rows of all tables come one after another, and in order with the rows of their own
-        table and of those that the handler declares.
+        Hashes like `touch`, and whether each is exclusive use.
+
+        A handler's SQL touches what it likes: handled rows of all tables come one after another, and in order with the
+        rows of their own table and of those that the handler declares.
 
         Args:
             command: of the rows.
@@ -126,14 +138,20 @@ class TableFit:
 
     @cached_property
     def key(self) -> tuple[int, ...]:
-        """The destination's best key of which the LCRs carry all columns, as positions in the version; empty: there is none.
+        """The destination's best key of which the LCRs carry all columns, as positions in the version.
 
-        A substitute key takes precedence, and the LCRs carry all of it: else the table does not fit. A key with a column that the destination computes finds
-        no row: the LCR's value of it may be another one.
+        Empty: there is none.
+
+        A substitute key takes precedence, and the LCRs carry all of it: else the table does not fit. A key with a
+        column that the destination computes finds no row: the LCR's value of it may be another one.
         """
         if self.table.is_substitute:
             return self._arriving(self.table.key)
-        keys = (key for key in self.table.identifying_keys if not any(self.table.columns[place].is_generated for place in key))
+        keys = (
+            key
+            for key in self.table.identifying_keys
+            if not any(self.table.columns[place].is_generated for place in key)
+        )
         return next((found for key in keys if (found := self._arriving(key))), ())
 
     def _arriving(self, key: tuple[int, ...]) -> tuple[int, ...]:
@@ -142,7 +160,9 @@ class TableFit:
         return tuple(self._places[name] for name in names) if all(name in self._places for name in names) else ()
 
     def _is_mixed(self, key: tuple[int, ...]) -> bool:
-        """Whether the LCRs do not show which rows collide in a key: they carry only some of its columns, or the destination computes one.
+        """Whether the LCRs do not show which rows collide in a key.
+
+        They carry only some of its columns, or the destination computes one.
 
         It may compute another value than the one that arrives. So may a trigger a column that does not arrive.
         """
@@ -173,8 +193,10 @@ class TableFit:
     def is_collapsible(self) -> bool:
         """Whether writing only the net change of a row gives the same result."""
         return (
-            not self.table.ordered and len(self.table.unique_keys) <= 1
-            and bool(self.key) and set(self.key) == set(self.match)
+            not self.table.ordered
+            and len(self.table.unique_keys) <= 1
+            and bool(self.key)
+            and set(self.key) == set(self.match)
             and (not self.table.is_substitute or set(self.table.key) in map(set, self.table.unique_keys))
         )
 
@@ -202,7 +224,9 @@ class TableFit:
     @cached_property
     def forms(self) -> tuple[int, ...]:
         """The forms of the table and of those that it refers to (`spark_apply.equality.forms_of`), and of what finds its rows."""
-        found_by = form_of_match(self.version.owner, self.version.name, (self._targets[place].number for place in self.match))
+        found_by = form_of_match(
+            self.version.owner, self.version.name, (self._targets[place].number for place in self.match)
+        )
         return tuple(dict.fromkeys((*forms_of(self.table), found_by, *self.relations.forms)))
 
     @cached_property
@@ -229,30 +253,38 @@ class TableFit:
         return HashedKey(
             columns=columns,
             equalities=tuple(equality_of(self._targets[place], self.version.columns[place]) for place in columns),
-            seed=hash_text(f"{self.version.owner}\0{self.version.name}\0\0{numbers}"), is_identity=is_identity,
+            seed=hash_text(f"{self.version.owner}\0{self.version.name}\0\0{numbers}"),
+            is_identity=is_identity,
         )
 
     @cached_property
     def is_serialised(self) -> bool:
         """Whether values do not show all dependencies: transactions on the table then run serially."""
         return (
-            self.table.serialise or self.is_keyless or not self.hashed_keys
+            self.table.serialise
+            or self.is_keyless
+            or not self.hashed_keys
             or any(self._is_mixed(key) for key in self.table.unique_keys)
             or any(Equality.NONE in key.equalities for key in self.hashed_keys)
         )
 
     @cached_property
     def has_free_inserts(self) -> bool:
-        """Whether INSERTs of a serialised table depend on no other INSERT of it: nothing at the destination can refuse a row because of another one.
+        """Whether INSERTs of a serialised table depend on no other INSERT of it.
 
-        No value of an LCR is in a unique key there. An UPDATE, a DELETE or a TRUNCATE may reach any row, so it has the table to itself.
-        Not where rows must keep their order for another reason: `DestinationTable.ordered` (an exclusion constraint, a unique index over an expression
-        or over a part of the rows, a trigger that fires for what apply writes), a key that the file sets, conflict handlers, a DML handler or an
-        error handler of INSERTs: its SQL may read, or change, rows of the table that came before.
+        Nothing at the destination can refuse a row because of another one.
+
+        No value of an LCR is in a unique key there. An UPDATE, a DELETE or a TRUNCATE may reach any row, so it has the
+        table to itself. Not where rows must keep their order for another reason: `DestinationTable.ordered` (an
+        exclusion constraint, a unique index over an expression or over a part of the rows, a trigger that fires for
+        what apply writes), a key that the file sets, conflict handlers, a DML handler or an error handler of INSERTs:
+        its SQL may read, or change, rows of the table that came before.
         """
         table, insert = (self.version.owner, self.version.name), Command.INSERT.name.lower()
         is_refused = any(self._is_mixed(key) or self._arriving(key) for key in self.table.unique_keys)
-        is_handled = bool(self.conflicts.handlers or self.handlers.dml_of(*table, insert) or self.handlers.error_of(*table, insert))
+        is_handled = bool(
+            self.conflicts.handlers or self.handlers.dml_of(*table, insert) or self.handlers.error_of(*table, insert)
+        )
         return not (is_refused or is_handled or self.table.ordered or self.table.is_substitute)
 
 
@@ -267,8 +299,9 @@ def _order_touch(owner: str, name: str) -> int:
 def _new_names(old: TableVersion, new: TableVersion) -> dict[str, str] | None:
     """The new names of a version's columns in a newer one, without dropped columns; None: they cannot be determined.
 
-    A log describes columns in their order, which never changes: new ones follow at the end, dropped ones leave a gap. So if
-    one name is gone (or belongs to another column now) and one name of the same type is new in that place, the column was renamed.
+    A log describes columns in their order, which never changes: new ones follow at the end, dropped ones leave a gap.
+    So if one name is gone (or belongs to another column now) and one name of the same type is new in that place, the
+    column was renamed.
     """
     before, after = {column.name for column in old.columns}, {column.name for column in new.columns}
     names: dict[str, str] = {}
@@ -305,7 +338,8 @@ def _renamed(version: TableVersion, newer: TableVersion, names: Mapping[str, str
         return None
     named, there = replace(version, columns=columns), {column.name for column in newer.columns}
     return Renamed(
-        version=replace(named, version=content_version(named)), newer=newer,
+        version=replace(named, version=content_version(named)),
+        newer=newer,
         is_ambiguous=any(old != new and old in there for old, new in names.items()),
     )
 
@@ -374,12 +408,22 @@ def _like(version: TableVersion) -> DestinationTable:
     """A table in place of one that does not fit: its rows have no keys, so all of them are in order with each other."""
     columns = tuple(
         DestinationColumn(
-            name=column.name, number=place, type_name=column.type_name, type_number=column.type_number, type_modifier=column.type_modifier,
-            not_null=False, has_default=False, is_generated=False, is_identity_always=False, equality="none",
+            name=column.name,
+            number=place,
+            type_name=column.type_name,
+            type_number=column.type_number,
+            type_modifier=column.type_modifier,
+            not_null=False,
+            has_default=False,
+            is_generated=False,
+            is_identity_always=False,
+            equality="none",
         )
         for place, column in enumerate(version.columns)
     )
-    return DestinationTable(owner=version.owner, name=version.name, columns=columns, key=(), unique_keys=(), serialise=True, ordered=True)
+    return DestinationTable(
+        owner=version.owner, name=version.name, columns=columns, key=(), unique_keys=(), serialise=True, ordered=True
+    )
 
 
 class TableFits:
@@ -395,8 +439,12 @@ class TableFits:
     """
 
     def __init__(  # what an apply process is told of its tables, each kind by itself
-        self, describe: Describe, missing_alter: Callable[[TableVersion], str], conflicts: ConflictRules = NO_CONFLICT_RULES,
-        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES, handlers: HandlerRules = NO_HANDLERS,
+        self,
+        describe: Describe,
+        missing_alter: Callable[[TableVersion], str],
+        conflicts: ConflictRules = NO_CONFLICT_RULES,
+        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
+        handlers: HandlerRules = NO_HANDLERS,
         settings: TableSettings = NO_TABLE_SETTINGS,
     ) -> None:
         self._settings = settings
@@ -409,7 +457,8 @@ class TableFits:
     def missing_tables(self) -> tuple[str, ...]:
         """Tables that virtual dependency definitions name and the destination did not have when a version was last seen for the first time.
 
-        One that was renamed at both sites goes on under its new name: nothing else shows that its rows are in no order with others any more.
+        One that was renamed at both sites goes on under its new name: nothing else shows that its rows are in no order
+        with others any more.
         """
         return self._missing
 
@@ -427,9 +476,15 @@ class TableFits:
             named = dict.fromkeys(self._dependencies.tables())
             self._missing = tuple(f"{owner}.{name}" for owner, name in named if self._describe(owner, name) is None)
             found = self._fits[key] = TableFit(
-                version=version, table=table, conflicts=self._conflicts.of(version.owner, version.name),
+                version=version,
+                table=table,
+                conflicts=self._conflicts.of(version.owner, version.name),
                 relations=relations_of(
-                    version, table, self._describe, self._dependencies, checks_foreign_keys=self._settings.check_foreign_keys,
+                    version,
+                    table,
+                    self._describe,
+                    self._dependencies,
+                    checks_foreign_keys=self._settings.check_foreign_keys,
                 ),
                 handlers=self._handlers,
             )
@@ -447,18 +502,23 @@ class TableFits:
             hint = self._missing_alter(version)
             if table is None or hint:
                 break
-            # Other checks read the catalog themselves: an ALTER between the two would leave a description that nothing was checked of.
+            # Other checks read the catalog themselves: an ALTER between the two would leave a description that nothing
+            # was checked of.
             described, table = table, self._describe(version.owner, version.name)
             if table == described:
                 return described
         else:
             hint = "it is altered again and again"
         raise UnfitTableError(
-            f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}", hint=hint, table=version.qualified_name,
+            f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}",
+            hint=hint,
+            table=version.qualified_name,
         )
 
     def fit_or_error(self, version: TableVersion) -> TableFit:
-        """The fit of a version; where `column_mismatch: error` is set, of one that does not fit: such rows are refused row by row.
+        """The fit of a version; where `column_mismatch: error` is set, of one that does not fit.
+
+        Such rows are refused row by row.
 
         It is not remembered: the table may be altered at any time.
 

@@ -1,7 +1,8 @@
 """From row LCRs back into a batch: what handlers and transformations changed travels on as columns.
 
-Rows that nobody changed are copied as columns from the batch they came in, so a batch of which few rows were changed costs
-little more than cutting it. A row that got another name, other columns or another command goes to a group of its own kind.
+Rows that nobody changed are copied as columns from the batch they came in, so a batch of which few rows were changed
+costs little more than cutting it. A row that got another name, other columns or another command goes to a group of its
+own kind.
 """
 
 from __future__ import annotations
@@ -40,20 +41,21 @@ _KEPT_FROM = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}  # v
 def batch_of_lcrs(batch: LcrBatch, lcrs: Iterable[RowLcr]) -> LcrBatch:
     """Make a batch of row LCRs.
 
-    An LCR that is left out is discarded; a second view of a row makes it two. An UPDATE without old values is found at the
-    destination by its new key: setting that says which row is meant.
+    An LCR that is left out is discarded; a second view of a row makes it two. An UPDATE without old values is found at
+    the destination by its new key: setting that says which row is meant.
 
     Args:
         batch: whose transactions and positions hold; every LCR is a view of it.
-        lcrs: the rows, changed or not, transaction after transaction; inside a transaction in the order they shall have.
+        lcrs: the rows, changed or not, transaction after transaction; inside a transaction in the order they shall
+            have.
 
     Returns:
         A batch with these rows and the same positions. Transactions stay, also without rows (see
         `streams.cutting.without_unused`); table versions and tags that were changed are added behind the batch's own.
 
     Raises:
-        LcrError: an LCR is of another batch or out of order, carries values its command has not, or LCRs of one transaction
-            have different tags, or LCRs of one batch different sources.
+        LcrError: an LCR is of another batch or out of order, carries values its command has not, or LCRs of one
+            transaction have different tags, or LCRs of one batch different sources.
     """
     rows = list(lcrs)
     owners = np.array([lcr.transaction for lcr in rows], np.int64)
@@ -68,14 +70,26 @@ def batch_of_lcrs(batch: LcrBatch, lcrs: Iterable[RowLcr]) -> LcrBatch:
     np.cumsum(np.bincount(owners, minlength=len(batch.transactions)), out=first_row[1:])
     transactions = replace(batch.transactions, tag=_tags(batch, rows, made.tags), first_row=first_row)
     return replace(
-        batch, source=_source(batch, rows), tables=tuple(made.tables), tags=tuple(made.tags), transactions=transactions,
-        groups=made.groups(), truncates=tuple(made.truncates),
+        batch,
+        source=_source(batch, rows),
+        tables=tuple(made.tables),
+        tags=tuple(made.tags),
+        transactions=transactions,
+        groups=made.groups(),
+        truncates=tuple(made.truncates),
     )
 
 
 def batch_of_values(  # noqa: PLR0913 - what a change is
-    version: TableVersion, command: Command, *, new: Sequence[Sequence[bytes | int]] | None = None,
-    old: Sequence[Sequence[bytes | int]] | None = None, source: str, transaction_id: int = 1, commit_scn: int = 2, time_us: int = 0,
+    version: TableVersion,
+    command: Command,
+    *,
+    new: Sequence[Sequence[bytes | int]] | None = None,
+    old: Sequence[Sequence[bytes | int]] | None = None,
+    source: str,
+    transaction_id: int = 1,
+    commit_scn: int = 2,
+    time_us: int = 0,
     tag: bytes | None = None,
 ) -> LcrBatch:
     """A batch of one transaction that changes rows of one table: of rows that are no change in a log.
@@ -93,17 +107,28 @@ def batch_of_values(  # noqa: PLR0913 - what a change is
     """
     count, columns = len(new if new is not None else old or ()), len(version.columns)
     group = RowGroup(
-        table=0, command=command, row_numbers=np.arange(count, dtype=np.int32), old=None if old is None else _packed(old, columns),
+        table=0,
+        command=command,
+        row_numbers=np.arange(count, dtype=np.int32),
+        old=None if old is None else _packed(old, columns),
         new=None if new is None else _packed(new, columns),
     )
     transactions = Transactions(
-        transaction_id=np.array([transaction_id], np.int64), order_scn=np.array([commit_scn - 1], np.int64), commit_scn=np.array([commit_scn], np.int64),
-        commit_time_us=np.array([time_us], np.int64), tag=np.array([-1 if tag is None else 0], np.int16),
+        transaction_id=np.array([transaction_id], np.int64),
+        order_scn=np.array([commit_scn - 1], np.int64),
+        commit_scn=np.array([commit_scn], np.int64),
+        commit_time_us=np.array([time_us], np.int64),
+        tag=np.array([-1 if tag is None else 0], np.int16),
         first_row=np.array([0, count], np.int32),
     )
     return LcrBatch(
-        source=source, previous_scn=Scn(commit_scn - 2), through_scn=Scn(commit_scn), tables=(version,), tags=() if tag is None else (Tag(value=tag),),
-        transactions=transactions, groups=(group,) if count else (),
+        source=source,
+        previous_scn=Scn(commit_scn - 2),
+        through_scn=Scn(commit_scn),
+        tables=(version,),
+        tags=() if tag is None else (Tag(value=tag),),
+        transactions=transactions,
+        groups=(group,) if count else (),
     )
 
 
@@ -137,21 +162,28 @@ class _Building:
     def _group(self, table: int, command: Command, members: list[tuple[int, RowLcr]]) -> RowGroup:
         lcrs = [lcr for _, lcr in members]
         values = {
-            kind: None if _KEPT_FROM.get(command) is kind else values_of_lcrs(self.batch, lcrs, kind, len(self.tables[table].columns))
+            kind: None
+            if _KEPT_FROM.get(command) is kind
+            else values_of_lcrs(self.batch, lcrs, kind, len(self.tables[table].columns))
             for kind in (ValueType.OLD, ValueType.NEW)
         }
         for lcr in lcrs:
             _check(lcr, command)
         return RowGroup(
-            table=table, command=command, row_numbers=np.array([number for number, _ in members], np.int32),
-            old=values[ValueType.OLD], new=values[ValueType.NEW],
+            table=table,
+            command=command,
+            row_numbers=np.array([number for number, _ in members], np.int32),
+            old=values[ValueType.OLD],
+            new=values[ValueType.NEW],
         )
 
     def _truncate(self, number: int, lcr: RowLcr, truncate: Truncate) -> Truncate:
         if not lcr.is_changed:
             return replace(truncate, row_number=number)
         if len(truncate.tables) > 1:
-            raise LcrError("a TRUNCATE of several tables cannot be given another table's name", tables=len(truncate.tables))
+            raise LcrError(
+                "a TRUNCATE of several tables cannot be given another table's name", tables=len(truncate.tables)
+            )
         return replace(truncate, row_number=number, tables=(self._place(truncate.tables[0], lcr.table_version()),))
 
     def _place(self, own: int, version: TableVersion) -> int:
@@ -169,7 +201,9 @@ def _check(lcr: RowLcr, command: Command) -> None:
         return
     kind = _KEPT_FROM.get(command)
     if kind is not None and any(value != ABSENT for value in lcr.stored(kind)):
-        raise LcrError(f"an LCR with command type {command.name} has no {kind.value} values", hint="remove them with delete_column")
+        raise LcrError(
+            f"an LCR with command type {command.name} has no {kind.value} values", hint="remove them with delete_column"
+        )
     if command is Command.INSERT and UNCHANGED in lcr.stored(ValueType.NEW):
         raise LcrError(
             "an UPDATE that left a large value alone cannot become an INSERT: the value is not in the log",
@@ -204,9 +238,11 @@ def values_of_lcrs(batch: LcrBatch, lcrs: Sequence[RowLcr], kind: ValueType, col
 
 def _packed(stored: Sequence[Sequence[bytes | int]], columns: int) -> ColumnValues:
     """Values of rows, given row by row."""
-    lengths = np.array(
-        [[value if isinstance(value, int) else len(value) for value in row] for row in stored], np.int32
-    ).reshape(len(stored), columns).T
+    lengths = (
+        np.array([[value if isinstance(value, int) else len(value) for value in row] for row in stored], np.int32)
+        .reshape(len(stored), columns)
+        .T
+    )
     parts = (row[column] for column in range(columns) for row in stored)
     data = b"".join(part for part in parts if isinstance(part, bytes))
     starts = np.zeros(columns + 1, np.int64)

@@ -1,6 +1,7 @@
 """Copying, comparing and reading bytes inside Numba's kernels as C does it.
 
-A loop over bytes takes six times as long as `memcpy` for values of 4 to 30 bytes (measured), and an assignment of slices 30 ns before the first byte.
+A loop over bytes takes six times as long as `memcpy` for values of 4 to 30 bytes (measured), and an assignment of
+slices 30 ns before the first byte.
 """
 # mypy: allow-untyped-defs, allow-untyped-decorators
 
@@ -21,13 +22,21 @@ def _pointer(context, builder, kind, array, place):
 
 
 def _are_bytes(*kinds):
-    """Whether these are arrays whose bytes lie side by side; of others a pointer would find wrong ones, so a kernel with them is not compiled."""
-    return all(isinstance(kind, types.Array) and (kind.dtype, kind.ndim, kind.layout) == (types.uint8, 1, "C") for kind in kinds)
+    """Whether these are arrays whose bytes lie side by side.
+
+    Of others a pointer would find wrong ones, so a kernel with them is not compiled.
+    """
+    return all(
+        isinstance(kind, types.Array) and (kind.dtype, kind.ndim, kind.layout) == (types.uint8, 1, "C")
+        for kind in kinds
+    )
 
 
 @intrinsic
 def copy_bytes(_typing, data, offset, length, out, place):  # noqa: ARG001 - `generate` gets them
-    """Copy bytes from one array into another, or into a part of the same one that does not overlap. No bound is checked.
+    """Copy bytes from one array into another, or into a part of the same one that does not overlap.
+
+    No bound is checked.
 
     Args:
         data: uint8, contiguous.
@@ -43,7 +52,11 @@ def copy_bytes(_typing, data, offset, length, out, place):  # noqa: ARG001 - `ge
     def generate(context, builder, called, arguments):
         source, at, count, target, to = arguments
         cgutils.raw_memcpy(
-            builder, _pointer(context, builder, called.args[3], target, to), _pointer(context, builder, called.args[0], source, at), count, 1,
+            builder,
+            _pointer(context, builder, called.args[3], target, to),
+            _pointer(context, builder, called.args[0], source, at),
+            count,
+            1,
         )
         return context.get_dummy_value()
 
@@ -68,7 +81,10 @@ def same_bytes(_typing, data, offset, other, length):  # noqa: ARG001 - `generat
         source, first, second, count = arguments
         kind = ir.FunctionType(ir.IntType(32), [cgutils.voidptr_t, cgutils.voidptr_t, ir.IntType(64)])
         compare = cgutils.get_or_insert_function(builder.module, kind, "memcmp")
-        left, right = (builder.bitcast(_pointer(context, builder, called.args[0], source, at), cgutils.voidptr_t) for at in (first, second))
+        left, right = (
+            builder.bitcast(_pointer(context, builder, called.args[0], source, at), cgutils.voidptr_t)
+            for at in (first, second)
+        )
         return builder.icmp_signed("==", builder.call(compare, [left, right, count]), ir.Constant(ir.IntType(32), 0))
 
     return signature, generate
@@ -87,7 +103,9 @@ def big_endian_word(_typing, data, offset):  # noqa: ARG001 - `generate` gets th
     signature = types.uint64(data, types.int64)
 
     def generate(context, builder, called, arguments):
-        word = builder.load(builder.bitcast(_pointer(context, builder, called.args[0], *arguments), ir.IntType(64).as_pointer()))
+        word = builder.load(
+            builder.bitcast(_pointer(context, builder, called.args[0], *arguments), ir.IntType(64).as_pointer())
+        )
         word.align = 1
         return builder.bswap(word) if sys.byteorder == "little" else word
 

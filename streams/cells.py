@@ -47,7 +47,10 @@ class Cells:
 
     @classmethod
     def joined(
-        cls, columns: int, rows: int, blocks: Sequence[tuple[ColumnValues, NDArray[np.int32]]],
+        cls,
+        columns: int,
+        rows: int,
+        blocks: Sequence[tuple[ColumnValues, NDArray[np.int32]]],
     ) -> Cells:
         """Put blocks of values side by side.
 
@@ -65,7 +68,7 @@ class Cells:
         for values, places in blocks:
             place_rows(fixed(values.lengths), fixed(values.starts), base, fixed(places), offsets, lengths)
             base += int(values.data.shape[0])
-        if len(blocks) == 1:
+        if len(blocks) == 1:  # noqa: SIM108
             data = blocks[0][0].data
         else:
             data = np.concatenate([np.empty(0, np.uint8), *[values.data for values, _ in blocks]])
@@ -101,7 +104,11 @@ class Cells:
 
         wanted = np.ones(self.lengths.shape[0], np.bool_) if columns is None else columns
         lengths, starts, data = gather_rows(
-            fixed(self.data), fixed(self.offsets), fixed(self.lengths), fixed(rows), fixed(wanted), np.int32(ABSENT),
+            fixed(self.data),
+            fixed(self.offsets),
+            fixed(self.lengths),
+            fixed(rows),
+            fixed(wanted),
+            np.int32(ABSENT),
         )
         return ColumnValues(lengths=lengths, data=data, starts=starts)
-

@@ -1,7 +1,8 @@
 """Parts of a batch as batches of their own: some of its transactions, some of its rows, what follows a position.
 
-The one place that cuts batches. What is cut keeps the promises of `streams.lcr_batch`: rows are numbered anew, groups without
-rows are gone, positions follow. Values are copied once; where a cut takes everything it answers the same object.
+The one place that cuts batches. What is cut keeps the promises of `streams.lcr_batch`: rows are numbered anew, groups
+without rows are gone, positions follow. Values are copied once; where a cut takes everything it answers the same
+object.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["renamed", "resume_after", "row_transactions", "select_rows", "select_values", "slice_transactions", "without_unused"]
+__all__ = [
+    "renamed",
+    "resume_after",
+    "row_transactions",
+    "select_rows",
+    "select_values",
+    "slice_transactions",
+    "without_unused",
+]
 
 
 def row_transactions(transactions: Transactions) -> NDArray[np.int32]:
@@ -62,18 +71,26 @@ def select_rows(batch: LcrBatch, kept: NDArray[np.bool_]) -> LcrBatch:
     for group in batch.groups:
         mine = np.flatnonzero(kept[group.row_numbers]).astype(np.int32)
         if mine.shape[0]:
-            groups.append(replace(
-                group, row_numbers=numbers[group.row_numbers[mine]],
-                old=select_values(group.old, mine), new=select_values(group.new, mine),
-            ))
-    return relabelled(replace(
-        batch, groups=tuple(groups),
-        truncates=tuple(
-            replace(truncate, row_number=int(numbers[truncate.row_number]))
-            for truncate in batch.truncates if kept[truncate.row_number]
-        ),
-        transactions=replace(batch.transactions, first_row=numbers[batch.transactions.first_row]),
-    ))
+            groups.append(
+                replace(
+                    group,
+                    row_numbers=numbers[group.row_numbers[mine]],
+                    old=select_values(group.old, mine),
+                    new=select_values(group.new, mine),
+                )
+            )
+    return relabelled(
+        replace(
+            batch,
+            groups=tuple(groups),
+            truncates=tuple(
+                replace(truncate, row_number=int(numbers[truncate.row_number]))
+                for truncate in batch.truncates
+                if kept[truncate.row_number]
+            ),
+            transactions=replace(batch.transactions, first_row=numbers[batch.transactions.first_row]),
+        )
+    )
 
 
 def slice_transactions(batch: LcrBatch, first: int, last: int) -> LcrBatch:
@@ -90,22 +107,29 @@ def slice_transactions(batch: LcrBatch, first: int, last: int) -> LcrBatch:
         return batch
     first_row, last_row = int(found.first_row[first]), int(found.first_row[last])
     groups = (_group_between(group, first_row, last_row) for group in batch.groups)
-    return relabelled(replace(
-        batch,
-        previous_scn=batch.previous_scn if first == 0 else Scn(int(found.commit_scn[first - 1])),
-        through_scn=batch.through_scn if last == count else Scn(int(found.commit_scn[last - 1])),
-        continues=batch.continues and first == 0, first_position=batch.first_position if first == 0 else 0,
-        transactions=Transactions(
-            transaction_id=found.transaction_id[first:last], order_scn=found.order_scn[first:last],
-            commit_scn=found.commit_scn[first:last], commit_time_us=found.commit_time_us[first:last],
-            tag=found.tag[first:last], first_row=found.first_row[first : last + 1] - np.int32(first_row),
-        ),
-        groups=tuple(group for group in groups if group is not None),
-        truncates=tuple(
-            replace(truncate, row_number=truncate.row_number - first_row)
-            for truncate in batch.truncates if first_row <= truncate.row_number < last_row
-        ),
-    ))
+    return relabelled(
+        replace(
+            batch,
+            previous_scn=batch.previous_scn if first == 0 else Scn(int(found.commit_scn[first - 1])),
+            through_scn=batch.through_scn if last == count else Scn(int(found.commit_scn[last - 1])),
+            continues=batch.continues and first == 0,
+            first_position=batch.first_position if first == 0 else 0,
+            transactions=Transactions(
+                transaction_id=found.transaction_id[first:last],
+                order_scn=found.order_scn[first:last],
+                commit_scn=found.commit_scn[first:last],
+                commit_time_us=found.commit_time_us[first:last],
+                tag=found.tag[first:last],
+                first_row=found.first_row[first : last + 1] - np.int32(first_row),
+            ),
+            groups=tuple(group for group in groups if group is not None),
+            truncates=tuple(
+                replace(truncate, row_number=truncate.row_number - first_row)
+                for truncate in batch.truncates
+                if first_row <= truncate.row_number < last_row
+            ),
+        )
+    )
 
 
 def resume_after(batch: LcrBatch, scn: Scn) -> LcrBatch | None:
@@ -145,8 +169,8 @@ def renamed(batch: LcrBatch, tables: Sequence[TableVersion]) -> LcrBatch:
 def without_unused(batch: LcrBatch) -> LcrBatch:
     """Without transactions that hold no row, and without tables and tags that nothing refers to.
 
-    Parts of a large transaction stay, also without rows: they must begin, go on and end everywhere. A batch of which nothing
-    is left is a progress mark.
+    Parts of a large transaction stay, also without rows: they must begin, go on and end everywhere. A batch of which
+    nothing is left is a progress mark.
     """
     before = batch.transactions
     left = np.diff(before.first_row) > 0
@@ -157,23 +181,33 @@ def without_unused(batch: LcrBatch) -> LcrBatch:
     tags = sorted({int(tag) for tag in before.tag[left] if tag >= 0})
     tag_place = np.full(len(batch.tags) + 1, -1, np.int16)  # the last one for -1
     tag_place[tags] = np.arange(len(tags), dtype=np.int16)
-    used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
+    used = {group.table for group in batch.groups} | {
+        table for truncate in batch.truncates for table in truncate.tables
+    }
     tables = sorted(used)
     place = {table: number for number, table in enumerate(tables)}
-    return relabelled(replace(
-        batch, tables=tuple(batch.tables[table] for table in tables), tags=tuple(batch.tags[tag] for tag in tags),
-        transactions=Transactions(
-            transaction_id=before.transaction_id[left], order_scn=before.order_scn[left],
-            commit_scn=before.commit_scn[left], commit_time_us=before.commit_time_us[left],
-            tag=tag_place[before.tag[left]], first_row=np.append(before.first_row[:-1][left], before.first_row[-1]),
-        ),
-        groups=tuple(replace(group, table=place[group.table]) for group in batch.groups),
-        truncates=tuple(
-            replace(truncate, tables=tuple(place[table] for table in truncate.tables)) for truncate in batch.truncates
-        ),
-        # An empty batch that is no part of anything has nothing to continue.
-        continues=batch.continues and bool(left.any()),
-    ))
+    return relabelled(
+        replace(
+            batch,
+            tables=tuple(batch.tables[table] for table in tables),
+            tags=tuple(batch.tags[tag] for tag in tags),
+            transactions=Transactions(
+                transaction_id=before.transaction_id[left],
+                order_scn=before.order_scn[left],
+                commit_scn=before.commit_scn[left],
+                commit_time_us=before.commit_time_us[left],
+                tag=tag_place[before.tag[left]],
+                first_row=np.append(before.first_row[:-1][left], before.first_row[-1]),
+            ),
+            groups=tuple(replace(group, table=place[group.table]) for group in batch.groups),
+            truncates=tuple(
+                replace(truncate, tables=tuple(place[table] for table in truncate.tables))
+                for truncate in batch.truncates
+            ),
+            # An empty batch that is no part of anything has nothing to continue.
+            continues=batch.continues and bool(left.any()),
+        )
+    )
 
 
 def _group_between(group: RowGroup, first_row: int, last_row: int) -> RowGroup | None:
@@ -182,7 +216,8 @@ def _group_between(group: RowGroup, first_row: int, last_row: int) -> RowGroup |
     if first == last:
         return None
     return replace(
-        group, row_numbers=group.row_numbers[first:last] - np.int32(first_row),
+        group,
+        row_numbers=group.row_numbers[first:last] - np.int32(first_row),
         old=None if group.old is None else _values_between(group.old, first, last),
         new=None if group.new is None else _values_between(group.new, first, last),
     )
@@ -201,5 +236,6 @@ def _values_between(values: ColumnValues, first: int, last: int) -> ColumnValues
     np.cumsum(ends - begins, out=starts[1:])
     return ColumnValues(
         lengths=np.ascontiguousarray(values.lengths[:, first:last]),
-        data=np.concatenate(parts) if parts else np.empty(0, np.uint8), starts=starts,
+        data=np.concatenate(parts) if parts else np.empty(0, np.uint8),
+        starts=starts,
     )

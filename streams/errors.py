@@ -34,29 +34,59 @@ from enum import Enum
 from typing import Any, ClassVar
 
 __all__ = [
-    "COPY_ONE_AGAIN", "COPY_THE_TABLE", "INSTANTIATE_AGAIN", "NOT_REPLICATED", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
-    "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "NotAdmitted", "PropagationError",
-    "ProtocolError", "QueueError", "RateExceeded", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
+    "COPY_ONE_AGAIN",
+    "COPY_THE_TABLE",
+    "INSTANTIATE_AGAIN",
+    "NOT_REPLICATED",
+    "ApplyError",
+    "BugError",
+    "CaptureError",
+    "ConfigError",
+    "ConflictError",
+    "DataError",
+    "DatabaseError",
+    "DatabaseUnavailable",
+    "DestinationRestarted",
+    "FencedError",
+    "HandlerError",
+    "LogGone",
+    "NotAdmitted",
+    "PropagationError",
+    "ProtocolError",
+    "QueueError",
+    "RateExceeded",
+    "RedoError",
+    "Retry",
+    "RuleError",
+    "RunsElsewhere",
+    "StreamsError",
+    "UnfitTableError",
     "UnsupportedType",
-    "WouldBlock", "counted", "printable",
+    "WouldBlock",
+    "counted",
+    "printable",
 ]
 
 
 # The way out when transactions are gone for good; part of hints.
 INSTANTIATE_AGAIN = (
-    "`headrace down --purge --keep-servers`, empty the replicated tables at the destinations (where sites write to each other, at all but the one whose rows stay),"
-    " then `headrace up`: the tables are copied again"
+    "`headrace down --purge --keep-servers`, empty the replicated tables at the destinations (where sites write to each"
+    " other, at all but the one whose rows stay), then `headrace up`: the tables are copied again"
 )
 # What an apply process says of a table that is not its own; whoever asked several of them looks for it.
 NOT_REPLICATED = "does not replicate it"
-# The way out where error transactions of a table can never be executed. To delete one loses what it has of other tables.
+# The way out where error transactions of a table can never be executed. To delete one loses what it has of other
+# tables.
 COPY_THE_TABLE = (
-    "`headrace copy FILE` with that table, which deletes the error transactions that it makes obsolete; then `headrace errors execute FILE --all`, which writes what others have of other tables"
+    "`headrace copy FILE` with that table, which deletes the error transactions that it makes obsolete;"
+    " then `headrace errors execute FILE --all`, which writes what others have of other tables"
 )
 # As INSTANTIATE_AGAIN, for one destination, while the others go on.
 COPY_ONE_AGAIN = (
-    "the other destinations go on. Take this one out of the topology file and run `headrace up`, empty its replicated tables, add it"
-    " again and run `headrace up`: its tables are copied again. Or restore a later backup, then `headrace start` its apply process"
+    "the other destinations go on. Take this one out of the topology file and run `headrace up`, empty its replicated"
+    " tables, add it"
+    " again and run `headrace up`: its tables are copied again. Or restore a later backup, then `headrace start` its"
+    " apply process"
 )
 
 
@@ -106,7 +136,10 @@ class StreamsError(Exception):
     def described(self) -> dict[str, object]:
         """The error as JSON-able words, for status, logs and other processes."""
         return {
-            "error": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint,
+            "error": type(self).__name__,
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
             "retry": self.retry.value,
         }
 
@@ -126,8 +159,8 @@ class RuleError(StreamsError):
 class DatabaseError(StreamsError):
     """A database refused a statement for a reason that is neither data nor availability.
 
-    `detail` is what the database added. It may quote rows, so it is shown in the error queue only: it is in no message, and
-    does not leave the process with the error.
+    `detail` is what the database added. It may quote rows, so it is shown in the error queue only: it is in no message,
+    and does not leave the process with the error.
     """
 
     code = "HDR-2000"
@@ -160,7 +193,10 @@ class LogGone(DatabaseError):
 
 
 class DatabaseSetBack(LogGone):
-    """The source database has not all that was read from its log: it was set back to an older state, and goes on another way."""
+    """The source database has not all that was read from its log.
+
+    It was set back to an older state, and goes on another way.
+    """
 
     code = "HDR-2007"
 
@@ -313,4 +349,6 @@ def printable(text: str, characters_max: int = 300) -> str:
         text: anything.
         characters_max: more are cut off; names are far shorter.
     """
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text[:characters_max])
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text[:characters_max]
+    )

@@ -36,7 +36,8 @@ FAILPOINTS = {
     "log_writer.after_fsync": "redo fsynced, not yet confirmed to the source",
     "log_writer.write": "before a redo record is written (disk full)",
     "redo_receiver.write": "before redo that came is written to the standby redo log (disk full)",
-    "redo_receiver.before_fsync": "redo written to the standby redo log, not yet fsynced, not yet acknowledged to the source",
+    "redo_receiver.before_fsync": "redo written to the standby redo log, not yet fsynced, not yet acknowledged to the"
+    " source",
     "redo_receiver.after_fsync": "redo fsynced in the standby redo log, not yet acknowledged to the source",
     "capture.after_enqueue": "a batch was sent to the queue, its acceptance not yet seen",
     "queue.after_enqueue": "a batch is in the queue, its acceptance not yet sent",

@@ -1,7 +1,10 @@
-"""Whether a folder is a copy: files in it that name what exists once (processes, a server's data) then speak of the original's.
+"""Whether a folder is a copy.
 
-What is copied and what is moved look the same from inside. The difference is that of a moved folder nothing is left at its old place. So
-such a file names the folder that it was written in, and a folder is a copy when the original is there and still has it.
+Files in it that name what exists once (processes, a server's data) then speak of the original's.
+
+What is copied and what is moved look the same from inside. The difference is that of a moved folder nothing is left at
+its old place. So such a file names the folder that it was written in, and a folder is a copy when the original is there
+and still has it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ def is_copy(folder: Path, recorded: str, has_it: Callable[[Path], bool]) -> bool
         has_it: whether a folder has the same record; asked of the recorded folder if that is another one.
 
     Returns:
-        True: `folder` is a copy. False: it is the recorded one, also under another name, or it was moved or restored from a backup.
+        True: `folder` is a copy. False: it is the recorded one, also under another name, or it was moved or restored
+            from a backup.
     """
     original = Path(recorded)
     try:

@@ -3,8 +3,9 @@
 Longer than 500 lines: the manuals' methods of one kind of object, each with its documented errors.
 
 A view reads its values from the batch when they are first asked for, and keeps them in an own copy: what a handler or
-a transformation sets never reaches the batch. `streams.building.batch_of_lcrs` makes a batch of views, changed or not. Values stay raw bytes in the source's encoding; `LcrValue.decoded`
-asks the database's own library, through a hook, and only for the value that is looked at.
+a transformation sets never reaches the batch. `streams.building.batch_of_lcrs` makes a batch of views, changed or not.
+Values stay raw bytes in the source's encoding; `LcrValue.decoded` asks the database's own library, through a hook, and
+only for the value that is looked at.
 
 Absent and NULL are different things: `get_value` answers None for a column the LCR does not carry, and an `LcrValue`
 whose `raw` is None for a NULL. A large value the UPDATE did not touch (UNCHANGED) is not in the log: as a new value
@@ -89,7 +90,8 @@ class LcrValue:
         if self.decode is None:
             raise LcrError(
                 f"the value of column {self.column.name} cannot be decoded here",
-                hint="use raw, or make the view with a decode hook", column=self.column.name,
+                hint="use raw, or make the view with a decode hook",
+                column=self.column.name,
             )
         return self.decode(self.column, self.raw)
 
@@ -112,12 +114,30 @@ class RowLcr:
     """What `set_value` and `add_column` take for NULL."""
 
     __slots__ = (
-        "_batch", "_columns", "_command", "_decode", "_encode", "_images", "_is_changed", "_name", "_owner", "_row", "_source", "_tag",
-        "_transaction", "_truncate", "_unchanged",
+        "_batch",
+        "_columns",
+        "_command",
+        "_decode",
+        "_encode",
+        "_images",
+        "_is_changed",
+        "_name",
+        "_owner",
+        "_row",
+        "_source",
+        "_tag",
+        "_transaction",
+        "_truncate",
+        "_unchanged",
     )
 
     def __init__(
-        self, batch: LcrBatch, row: int, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None,
+        self,
+        batch: LcrBatch,
+        row: int,
+        *,
+        decode: DecodeHook | None = None,
+        encode: EncodeHook | None = None,
     ) -> None:
         if not 0 <= row < batch.row_count:
             raise LcrError(f"the batch has no row {row}", rows=batch.row_count)
@@ -166,7 +186,8 @@ class RowLcr:
     def command_type(self, value: str) -> None:
         if value not in ("INSERT", "UPDATE", "DELETE") or self._truncate is not None:
             raise LcrError(
-                f"an LCR's command type cannot become {value}", hint="INSERT, UPDATE and DELETE can be exchanged",
+                f"an LCR's command type cannot become {value}",
+                hint="INSERT, UPDATE and DELETE can be exchanged",
             )
         self._change()  # values are read under the command the row was made by
         self._command = Command[value]
@@ -250,9 +271,7 @@ class RowLcr:
 
     # ----------------------------------------------------------------------- values
 
-    def get_value(
-        self, value_type: ValueType | str, column_name: str, *, use_old: bool = True
-    ) -> LcrValue | None:
+    def get_value(self, value_type: ValueType | str, column_name: str, *, use_old: bool = True) -> LcrValue | None:
         """Read one value.
 
         Args:
@@ -317,11 +336,13 @@ class RowLcr:
         Args:
             value_type: "old" or "new".
             column_name: a column that the LCR does not carry in this image.
-            value: bytes in the column's encoding, `NULL`, or another `LcrValue`, which has a type of its own; users' code: any Python object
-                for a column that the LCR has in its other image, or in a handler the destination's table.
+            value: bytes in the column's encoding, `NULL`, or another `LcrValue`, which has a type of its own; users'
+                code: any Python object for a column that the LCR has in its other image, or in a handler the
+                    destination's table.
 
         Raises:
-            LcrError: the LCR carries the column already, its command has no values of this kind, or the value is a bare None.
+            LcrError: the LCR carries the column already, its command has no values of this kind, or the value is a bare
+                None.
         """
         kind = _single(value_type)
         without = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}
@@ -330,7 +351,8 @@ class RowLcr:
         image = self._change()[kind]
         if _named(column_name) in image:
             raise LcrError(
-                f"the LCR has {_article(kind)} value of column {column_name} already", column=column_name,
+                f"the LCR has {_article(kind)} value of column {column_name} already",
+                column=column_name,
                 hint="use set_value",
             )
         image[column_name] = self._wrapped(column_name, value, self._column(column_name))
@@ -386,7 +408,9 @@ class RowLcr:
         self._columns = tuple(columns)
 
     def keep_columns(self, column_names: Collection[str], value_type: ValueType | str = ValueType.BOTH) -> None:
-        """Remove every other column, also those of the table of which the LCR has no value. Names that it does not have are ignored.
+        """Remove every other column, also those of the table of which the LCR has no value.
+
+        Names that it does not have are ignored.
 
         Args:
             column_names: of the columns that stay.
@@ -398,7 +422,9 @@ class RowLcr:
             for name in [name for name in carried if name not in column_names]:
                 self.delete_column(name, each)
         self._change()
-        self._columns = tuple(column for column in self._columns if column.name in column_names or self._carries(column.name))
+        self._columns = tuple(
+            column for column in self._columns if column.name in column_names or self._carries(column.name)
+        )
 
     def set_values(self, value_type: ValueType | str, values: Mapping[str, object]) -> None:
         """Replace all values of one kind: columns that are not given are not in the LCR any more.
@@ -417,13 +443,18 @@ class RowLcr:
             else:
                 changed.add_column(kind, name, value)
         changed.keep_columns(values, kind)
-        self._images, self._unchanged, self._columns, self._is_changed = changed._images, changed._unchanged, changed._columns, True  # noqa: SLF001
+        self._images, self._unchanged, self._columns, self._is_changed = (
+            changed._images,  # noqa: SLF001
+            changed._unchanged,  # noqa: SLF001
+            changed._columns,  # noqa: SLF001
+            True,
+        )
 
     def get_where_clause(self, *, first: int = 1) -> SqlText:
         """The condition that finds the row in SQL, such as `"id" = $1 AND "name" IS NULL`, and the values of its places.
 
-        Of an INSERT it has all new values, of an UPDATE those of the row behind it, of a DELETE all old values; without those of types that
-        have no `=`, such as json.
+        Of an INSERT it has all new values, of an UPDATE those of the row behind it, of a DELETE all old values; without
+        those of types that have no `=`, such as json.
 
         Args:
             first: number of the first place.
@@ -524,10 +555,15 @@ class RowLcr:
         values = [image.get(column.name) for image in self._values().values()]
         if all(v is None or v.raw is None or v.column is column for v in values):
             return column
-        found = {replace(v.column, name=column.name, is_key=column.is_key) for v in values if v is not None and v.raw is not None}
+        found = {
+            replace(v.column, name=column.name, is_key=column.is_key)
+            for v in values
+            if v is not None and v.raw is not None
+        }
         if len(found) > 1:
             raise LcrError(
-                f"the old and the new value of column {column.name} have different types", column=column.name,
+                f"the old and the new value of column {column.name} have different types",
+                column=column.name,
                 hint="set both, or neither",
             )
         return found.pop() if found else column
@@ -580,7 +616,11 @@ class RowLcr:
         kinds = (ValueType.OLD, ValueType.NEW) if kind is ValueType.BOTH else (kind,)
         for each in kinds:
             if not self._carries(column_name, (each,)):
-                raise self._absent(each, column_name) if kind is not ValueType.BOTH else self._absent_of_both(each, column_name)
+                raise (
+                    self._absent(each, column_name)
+                    if kind is not ValueType.BOTH
+                    else self._absent_of_both(each, column_name)
+                )
         return kinds
 
     def _column(self, column_name: str) -> Column:
@@ -594,12 +634,15 @@ class RowLcr:
             is_bare = value.raw is None and not value.column.type_name
             return LcrValue(column=column, raw=None, decode=self._decode) if is_bare else value
         if value is None:
-            raise LcrError(f"the value for column {column_name} is no value: NULL is written lcr.NULL", column=column_name)
+            raise LcrError(
+                f"the value for column {column_name} is no value: NULL is written lcr.NULL", column=column_name
+            )
         if self._encode is not None and column.type_name:
             value = self._encode(column, value)
         if not isinstance(value, bytes):
             raise LcrError(
-                f"the value for column {column_name} is no value: of which type it would be is not known here", column=column_name,
+                f"the value for column {column_name} is no value: of which type it would be is not known here",
+                column=column_name,
                 hint="give bytes, or an LcrValue with a column of that type",
             )
         return LcrValue(column=column, raw=value, decode=self._decode)
@@ -608,20 +651,28 @@ class RowLcr:
         """The error of a call for old and new values, which no argument named, where the LCR has one kind or none."""
         other = ValueType.NEW if missing is ValueType.OLD else ValueType.OLD
         if not self._carries(column_name, (other,)):
-            return LcrError(f"the {self.command_type} has neither an old nor a new value of column {column_name}", column=column_name)
+            return LcrError(
+                f"the {self.command_type} has neither an old nor a new value of column {column_name}",
+                column=column_name,
+            )
         return LcrError(
-            f'the {self.command_type} has no {missing.value} value of column {column_name}, and value_type is "*": the old and the new one', column=column_name,
+            f'the {self.command_type} has no {missing.value} value of column {column_name}, and value_type is "*": the'
+            " old and the new one",
+            column=column_name,
             hint=f'give value_type "{other.value}", the only value that it has',
         )
 
     def _absent(self, value_type: ValueType | str, column_name: str) -> LcrError:
         if ValueType(value_type) is not ValueType.OLD and column_name in self._unchanged:
             return LcrError(
-                f"the LCR has no new value of column {column_name}: the UPDATE left it alone, and it is stored out of line at the source", column=column_name,
+                f"the LCR has no new value of column {column_name}: the UPDATE left it alone, and it is stored out of"
+                " line at the source",
+                column=column_name,
                 hint=f'leave it alone where lcr.is_unchanged("{column_name}"): the destination has its value',
             )
         return LcrError(
-            f"the LCR has no {ValueType(value_type).value} value of column {column_name}", column=column_name,
+            f"the LCR has no {ValueType(value_type).value} value of column {column_name}",
+            column=column_name,
             hint="absent is not NULL: use add_column",
         )
 
@@ -650,7 +701,9 @@ def _named(name: object) -> str:
         LcrError: it is none.
     """
     if not isinstance(name, str) or not name or "\0" in name or any("\ud800" <= each <= "\udfff" for each in name):
-        raise LcrError(f"{name!r:.100} is no name of a table, a schema or a column", hint="write it as a text, without quotes")
+        raise LcrError(
+            f"{name!r:.100} is no name of a table, a schema or a column", hint="write it as a text, without quotes"
+        )
     return name
 
 

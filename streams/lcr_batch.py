@@ -39,8 +39,20 @@ if TYPE_CHECKING:
     from streams.tracking import Label
 
 __all__ = [
-    "ABSENT", "NULL", "UNCHANGED", "Column", "ColumnValues", "Command", "LcrBatch", "OldImage", "Partition",
-    "RowGroup", "TableVersion", "Transactions", "Truncate", "content_version",
+    "ABSENT",
+    "NULL",
+    "UNCHANGED",
+    "Column",
+    "ColumnValues",
+    "Command",
+    "LcrBatch",
+    "OldImage",
+    "Partition",
+    "RowGroup",
+    "TableVersion",
+    "Transactions",
+    "Truncate",
+    "content_version",
 ]
 
 # The three ways a value can have no bytes, as lengths. They are different things:
@@ -77,10 +89,10 @@ class Column:
         type_modifier: the source's modifier (length, precision); -1 for none.
         is_key: part of what identifies a row in the log.
         is_binary: values are in the database's binary form; False: its text form.
-        is_computed: the source computes it from the row's other columns, and nobody writes it there; in what earlier versions wrote, where
-            that is not known, too.
-        older_value: SQL of the value that rows have which are older than the column, empty: NULL; only where a source's catalog says it. None: it
-            does not, or each row may have another one.
+        is_computed: the source computes it from the row's other columns, and nobody writes it there; in what earlier
+            versions wrote, where that is not known, too.
+        older_value: SQL of the value that rows have which are older than the column, empty: NULL; only where a source's
+            catalog says it. None: it does not, or each row may have another one.
     """
 
     name: str
@@ -124,8 +136,8 @@ class TableVersion:
         name: that table's name.
         columns: in the order of the row's values.
         old_image: which old values UPDATE and DELETE carry.
-        partition: only of a table in a `Truncate`: this partition of it is truncated, not the whole table. Owner and name
-            are the table's all the same, so that rules, instantiation, order and errors are the table's.
+        partition: only of a table in a `Truncate`: this partition of it is truncated, not the whole table. Owner and
+            name are the table's all the same, so that rules, instantiation, order and errors are the table's.
         root_number: the source's number of the table that LCRs name: of a partition, the partitioned table's; else
             `object_number`. NO_OBJECT: not known, as in batches of earlier versions.
     """
@@ -158,7 +170,10 @@ def content_version(table: TableVersion) -> int:
     """Hash everything a table version says, its own `version` aside; 64 bits, equal across restarts."""
     content = json.dumps(
         [
-            table.object_number, table.owner, table.name, int(table.old_image),
+            table.object_number,
+            table.owner,
+            table.name,
+            int(table.old_image),
             [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in table.columns],
             *([table.partition.owner, table.partition.name, table.partition.rows] if table.partition else []),
             *([table.root_number] if table.table_number != table.object_number else []),
@@ -285,8 +300,12 @@ class Transactions:
         """No transactions."""
         empty = np.empty(0, np.int64)
         return cls(
-            transaction_id=empty, order_scn=empty, commit_scn=empty, commit_time_us=empty,
-            tag=np.empty(0, np.int16), first_row=np.zeros(1, np.int32),
+            transaction_id=empty,
+            order_scn=empty,
+            commit_scn=empty,
+            commit_time_us=empty,
+            tag=np.empty(0, np.int16),
+            first_row=np.zeros(1, np.int32),
         )
 
 

@@ -1,4 +1,6 @@
-"""Row LCRs as SQL: the change as a statement, and the condition that finds its row. Values stand as $1, $2, ..., and are given beside the text.
+"""Row LCRs as SQL: the change as a statement, and the condition that finds its row.
+
+Values stand as $1, $2, ..., and are given beside the text.
 
 Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD: GET_ROW_TEXT, GET_WHERE_CLAUSE.
 """
@@ -20,9 +22,25 @@ SqlText = tuple[str, tuple["LcrValue", ...]]
 """A text, and the values of its places in order."""
 
 _WITHOUT_EQUALITY = frozenset(
-    f"pg_catalog.{prefix}{name}" for prefix in ("", "_") for name in ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle", "jsonpath", "txid_snapshot")
+    f"pg_catalog.{prefix}{name}"
+    for prefix in ("", "_")
+    for name in (
+        "json",
+        "xml",
+        "point",
+        "line",
+        "lseg",
+        "box",
+        "path",
+        "polygon",
+        "circle",
+        "jsonpath",
+        "txid_snapshot",
+    )
 )
-"""Types that have no `=`, or one that says something else: as the manuals' large objects they take no part in a condition."""
+"""Types that have no `=`, or one that says something else: as the manuals' large objects they take no part in a
+condition.
+"""
 
 
 class _Places:
@@ -39,11 +57,16 @@ class _Places:
     def condition(self, values: Iterable[tuple[str, LcrValue]]) -> str:
         """All of the values."""
         compared = [(name, value) for name, value in values if value.column.type_name not in _WITHOUT_EQUALITY]
-        return " AND ".join(f"{quoted(name)} IS NULL" if value.is_null else f"{quoted(name)} = {self.of(value)}" for name, value in compared)
+        return " AND ".join(
+            f"{quoted(name)} IS NULL" if value.is_null else f"{quoted(name)} = {self.of(value)}"
+            for name, value in compared
+        )
 
 
 def where_clause(lcr: RowLcr, first: int) -> SqlText:
-    """The condition that finds the row of an LCR: of an INSERT all new values, of an UPDATE the row behind it, of a DELETE all old values.
+    """The condition that finds the row of an LCR.
+
+    Of an INSERT all new values, of an UPDATE the row behind it, of a DELETE all old values.
 
     Args:
         lcr: of a row.
@@ -71,7 +94,11 @@ def row_text(lcr: RowLcr, first: int) -> SqlText:
         text = f"DELETE FROM {table} WHERE {places.condition(old.items())}"
     else:
         keys = {name: value for name, value in new.items() if value.column.is_key and name not in old}
-        changed = {name: value for name, value in new.items() if name not in keys and (name not in old or old[name].raw != value.raw)} or new
+        changed = {
+            name: value
+            for name, value in new.items()
+            if name not in keys and (name not in old or old[name].raw != value.raw)
+        } or new
         sets = ", ".join(f"{quoted(name)} = {places.of(value)}" for name, value in changed.items())
         text = f"UPDATE {table} SET {sets} WHERE {places.condition((keys | old).items())}"
     return text, tuple(places.values)

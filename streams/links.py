@@ -1,10 +1,14 @@
-"""The two roles of a hop: who publishes batches into a queue, and who subscribes to it; and what connects both, whatever carries the bytes.
+"""The two roles of a hop: who publishes batches into a queue, and who subscribes to it.
 
-Hosts are given `Links` and know nothing of the wire. gRPC implements them in `protos.links`, the simulation in `simulation.network`.
+And what connects both, whatever carries the bytes.
 
-A publisher connects, is told where to begin, and sends as far as its credit goes; what is durable behind the queue comes back to it, and so does a
-wish for earlier changes (`PublisherProgress.rewind_scn`). A subscriber says where it begins, takes what arrives, gives credit back, and acknowledges
-what its destinations have committed. Every stream is used once: after an error it is closed, and another one is asked for.
+Hosts are given `Links` and know nothing of the wire. gRPC implements them in `protos.links`, the simulation in
+`simulation.network`.
+
+A publisher connects, is told where to begin, and sends as far as its credit goes; what is durable behind the queue
+comes back to it, and so does a wish for earlier changes (`PublisherProgress.rewind_scn`). A subscriber says where it
+begins, takes what arrives, gives credit back, and acknowledges what its destinations have committed. Every stream is
+used once: after an error it is closed, and another one is asked for.
 """
 
 from __future__ import annotations
@@ -20,8 +24,19 @@ if TYPE_CHECKING:
     from streams.tracking import Label
 
 __all__ = [
-    "BatchHeader", "Delivery", "Links", "Outlet", "Piece", "PieceCompressor", "Publisher", "PublisherProgress", "RedoPosition", "RedoWatch", "Resume",
-    "Subscriber", "header_of",
+    "BatchHeader",
+    "Delivery",
+    "Links",
+    "Outlet",
+    "Piece",
+    "PieceCompressor",
+    "Publisher",
+    "PublisherProgress",
+    "RedoPosition",
+    "RedoWatch",
+    "Resume",
+    "Subscriber",
+    "header_of",
 ]
 
 
@@ -62,8 +77,12 @@ def header_of(batch: LcrBatch) -> BatchHeader:
     transactions = batch.transactions
     committed = len(transactions) - batch.is_open
     return BatchHeader(
-        source=batch.source, previous_scn=batch.previous_scn, through_scn=batch.through_scn,
-        continues=batch.continues, is_open=batch.is_open, transaction_count=len(transactions),
+        source=batch.source,
+        previous_scn=batch.previous_scn,
+        through_scn=batch.through_scn,
+        continues=batch.continues,
+        is_open=batch.is_open,
+        transaction_count=len(transactions),
         row_count=batch.row_count,
         last_commit_time_us=int(transactions.commit_time_us[committed - 1]) if committed else 0,
         labels=batch.labels,
@@ -145,7 +164,10 @@ class PieceCompressor(Protocol):
 
 
 class Outlet(Protocol):
-    """Where a capture process sends its batches, once it knows where to begin: a queue, or the small one that it mounts for its apply process. Belongs to one thread."""
+    """Where a capture process sends its batches, once it knows where to begin.
+
+    A queue, or the small one that it mounts for its apply process. Belongs to one thread.
+    """
 
     def poll(self) -> PublisherProgress:
         """How the stream stands now.
@@ -228,7 +250,9 @@ class Subscriber(Protocol):
         ...
 
     def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
-        """As `subscribe`, without waiting for the queue: `is_open` says when it has answered, and `poll` raises what it refuses with.
+        """As `subscribe`, without waiting for the queue.
+
+        `is_open` says when it has answered, and `poll` raises what it refuses with.
 
         Args:
             needed: as for `subscribe`.
@@ -263,7 +287,10 @@ class Subscriber(Protocol):
 
 
 class RedoWatch(Protocol):
-    """A capture process's view of how far the redo is durable that it mines, and its word on what it needs of it. Belongs to one thread."""
+    """A capture process's view of how far the redo is durable that it mines, and its word on what it needs of it.
+
+    Belongs to one thread.
+    """
 
     def connect(self) -> RedoPosition:
         """Open the stream, once; answers the position now.
@@ -283,7 +310,9 @@ class RedoWatch(Protocol):
         ...
 
     def checkpoint(self, scn: Scn) -> Scn:
-        """Tell that this capture process needs no redo below `scn` any more; answers what is on record, the highest that it told.
+        """Tell that this capture process needs no redo below `scn` any more.
+
+        Answers what is on record, the highest that it told.
 
         Raises:
             PropagationError: it cannot be reached; tell it again later.
@@ -291,7 +320,9 @@ class RedoWatch(Protocol):
         ...
 
     def mine_again(self, scn: Scn) -> Scn:
-        """Ask to keep redo from `scn` on, below what is on record; until that is told, or a checkpoint above. Answers what is on record.
+        """Ask to keep redo from `scn` on, below what is on record; until that is told, or a checkpoint above.
+
+        Answers what is on record.
 
         Raises:
             PropagationError: it cannot be reached.
@@ -304,7 +335,10 @@ class RedoWatch(Protocol):
 
 
 class Links(Protocol):
-    """Makes the streams of one component. Nothing is connected yet; the component is woken whenever one of them has something new."""
+    """Makes the streams of one component.
+
+    Nothing is connected yet; the component is woken whenever one of them has something new.
+    """
 
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> Publisher:
         """A stream into a queue.

@@ -1,4 +1,7 @@
-"""Dataclasses as plain data for `json`, and back by the types of their fields: what is kept on disk, and what travels to apply servers."""
+"""Dataclasses as plain data for `json`, and back by the types of their fields.
+
+What is kept on disk, and what travels to apply servers.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,9 @@ def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401 - by the types of the f
         kinds = [each for each in get_args(kind) if each is not type(None)]
         if value is None or len(kinds) == 1:
             return None if value is None else _read(kinds[0], value)
-        return _read(next(each for each in kinds if {field.name for field in dataclasses.fields(each)} == set(value)), value)
+        return _read(
+            next(each for each in kinds if {field.name for field in dataclasses.fields(each)} == set(value)), value
+        )
     if get_origin(kind) is tuple:
         members = get_args(kind)
         if len(members) == 2 and members[1] is Ellipsis:

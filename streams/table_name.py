@@ -1,7 +1,7 @@
 """A table's name in one database.
 
-One table has two of them, at its source and at a destination; they are equal unless a rule renames it. Code that copies,
-compares or checks a table keeps both, and says which of the two it uses.
+One table has two of them, at its source and at a destination; they are equal unless a rule renames it. Code that
+copies, compares or checks a table keeps both, and says which of the two it uses.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 
 __all__ = ["Named", "TableName", "argument", "flow_table", "flow_text", "literal", "quoted", "quoted_name", "remark"]
 
-_PLAIN = re.compile(r'[^\s."-][^\s."]*')  # commands read such a part as it stands; with a hyphen first it would be an option
+# commands read such a part as it stands; with a hyphen first it would be an option
+_PLAIN = re.compile(r'[^\s."-][^\s."]*')
 _PLAIN_FLOW = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$]*)?", re.ASCII)
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})  # what YAML does not read as a text
 

@@ -1,11 +1,12 @@
 """Message tracking: labels of transactions, and what a component remembers of labelled ones.
 
-A user labels a transaction by a message in the source's log (`TRACK_PREFIX`). The capture process finds it, and the label travels
-in the headers of the batches that hold rows of the transaction: every component that takes a batch on or passes it on notes what it
-did, without looking at rows. A batch without labels carries nothing for this, and no component does anything for it.
+A user labels a transaction by a message in the source's log (`TRACK_PREFIX`). The capture process finds it, and the
+label travels in the headers of the batches that hold rows of the transaction: every component that takes a batch on or
+passes it on notes what it did, without looking at rows. A batch without labels carries nothing for this, and no
+component does anything for it.
 
-What a component notes is in its memory, bounded by number and by age. A killed process loses its notes; positions then say what is
-known (`headrace.tracking`).
+What a component notes is in its memory, bounded by number and by age. A killed process loses its notes; positions then
+say what is known (`headrace.tracking`).
 
 Source: Oracle Streams Replication Administrator's Guide, "Tracking LCRs Through a Stream" (SET_MESSAGE_TRACKING,
 V$STREAMS_MESSAGE_TRACKING).
@@ -22,15 +23,22 @@ if TYPE_CHECKING:
     from streams.lcr_batch import LcrBatch
 
 __all__ = [
-    "LABELS_PER_BATCH_MAX", "LABEL_BYTES_MAX", "TRACK_PREFIX", "Label", "Note", "TrackLog", "label_of_message", "relabelled",
+    "LABELS_PER_BATCH_MAX",
+    "LABEL_BYTES_MAX",
+    "TRACK_PREFIX",
+    "Label",
+    "Note",
+    "TrackLog",
+    "label_of_message",
+    "relabelled",
 ]
 
 TRACK_PREFIX = "headrace.track"  # of the messages by which users label their transactions
 
 LABEL_BYTES_MAX = 200  # a name that people type, such as an order's number or a request's identity
 
-# Labels are for the transactions that somebody looks for, not for all of them. So many fit into a batch's header (20 KB), which
-# travels in one message; further ones are not tracked, and the capture process counts them.
+# Labels are for the transactions that somebody looks for, not for all of them. So many fit into a batch's header (20
+# KB), which travels in one message; further ones are not tracked, and the capture process counts them.
 LABELS_PER_BATCH_MAX = 64
 
 NOTES_MAX = 1000  # of one component: half a megabyte at the most, in every component
@@ -115,13 +123,17 @@ class TrackLog:
         age_max_s: and those that are older than this many seconds.
     """
 
-    def __init__(self, clock: Clock | None = None, *, notes_max: int = NOTES_MAX, age_max_s: float = NOTES_AGE_MAX_S) -> None:
+    def __init__(
+        self, clock: Clock | None = None, *, notes_max: int = NOTES_MAX, age_max_s: float = NOTES_AGE_MAX_S
+    ) -> None:
         self._clock = clock or SystemClock()
         self._notes_max, self._age_max_us = notes_max, int(age_max_s * 1e6)
         self._notes: dict[tuple[str, str, int, str, str, str], Note] = {}  # in the order of their first times
         self._since_us = self._clock.time_us()
 
-    def note(self, label: Label, source: str, action: str, *, peer: str = "", detail: str = "", rows: int | None = None) -> None:
+    def note(
+        self, label: Label, source: str, action: str, *, peer: str = "", detail: str = "", rows: int | None = None
+    ) -> None:
         """Remember what the component does with a labelled transaction, now.
 
         Args:
@@ -136,10 +148,18 @@ class TrackLog:
         key = (label.text, source, label.order_scn, action, peer, detail)
         before = self._notes.get(key)
         self._notes[key] = Note(
-            label=label.text, source=source, transaction_id=label.transaction_id, order_scn=label.order_scn,
-            commit_scn=label.commit_scn or (before.commit_scn if before else 0), action=action, peer=peer, detail=detail,
+            label=label.text,
+            source=source,
+            transaction_id=label.transaction_id,
+            order_scn=label.order_scn,
+            commit_scn=label.commit_scn or (before.commit_scn if before else 0),
+            action=action,
+            peer=peer,
+            detail=detail,
             rows=(label.rows if rows is None else rows) + (before.rows if before else 0),
-            first_us=before.first_us if before else now_us, last_us=now_us, times=1 + (before.times if before else 0),
+            first_us=before.first_us if before else now_us,
+            last_us=now_us,
+            times=1 + (before.times if before else 0),
         )
         if before is None:
             self._forget(now_us)

@@ -20,7 +20,8 @@ def type_parts(text: str) -> tuple[str, str]:
     """The schema and the name of a type.
 
     Args:
-        text: from `type_text`; or `owner.name`, as logs have it: of a schema with a dot nobody knows then where it ends.
+        text: from `type_text`; or `owner.name`, as logs have it: of a schema with a dot nobody knows then where it
+            ends.
     """
     if not text.startswith('"'):
         owner, _, name = text.partition(".")

@@ -36,9 +36,12 @@ LEFT_OVER_GRACE_S = 45.0
 
 # No deadline per example: numba compiles in the first one, and CI machines stall.
 # Sixty examples of what does not say how many: `make soak` has eight times as many, new ones each time.
-# Not `explain`: to say which lines only failures run, it traces, and CPython 3.11 can then stand for ever at the begin of a function, out of reach of signals.
+# Not `explain`: to say which lines only failures run, it traces, and CPython 3.11 can then stand for ever at the begin
+# of a function, out of reach of signals.
 _PHASES = tuple(phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain)
-hypothesis.settings.register_profile("test", deadline=None, print_blob=True, phases=_PHASES, derandomize=True, max_examples=60)
+hypothesis.settings.register_profile(
+    "test", deadline=None, print_blob=True, phases=_PHASES, derandomize=True, max_examples=60
+)
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, phases=_PHASES, max_examples=500)
 
 SESSION = pytest.StashKey[str]()
@@ -71,7 +74,9 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(autouse=True)
 def _same_umask() -> Iterator[None]:
-    """What a test runs in this process may close its umask, as every process of Headrace does: the next test has it as it was."""
+    """What a test runs in this process may close its umask, as every process of Headrace does: the next test has it as
+    it was.
+    """
     before = os.umask(0o022)
     os.umask(before)
     yield
@@ -86,9 +91,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Find out whether pytest-xdist has understood the groups: else it would deal out the tests of a topology one by one, and start it twice."""
+    """Find out whether pytest-xdist has understood the groups: else it would deal out the tests of a topology one by
+    one, and start it twice.
+    """
     if _is_worker(session.config) and session.config.getoption("loadgroup"):
-        assert all("@" in item.nodeid for item in session.items), "pytest-xdist has not taken the groups of tests: see its version and pytest's"
+        assert all("@" in item.nodeid for item in session.items), (
+            "pytest-xdist has not taken the groups of tests: see its version and pytest's"
+        )
 
 
 @pytest.hookimpl(wrapper=True)

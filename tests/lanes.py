@@ -1,7 +1,9 @@
-"""The lanes of the tests: `python -m tests.lanes check|test|soak`, as `make` calls it. A lane runs its parts one after the other and ends with a table.
+"""The lanes of the tests: `python -m tests.lanes check|test|soak`, as `make` calls it.
 
-A test is in a part by its markers alone (CONTRIBUTING.md lists them). `check` runs what needs no server, `test` runs everything but `soak`, and `soak`
-runs the rest, and what is `seeded` once more with seeds that are new each time.
+A lane runs its parts one after the other and ends with a table.
+
+A test is in a part by its markers alone (CONTRIBUTING.md lists them). `check` runs what needs no server, `test` runs
+everything but `soak`, and `soak` runs the rest, and what is `seeded` once more with seeds that are new each time.
 """
 
 from __future__ import annotations
@@ -50,12 +52,13 @@ class Part:
     arguments: tuple[str, ...] = ()
 
 
-# What needs no server computes for two thirds of its time, and waits for the rest: three workers on two cores. Tests on servers mostly wait: four workers
-# take half the time of two, and six are no faster. What needs Ray and Spark comes last, in two workers, each with topologies of its own
-# (`tests.support.shared`): one alone leaves a third of two cores idle while it waits.
+# What needs no server computes for two thirds of its time, and waits for the rest: three workers on two cores. Tests on
+# servers mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes
+# last, in two workers, each with topologies of its own (`tests.support.shared`): one alone leaves a third of two cores
+# idle while it waits.
 _OF_SERVERS = ("tests/contract", "tests/faults", "tests/integration", "tests/multisite")
-# Properties compute thirty times as many examples in the soak, up to two minutes of them on a quiet machine, where pytest's ten minutes (pyproject.toml)
-# are five times that: a load of thirty beside it was seen to need more.
+# Properties compute thirty times as many examples in the soak, up to two minutes of them on a quiet machine, where
+# pytest's ten minutes (pyproject.toml) are five times that: a load of thirty beside it was seen to need more.
 _LONG = ("-o", "timeout=2400", "-o", "faulthandler_timeout=2520")
 _GROUPED = ("--dist", "loadgroup", "--no-loadscope-reorder")
 LANES: Mapping[str, tuple[Part, ...]] = {
@@ -67,8 +70,16 @@ LANES: Mapping[str, tuple[Part, ...]] = {
     ),
     "soak": (
         Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=3, arguments=_LONG),
-        Part(name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4, folders=_OF_SERVERS),
-        Part(name="Ray and Spark", markers="cluster and (soak or seeded)", workers=2, folders=_OF_SERVERS, arguments=_GROUPED),
+        Part(
+            name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4, folders=_OF_SERVERS
+        ),
+        Part(
+            name="Ray and Spark",
+            markers="cluster and (soak or seeded)",
+            workers=2,
+            folders=_OF_SERVERS,
+            arguments=_GROUPED,
+        ),
     ),
 }
 # pytest's exit codes: somebody interrupted it; it had no test.
@@ -118,7 +129,19 @@ def _run(part: Part, more: Sequence[str]) -> _Done:
     """Run a part in a session of its own."""
     print(f"--- {part.name}: pytest -m '{part.markers}'", flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-report-") as folder:
-        command = [sys.executable, "-m", "pytest", "-q", "-n", str(part.workers), *part.arguments, "-m", part.markers, *part.folders, *more]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            str(part.workers),
+            *part.arguments,
+            "-m",
+            part.markers,
+            *part.folders,
+            *more,
+        ]
         began = time.monotonic()
         code = _ended(subprocess.Popen(command, cwd=ROOT, env={**os.environ, REPORT: folder}))
         if code == _INTERRUPTED:
@@ -127,7 +150,9 @@ def _run(part: Part, more: Sequence[str]) -> _Done:
 
 
 def _ended(session: subprocess.Popen[bytes]) -> int:
-    """Wait until a session has ended, also one that Ctrl-C interrupts: it ends its servers by itself, and says what it left."""
+    """Wait until a session has ended, also one that Ctrl-C interrupts: it ends its servers by itself, and says what it
+    left.
+    """
     while True:
         try:
             return session.wait()
@@ -140,12 +165,32 @@ def _show(lane: str, done: Sequence[_Done]) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     parts = Table("part", "workers", "seconds", "tests", "failed", title=f"make {lane}")
     for each in done:
-        outcome = "no test" if each.code == _NOTHING else str(each.report.failed or f"exit code {each.code}") if each.code else "0"
-        parts.add_row(each.part.name, str(each.part.workers), f"{each.seconds:.0f}", str(len(each.report.seconds)), outcome)
-    parts.add_row("all", "", f"{sum(each.seconds for each in done):.0f}", str(sum(len(each.report.seconds) for each in done)), "", style="bold")
+        outcome = (
+            "no test"
+            if each.code == _NOTHING
+            else str(each.report.failed or f"exit code {each.code}")
+            if each.code
+            else "0"
+        )
+        parts.add_row(
+            each.part.name, str(each.part.workers), f"{each.seconds:.0f}", str(len(each.report.seconds)), outcome
+        )
+    parts.add_row(
+        "all",
+        "",
+        f"{sum(each.seconds for each in done):.0f}",
+        str(sum(len(each.report.seconds) for each in done)),
+        "",
+        style="bold",
+    )
     console.print(parts)
     units = Counter[str]()
-    for name, spent in ((name, spent) for each in done if _GROUPED[0] in each.part.arguments for name, spent in each.report.seconds.items()):
+    for name, spent in (
+        (name, spent)
+        for each in done
+        if _GROUPED[0] in each.part.arguments
+        for name, spent in each.report.seconds.items()
+    ):
         units[name.rpartition("@")[2]] += spent
     if units:
         console.print("units: " + ", ".join(f"{name} {spent:.0f} s" for name, spent in units.most_common()))
@@ -157,7 +202,9 @@ def _show(lane: str, done: Sequence[_Done]) -> None:
         slowest.add_row(f"{spent:.1f}", Text(name))
     console.print(slowest)
     started = Counter(kind for each in done for kind in each.report.started)
-    console.print("started: " + (", ".join(f"{count} x {kind}" for kind, count in started.most_common()) or "no topology"))
+    console.print(
+        "started: " + (", ".join(f"{count} x {kind}" for kind, count in started.most_common()) or "no topology")
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ class AlertsSpec:
         conflicts_count: so many conflicts at one apply process within `conflicts_seconds`; 0: none is sent.
         conflicts_seconds: see there.
         lag_s: a destination is further behind, or nobody knows for so long; 0: none is sent.
-        component: a component or the controller is stopped, has given up, waits for an operator, does not answer, or does not get beyond its start.
+        component: a component or the controller is stopped, has given up, waits for an operator, does not answer, or
+            does not get beyond its start.
         per_hour_max: of one target; what is beyond is counted in the next one.
         environment: names of the variables that the secrets came from.
     """

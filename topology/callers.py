@@ -1,7 +1,8 @@
 """Callers: which component may come for what at a queue, a redo log or a combined capture process, and from which site.
 
-What a server admits when callers prove their site by a certificate. Whether something is bypassed (`topology.combined`) makes
-no difference here: an edit may change that while both run, and a queue itself knows its subscribers of the moment.
+What a server admits when callers prove their site by a certificate. Whether something is bypassed (`topology.combined`)
+makes no difference here: an edit may change that while both run, and a queue itself knows its subscribers of the
+moment.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ def subscribers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
         queue: name of the queue.
     """
     propagations = [each for each in spec.propagations if queue in (each.from_queue, each.held_in)]
-    behind = {each.to_queue for each in propagations}  # apply processes may bypass a propagation, unless the file says `combined: never`
-    found = {each.name: each.site for each in spec.applies if each.queue == queue or (each.combined and each.queue in behind)}
+    # apply processes may bypass a propagation, unless the file says `combined: never`
+    behind = {each.to_queue for each in propagations}
+    found = {
+        each.name: each.site for each in spec.applies if each.queue == queue or (each.combined and each.queue in behind)
+    }
     return found | {each.name: spec.queue(queue).site for each in propagations}
 
 
@@ -63,8 +67,8 @@ def site_of(spec: TopologySpec, component: str) -> str:
 
     Args:
         spec: the topology.
-        component: full name of a component that serves: "site:dbs1", "spark:dbs1", "queue:q_dbs1", "capture:capture_dbs1",
-            "redo:dbs1@dbs2".
+        component: full name of a component that serves: "site:dbs1", "spark:dbs1", "queue:q_dbs1",
+            "capture:capture_dbs1", "redo:dbs1@dbs2".
     """
     kind, _, name = component.partition(":")
     if kind == "queue":

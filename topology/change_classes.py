@@ -1,13 +1,13 @@
 """Classes of changes: every table that the rules of a topology can tell apart, with every tag they can, one of each.
 
-Rules speak of tables by patterns, so a topology has no list of tables. But rules can tell only so many tables apart: all
-names that match the same patterns are treated alike, and so are all tags that no rule lists. One example stands for each of
-these classes, and what is true of every example is true of every table and tag. A set of classes is an `int` with one bit per class, so that rule sets along a path are
-combined with `&`, and paths with `|`.
+Rules speak of tables by patterns, so a topology has no list of tables. But rules can tell only so many tables apart:
+all names that match the same patterns are treated alike, and so are all tags that no rule lists. One example stands for
+each of these classes, and what is true of every example is true of every table and tag. A set of classes is an `int`
+with one bit per class, so that rule sets along a path are combined with `&`, and paths with `|`.
 
-Names that rules give to tables (`rename_table`, `rename_schema`) are examples, too, so that a table has a class wherever it is. What tables are called at a
-client is a `Naming`; `at_source` says of classes by the names there which they are by the names of the source. So a way is still an `&`, of what its clients
-take by the source's names.
+Names that rules give to tables (`rename_table`, `rename_schema`) are examples, too, so that a table has a class
+wherever it is. What tables are called at a client is a `Naming`; `at_source` says of classes by the names there which
+they are by the names of the source. So a way is still an `&`, of what its clients take by the source's names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["ChangeClasses", "Naming"]
 
 Naming = Mapping[int, int]
-"""What tables are called at a client, as places in `ChangeClasses.tables`: by the place of the name that the source has. Tables with their own name are not in it."""
+"""What tables are called at a client, as places in `ChangeClasses.tables`: by the place of the name that the source
+has. Tables with their own name are not in it.
+"""
 
 
 class _Client(Protocol):
@@ -46,7 +48,9 @@ class ChangeClasses:
 
     def __init__(self, rule_sets: Iterable[RuleSet]) -> None:
         known = tuple(dict.fromkeys(rule_sets))
-        self.rules: tuple[Rule, ...] = tuple(dict.fromkeys(rule for each in known for rule in (*(each.include or ()), *each.exclude)))
+        self.rules: tuple[Rule, ...] = tuple(
+            dict.fromkeys(rule for each in known for rule in (*(each.include or ()), *each.exclude))
+        )
         self._told_apart = _with_new_names(self.rules)
         self.tables: tuple[tuple[str, str], ...] = tuple(_tables(self._told_apart))
         self.tags: tuple[bytes | None, ...] = tags_told_apart(known)  # NULL first, the one that no rule lists last
@@ -56,15 +60,25 @@ class ChangeClasses:
         self._plain = frozenset(pattern for pattern in patterns if not set("*?") & set("".join(pattern)))
         self._wild = tuple(Rule(owner=owner, name=name) for owner, name in patterns if (owner, name) not in self._plain)
         self._alike: dict[tuple[object, ...], int] = {}
-        # By identity, because the hash of a rule set with hundreds of rules takes as long as this saves. The rule sets are kept.
+        # By identity, because the hash of a rule set with hundreds of rules takes as long as this saves. The rule sets
+        # are kept.
         self._taken: dict[int, tuple[RuleSet, int]] = {}
         self._renamed: dict[int, tuple[RuleSet, dict[int, int]]] = {}
-        self._every_tag = sum(1 << place * len(self.tables) for place in range(len(self.tags)))  # the first table's changes
+        # the first table's changes
+        self._every_tag = sum(1 << place * len(self.tables) for place in range(len(self.tags)))
 
     @classmethod
     def of(cls, *specs: TopologySpec) -> ChangeClasses:
-        """The classes that the clients of topologies tell apart; of two that are compared, both together: `a*` and `*b` meet in `ab`."""
-        return cls(client.rules for spec in specs for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
+        """The classes that the clients of topologies tell apart.
+
+        Of two that are compared, both together: `a*` and `*b` meet in `ab`.
+        """
+        return cls(
+            client.rules
+            for spec in specs
+            for clients in (spec.captures, spec.propagations, spec.applies)
+            for client in clients
+        )
 
     @property
     def untagged(self) -> int:
@@ -103,7 +117,10 @@ class ChangeClasses:
         return matched
 
     def taken_by(self, rules: RuleSet) -> int:
-        """The classes of which one of the rule sets given to the constructor may take changes; as `RuleSet.keeps` of each."""
+        """The classes of which one of the rule sets given to the constructor may take changes.
+
+        As `RuleSet.keeps` of each.
+        """
         if id(rules) not in self._taken:
             taken = self._all if rules.include is None else self.matched_by(rules.include)
             self._taken[id(rules)] = rules, taken & ~self._matched(rules.exclude, {TruthValue.TRUE})
@@ -225,12 +242,15 @@ class ChangeClasses:
         """
         if not self._alike:
             self._alike.update((self._matches(*table), 1 << number) for number, table in enumerate(self.tables))
-        # A name that more wildcards match together than `examples` looks for has no class: no rule set is known to treat it apart.
+        # A name that more wildcards match together than `examples` looks for has no class: no rule set is known to
+        # treat it apart.
         return self._alike.get(self._matches(owner, name), 0)
 
     def _matches(self, owner: str, name: str) -> tuple[object, ...]:
         """Which rules' patterns a table matches; a plain name, or none, and every pattern with wildcards."""
-        return (owner, name) if (owner, name) in self._plain else None, *(rule.matches_object(owner, name) for rule in self._wild)
+        return (owner, name) if (owner, name) in self._plain else None, *(
+            rule.matches_object(owner, name) for rule in self._wild
+        )
 
     def place_of(self, tag: bytes | None) -> int:
         """Where a tag stands in `tags`; one that no rule lists: the last place, as all of those are alike."""
@@ -264,21 +284,44 @@ def _places_of(tables: int) -> Iterator[int]:
 
 
 def _tables(rules: tuple[Rule, ...]) -> Iterator[tuple[str, str]]:
-    """Examples of tables. Names are told apart only by the rules that speak of their schema: 300 tables stay 300 classes."""
+    """Examples of tables.
+
+    Names are told apart only by the rules that speak of their schema: 300 tables stay 300 classes.
+    """
     for owner in examples(rule.owner for rule in rules):
         for name in examples(rule.name for rule in rules if rule.matches_owner(owner)):
             yield owner, name
 
 
 def _with_new_names(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """The rules, and others that make an example of every name that a table gets, and tell tables apart that are told apart under their new names."""
-    renaming = [(rule, rule.transformation) for rule in rules if rule.transformation is not None and rule.transformation.renames]
+    """The rules, and others that make an example of every name that a table gets.
+
+    They tell tables apart that are told apart under their new names.
+    """
+    renaming = [
+        (rule, rule.transformation) for rule in rules if rule.transformation is not None and rule.transformation.renames
+    ]
     if not renaming:
         return rules
-    told = dict.fromkeys((*rules, *(Rule(owner=each.new_name.owner, name=each.new_name.name) for _, each in renaming if each.new_name is not None)))
+    told = dict.fromkeys(
+        (
+            *rules,
+            *(
+                Rule(owner=each.new_name.owner, name=each.new_name.name)
+                for _, each in renaming
+                if each.new_name is not None
+            ),
+        )
+    )
     moved = [(rule.owner, each.new_owner) for rule, each in renaming if each.new_owner]
     owners = examples((*(rule.owner for rule in told), *(owner for _, owner in moved)))
-    links = [(owner, each.new_owner) for rule, each in renaming if each.new_owner for owner in owners if rule.matches_owner(owner)]
+    links = [
+        (owner, each.new_owner)
+        for rule, each in renaming
+        if each.new_owner
+        for owner in owners
+        if rule.matches_owner(owner)
+    ]
     for group in _linked(links):
         names = dict.fromkeys(rule.name for rule in told if any(rule.matches_owner(owner) for owner in group))
         patterns = dict.fromkeys(pattern for pair in moved if pair[1] in group for pattern in pair)

@@ -23,7 +23,15 @@ from topology.spec import TopologySpec
 from topology.transformations import overlap_findings, transformation_findings
 from topology.ways import Way, halves, undecided, ways_to
 
-__all__ = ["Checked", "Declared", "another_database", "check", "check_and_prove", "lasting_identities", "one_database_twice"]
+__all__ = [
+    "Checked",
+    "Declared",
+    "another_database",
+    "check",
+    "check_and_prove",
+    "lasting_identities",
+    "one_database_twice",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +73,30 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None, *, is_wh
     Args:
         spec: the topology, routed (see `topology.ways.route`).
         broken: names that are declared but unreadable; references to them are not reported again.
-        is_whole: every entry of `replicate` is in it; otherwise what seems to do nothing may be what a wrong entry is about.
+        is_whole: every entry of `replicate` is in it; otherwise what seems to do nothing may be what a wrong entry is
+            about.
     """
     broken = broken or Declared()
-    findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec), *_certificates(spec), *_subsets(spec)]
+    findings = [
+        *_names(spec),
+        *_references(spec, broken),
+        *_places(spec, broken),
+        *_databases(spec),
+        *_certificates(spec),
+        *_subsets(spec),
+    ]
     proof: Proof | None = None
     of_proof: tuple[Finding, ...] = ()
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
     if not any(finding.is_error for finding in findings) and broken == Declared():
         classes = ChangeClasses.of(spec)
-        chained = [*_unreachable(spec), *_halves(spec, classes), *_undecided(spec, classes), *_publishers(spec), *overlap_findings(spec, classes)]
+        chained = [
+            *_unreachable(spec),
+            *_halves(spec, classes),
+            *_undecided(spec, classes),
+            *_publishers(spec),
+            *overlap_findings(spec, classes),
+        ]
         if not chained:
             findings += [*transformation_findings(spec, classes), *_filtered_subsets(spec, classes)]
         findings += chained
@@ -92,20 +114,24 @@ def one_database_twice(identities: Mapping[str, str]) -> Iterator[Finding]:
     """Sites that are one database under two names.
 
     Args:
-        identities: site -> what tells its database from every other (`SourceDatabase.database_identity`); empty: it was not
+        identities: site -> what tells its database from every other (`SourceDatabase.database_identity`); empty: it was
+          not
             asked, or there is none.
     """
     first: dict[str, str] = {}
     for site, identity in identities.items():
         if identity and first.setdefault(identity, site) != site:
             yield Finding(
-                path=f"sites.{site}", problem=f"is the same database as sites.{first[identity]}, by another name",
+                path=f"sites.{site}",
+                problem=f"is the same database as sites.{first[identity]}, by another name",
                 fix="correct the dsn of one of them; a table is not replicated into itself",
             )
 
 
 def lasting_identities(spec: TopologySpec, identities: Mapping[str, str]) -> dict[str, str]:
-    """What of databases' identities stays when their servers restart, or a standby with their data is promoted; of users' servers only.
+    """What of databases' identities stays when their servers restart, or a standby with their data is promoted.
+
+    Of users' servers only.
 
     Args:
         spec: the topology.
@@ -116,9 +142,12 @@ def lasting_identities(spec: TopologySpec, identities: Mapping[str, str]) -> dic
 
 
 def another_database(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Finding]:
-    """Sites whose connection string leads to another database than the one that was prepared: what is recorded of a site is of that one.
+    """Sites whose connection string leads to another database than the one that was prepared.
 
-    A destination's progress, its copies and its error queue stand in its database; a source's redo is the log of its server.
+    What is recorded of a site is of that one.
+
+    A destination's progress, its copies and its error queue stand in its database; a source's redo is the log of its
+    server.
 
     Args:
         before: site -> what `lasting_identities` said when the topology was prepared last.
@@ -129,10 +158,13 @@ def another_database(before: Mapping[str, str], now: Mapping[str, str]) -> Itera
         if was != identity:
             yield Finding(
                 path=f"sites.{site}.dsn",
-                problem=f"leads to another database ({_database_text(identity)}) than the one that was prepared ({_database_text(was)}): what is copied and"
-                " applied there, and where it goes on, is recorded in that one",
-                fix="correct the dsn; a promoted standby of the old server has its system identifier. To replicate with the other database instead, take the"
-                " site out of the file and run `headrace up`, then put it back with the new dsn and run `headrace up` again: its tables are copied anew",
+                problem=f"leads to another database ({_database_text(identity)}) than the one that was prepared"
+                f" ({_database_text(was)}): what is copied and applied there, and where it goes on, is recorded in that"
+                " one",
+                fix="correct the dsn; a promoted standby of the old server has its system identifier. To replicate with"
+                " the other database instead, take the"
+                " site out of the file and run `headrace up`, then put it back with the new dsn and run `headrace up`"
+                " again: its tables are copied anew",
             )
 
 
@@ -230,8 +262,10 @@ def _downstream(spec: TopologySpec) -> Iterator[Finding]:
         if not receiver.is_archived_log and first.setdefault(receiver.site, receiver.source) != receiver.source:
             yield Finding(
                 path=f"captures.{captures[0].name}.source",
-                problem=f"site {receiver.site} receives the redo of {first[receiver.site]} in real time already, and takes one source's only",
-                fix=f"write mode: archived_log here, or capture the changes of {receiver.source} at {receiver.source} itself or at another site",
+                problem=f"site {receiver.site} receives the redo of {first[receiver.site]} in real time already, and"
+                " takes one source's only",
+                fix=f"write mode: archived_log here, or capture the changes of {receiver.source} at {receiver.source}"
+                " itself or at another site",
             )
         for other in captures[1:]:
             for key in ("mode", "transport", "archive"):
@@ -239,11 +273,14 @@ def _downstream(spec: TopologySpec) -> Iterator[Finding]:
                 if found != wanted:
                     yield Finding(
                         path=f"captures.{other.name}.{key}",
-                        problem=f"is {found or 'not given'}, and captures.{captures[0].name}, which mines the same copy of the redo, says"
-                        f" {wanted or 'nothing'}",
+                        problem=f"is {found or 'not given'}, and captures.{captures[0].name}, which mines the same copy"
+                        f" of the redo, says {wanted or 'nothing'}",
                         fix="write the same for all capture processes of one source at one site",
                     )
-        if receiver.archive and folders.setdefault((receiver.site, receiver.archive), receiver.source) != receiver.source:
+        if (
+            receiver.archive
+            and folders.setdefault((receiver.site, receiver.archive), receiver.source) != receiver.source
+        ):
             yield Finding(
                 path=f"captures.{captures[0].name}.archive",
                 problem=f"is also where the redo of {folders[receiver.site, receiver.archive]} is copied to",
@@ -253,14 +290,16 @@ def _downstream(spec: TopologySpec) -> Iterator[Finding]:
 
 def _elsewhere(path: str, queue: str, at: str, wanted: str) -> Finding:
     return Finding(
-        path=path, problem=f"queue {queue} is at site {at}, not at {wanted}",
+        path=path,
+        problem=f"queue {queue} is at site {at}, not at {wanted}",
         fix=f"name a queue of {wanted}, and propagate between the two",
     )
 
 
 def _without_database(path: str, site: str, verb: str) -> Finding:
     return Finding(
-        path=path, problem=f"site {site} has no database to {verb}",
+        path=path,
+        problem=f"site {site} has no database to {verb}",
         fix=f"name another site, or give {site} a database of kind postgres or embedded",
     )
 
@@ -285,7 +324,8 @@ def _certificates(spec: TopologySpec) -> Iterator[Finding]:
     for site in spec.sites:
         if with_one and site.tls is None:
             yield Finding(
-                path=f"sites.{site.name}", problem=f"has no tls, and {', '.join(with_one)} {'has' if len(with_one) == 1 else 'have'}",
+                path=f"sites.{site.name}",
+                problem=f"has no tls, and {', '.join(with_one)} {'has' if len(with_one) == 1 else 'have'}",
                 fix="give every site a certificate: write tls at the top of the file, with {site} in the paths",
             )
 
@@ -297,7 +337,8 @@ def _unreachable(spec: TopologySpec) -> Iterator[Finding]:
     for apply in spec.applies:
         if not ways_to(spec, apply):
             yield Finding(
-                path=f"applies.{apply.name}", problem=f"no LCR of {apply.source} ever reaches queue {apply.queue}",
+                path=f"applies.{apply.name}",
+                problem=f"no LCR of {apply.source} ever reaches queue {apply.queue}",
                 fix=f"add a capture of {apply.source}, and propagations from its queue to {apply.queue}",
             )
 
@@ -307,7 +348,8 @@ def _without_changes(proof: Proof) -> Iterator[Finding]:
         for hop in hops:
             if not any(hop.carried) and not hop.apply.rules.include:  # what its rules name is reported rule by rule
                 yield _warning(
-                    f"applies.{hop.apply.name}", f"no change passes all the rules on the way {' -> '.join(hop.way.components)}",
+                    f"applies.{hop.apply.name}",
+                    f"no change passes all the rules on the way {' -> '.join(hop.way.components)}",
                     "compare the rules of these components",
                 )
 
@@ -329,21 +371,28 @@ def _undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
         if found.names:
             yield Finding(
                 path=f"applies.{found.apply.name}",
-                problem=f"{found.table} of {found.apply.source} would come to queue {found.apply.queue} as {found.names[0]} over {first}, as {found.names[1]} over"
-                f" {second}, and one path alone is used ({found.used})",
-                fix=f"give one of the paths a queue and an apply process of its own at {found.apply.site}, or let the rules here take one of the names",
+                problem=f"{found.table} of {found.apply.source} would come to queue {found.apply.queue} as"
+                f" {found.names[0]} over {first}, as {found.names[1]} over {second}, and one path alone is used"
+                f" ({found.used})",
+                fix=f"give one of the paths a queue and an apply process of its own at {found.apply.site}, or let the"
+                " rules here take one of the names",
             )
             continue
         yield Finding(
             path=f"applies.{found.apply.name}",
-            problem=f"conditions decide which changes of {found.apply.source}, such as those of {found.table}, come to queue {found.apply.queue} over "
-            f"{first}, and which over {second}, and one path alone is used ({found.used})",
-            fix=f"give one of the paths a queue and an apply process of its own at {found.apply.site}, or let one path take everything",
+            problem=f"conditions decide which changes of {found.apply.source}, such as those of {found.table}, come to"
+            f" queue {found.apply.queue} over {first}, and which over {second}, and one path alone is used"
+            f" ({found.used})",
+            fix=f"give one of the paths a queue and an apply process of its own at {found.apply.site}, or let one path"
+            " take everything",
         )
 
 
 def _subsets(spec: TopologySpec) -> Iterator[Finding]:
-    """Tables that several positive rules of one client take, one of them with row migration: only one of them could be followed."""
+    """Tables that several positive rules of one client take, one of them with row migration.
+
+    Only one of them could be followed.
+    """
     for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
         for client in clients:
             rules = client.rules.include or ()
@@ -351,7 +400,12 @@ def _subsets(spec: TopologySpec) -> Iterator[Finding]:
                 if rule.subset is None:
                     continue
                 other = next(
-                    (place for place, each in enumerate(rules) if place != number and each.dml and each.matches_object(rule.owner, rule.name)), None
+                    (
+                        place
+                        for place, each in enumerate(rules)
+                        if place != number and each.dml and each.matches_object(rule.owner, rule.name)
+                    ),
+                    None,
                 )
                 if other is not None and (rules[other].subset is None or other < number):
                     yield Finding(
@@ -375,8 +429,10 @@ def _filtered_subsets(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Fi
                             if _looks_at(rule, name) and path not in told:
                                 told.add(path)
                                 yield _warning(
-                                    path, f"its condition discards changes of {subset.rule}, of which {subset.client} takes a subset: the destination would lack"
-                                    " rows of it, keep rows that left it, or have them as they were",
+                                    path,
+                                    f"its condition discards changes of {subset.rule}, of which {subset.client} takes a"
+                                    " subset: the destination would lack rows of it, keep rows that left it, or have"
+                                    " them as they were",
                                     "leave the condition out, or let a condition take the place of the subset",
                                 )
 
@@ -392,19 +448,28 @@ class _SubsetOnWay:
 
 def _subsets_on(way: Way, classes: ChangeClasses) -> Iterator[_SubsetOnWay]:
     having = [
-        (place, client.name, rule) for place, client in enumerate(way.clients) for rule in client.rules.include or () if rule.subset is not None
+        (place, client.name, rule)
+        for place, client in enumerate(way.clients)
+        for rule in client.rules.include or ()
+        if rule.subset is not None
     ]
     for table in (TableName(*each) for each in classes.tables if having):
         if way.carry(table) is None:
             continue  # another table may have its name on the way
         names = tuple(each.table for each in way.passages(table))
-        yield from (_SubsetOnWay(rule, client, names) for place, client, rule in having if names[place] == (rule.owner, rule.name))
+        yield from (
+            _SubsetOnWay(rule, client, names)
+            for place, client, rule in having
+            if names[place] == (rule.owner, rule.name)
+        )
 
 
 def _looks_at(rule: Rule, table: TableName) -> bool:
     """Whether a rule's condition decides by rows or commands of a table; tags alone are no matter of rows."""
-    return rule.condition is not None and rule.subset is None and any(
-        rule.answer(*table, tag) is TruthValue.MAYBE for tag in (None, *rule.condition.tags)
+    return (
+        rule.condition is not None
+        and rule.subset is None
+        and any(rule.answer(*table, tag) is TruthValue.MAYBE for tag in (None, *rule.condition.tags))
     )
 
 
@@ -422,7 +487,8 @@ def _publishers(spec: TopologySpec) -> Iterator[Finding]:
     for (queue, source), paths in publishers.items():
         if len(paths) > 1:
             yield Finding(
-                path=paths[1], problem=f"feeds queue {queue} with the LCRs of {source}, and so does {paths[0]}",
+                path=paths[1],
+                problem=f"feeds queue {queue} with the LCRs of {source}, and so does {paths[0]}",
                 fix="keep one of them, or give it a queue of its own",
             )
 
@@ -431,17 +497,26 @@ def _idle(spec: TopologySpec) -> Iterator[Finding]:
     """Things that do nothing: not wrong, but hardly meant."""
     for queue in spec.queues:
         if not spec.subscribers(queue.name):
-            yield _warning(f"queues.{queue.name}", "no client dequeues from it", "add a propagation or an apply process, or remove it")
+            yield _warning(
+                f"queues.{queue.name}",
+                "no client dequeues from it",
+                "add a propagation or an apply process, or remove it",
+            )
     for propagation in spec.propagations:
         if not propagation.sources:
             yield _warning(
-                f"propagations.{propagation.name}", "no apply process behind it wants what it could forward",
+                f"propagations.{propagation.name}",
+                "no apply process behind it wants what it could forward",
                 f"add an apply process behind queue {propagation.to_queue}, or remove it",
             )
     for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
         for client in clients:
             if client.rules.include == ():
-                yield _warning(f"{kind}.{client.name}.rules.include", "is empty: nothing passes", "add a rule, or leave include out")
+                yield _warning(
+                    f"{kind}.{client.name}.rules.include",
+                    "is empty: nothing passes",
+                    "add a rule, or leave include out",
+                )
     used = {queue.site for queue in spec.queues} | {capture.source for capture in spec.captures}
     for site in spec.sites:
         if site.name not in used:

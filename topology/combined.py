@@ -2,30 +2,32 @@
 
 Combined capture and apply: which capture process streams its batches straight to which apply process.
 
-Where exactly one way leads from a capture process to an apply process, and nothing on it looks into batches, the queues and
-the propagation in between only pass bytes on. Then the capture process serves the apply process itself, and what is
+Where exactly one way leads from a capture process to an apply process, and nothing on it looks into batches, the queues
+and the propagation in between only pass bytes on. Then the capture process serves the apply process itself, and what is
 bypassed does not run (`bypassed`). This is decided by the topology alone, so every component finds the same answer in
 the file that it runs by; an edit that breaks a condition changes the answer, and another one changes it back.
 
 Conditions, in the order in which `Combination.hindrance` names them
     no propagation is split off from the queue (`topology.split`), and it is not the queue of one that is;
     the capture process is the only publisher of its queue;
-    the queue has one subscriber: the apply process itself, or one propagation to the apply process's queue that has no rules
-    and does nothing else to what it sends;
+    the queue has one subscriber: the apply process itself, or one propagation to the apply process's queue that has no
+    rules and does nothing else to what it sends;
     no other subscriber takes the source's changes from that queue, and no other publisher brings them there;
     the file does not say `combined: never`.
 
 The queue at the destination may hold the changes of other sources: it runs for those.
 
-Direct dequeuing: where a queue has several subscribers, or several publishers, no capture process can stand in its place. But a propagation from it that has no
-rules, and whose target queue has for each of its sources one apply process and nobody else, only passes bytes on. Then each of these apply processes
-is a subscriber of the queue before the propagation, and what is in between does not run. It keeps durable there what the propagation would:
-DURABLE is what the destination has committed, in both cases. Conditions, in the order in which `Direct.hindrance` names them
+Direct dequeuing: where a queue has several subscribers, or several publishers, no capture process can stand in its
+place. But a propagation from it that has no rules, and whose target queue has for each of its sources one apply process
+and nobody else, only passes bytes on. Then each of these apply processes is a subscriber of the queue before the
+propagation, and what is in between does not run. It keeps durable there what the propagation would: DURABLE is what the
+destination has committed, in both cases. Conditions, in the order in which `Direct.hindrance` names them
     the propagation is not part of combined capture and apply;
     it has no rules, and does nothing else to what it sends;
-    its target queue passes none of its sources on, gets none from another publisher, and has one apply process for each of them;
-    the file does not say `combined: never`.
-A stream that is split off (`topology.split`) stays what it was: its apply processes read the queue that the propagation would read.
+    its target queue passes none of its sources on, gets none from another publisher, and has one apply process for each
+    of them; the file does not say `combined: never`.
+A stream that is split off (`topology.split`) stays what it was: its apply processes read the queue that the propagation
+would read.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Combined Capture and Apply Optimization"; `semantics.md` 4.7.
 """
@@ -42,7 +44,24 @@ from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, QueueSpec, To
 if TYPE_CHECKING:
     from topology.ways import Way
 
-__all__ = ["Combination", "Direct", "apply_of", "bypassed", "bypassed_on", "bypassing", "capture_of", "combination", "combined", "dequeued", "direct", "directs", "left_out", "mounted", "newly_bypassed", "readers_of"]
+__all__ = [
+    "Combination",
+    "Direct",
+    "apply_of",
+    "bypassed",
+    "bypassed_on",
+    "bypassing",
+    "capture_of",
+    "combination",
+    "combined",
+    "dequeued",
+    "direct",
+    "directs",
+    "left_out",
+    "mounted",
+    "newly_bypassed",
+    "readers_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +112,11 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
     """
     queue = capture.queue
     # A split stream is to be merged: combining what is left, and parting it again, would disturb the others twice.
-    if split := [each.name for each in spec.propagations if each.split_from and queue in (each.split_from, each.from_queue, each.held_in)]:
+    if split := [
+        each.name
+        for each in spec.propagations
+        if each.split_from and queue in (each.split_from, each.from_queue, each.held_in)
+    ]:
         return Combination(capture=capture, hindrance=f"{split[0]} is split off")
     publishers = [each.name for each in spec.captures if each.queue == queue and each is not capture]
     publishers += [each.name for each in spec.propagations if each.to_queue == queue]
@@ -115,17 +138,26 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
 
 
 def _needed(spec: TopologySpec, propagation: PropagationSpec, sources: Iterable[str]) -> str:
-    """Why a propagation and the queue behind it do more with the changes of some sources than pass them on; empty: they do not."""
+    """Why a propagation and the queue behind it do more with the changes of some sources than pass them on.
+
+    Empty: they do not.
+    """
     if propagation.rules != RuleSet():
         return f"{propagation.name} has rules"
-    return _line(propagation) or next((found for source in sources if (found := _passed_on(spec, propagation, source))), "")
+    return _line(propagation) or next(
+        (found for source in sources if (found := _passed_on(spec, propagation, source))), ""
+    )
 
 
 def _only_apply(spec: TopologySpec, queue: str, source: str) -> tuple[ApplySpec | None, str]:
     """The one apply process of a queue for a source, if it may do without the queue; None: there is none, and why."""
     applies = [each for each in spec.applies if (each.queue, each.source) == (queue, source)]
     if len(applies) != 1:
-        return None, f"{queue} needs one apply process for {source}, and has {', '.join(each.name for each in applies) or 'none'}"
+        return (
+            None,
+            f"{queue} needs one apply process for {source}, and has"
+            f" {', '.join(each.name for each in applies) or 'none'}",
+        )
     return (applies[0], "") if applies[0].combined else (None, f"the file says combined: never ({applies[0].name})")
 
 
@@ -141,11 +173,14 @@ def _line(propagation: PropagationSpec) -> str:
 def _passed_on(spec: TopologySpec, propagation: PropagationSpec, source: str) -> str:
     """Who else brings a source's changes into the queue at the end of a propagation, or takes them on; empty: nobody."""
     queue = propagation.to_queue
-    onward = [each.name for each in spec.propagations if queue in (each.from_queue, each.held_in) and source in each.sources]
+    onward = [
+        each.name for each in spec.propagations if queue in (each.from_queue, each.held_in) and source in each.sources
+    ]
     if onward:
         return f"{queue} is an intermediate queue: {', '.join(onward)}"
     others = [
-        each.name for each in spec.propagations
+        each.name
+        for each in spec.propagations
         if each is not propagation and each.to_queue == queue and source in each.sources
     ]
     others += [each.name for each in spec.captures if each.queue == queue and each.source == source]
@@ -163,9 +198,13 @@ def direct(spec: TopologySpec, propagation: PropagationSpec) -> Direct:
 
 
 def _direct(spec: TopologySpec, propagation: PropagationSpec, pairs: Iterable[Combination]) -> Direct:
-    pair = next((each for each in pairs if each.propagation is not None and each.propagation.name == propagation.name), None)
+    pair = next(
+        (each for each in pairs if each.propagation is not None and each.propagation.name == propagation.name), None
+    )
     if pair is not None:
-        return Direct(propagation=propagation, hindrance=f"{pair.capture.name} bypasses it (combined capture and apply)")
+        return Direct(
+            propagation=propagation, hindrance=f"{pair.capture.name} bypasses it (combined capture and apply)"
+        )
     if hindrance := _needed(spec, propagation, propagation.sources):
         return Direct(propagation=propagation, hindrance=hindrance)
     found: list[ApplySpec] = []
@@ -174,7 +213,11 @@ def _direct(spec: TopologySpec, propagation: PropagationSpec, pairs: Iterable[Co
         if apply is None:
             return Direct(propagation=propagation, hindrance=hindrance)
         found.append(apply)
-    return Direct(propagation=propagation, applies=tuple(found), hindrance="" if found else f"{propagation.name} sends the changes of no source")
+    return Direct(
+        propagation=propagation,
+        applies=tuple(found),
+        hindrance="" if found else f"{propagation.name} sends the changes of no source",
+    )
 
 
 def directs(spec: TopologySpec) -> tuple[Direct, ...]:
@@ -185,7 +228,9 @@ def directs(spec: TopologySpec) -> tuple[Direct, ...]:
 
 
 def readers_of(spec: TopologySpec, propagation: PropagationSpec) -> tuple[str, ...]:
-    """Names of the subscribers that take a propagation's changes from its queue: itself, or the apply processes that bypass it.
+    """Names of the subscribers that take a propagation's changes from its queue.
+
+    Itself, or the apply processes that bypass it.
 
     Args:
         spec: routed.
@@ -201,7 +246,8 @@ def dequeued(spec: TopologySpec, apply: ApplySpec) -> str:
         spec: routed.
         apply: of `spec`.
     """
-    # The apply processes of one of several sources would not bypass a propagation, so one of its source is among those that do.
+    # The apply processes of one of several sources would not bypass a propagation, so one of its source is among those
+    # that do.
     before = (each for each in spec.propagations if each.to_queue == apply.queue and apply.source in each.sources)
     return next((each.from_queue for each in before if direct(spec, each).applies), apply.queue)
 
@@ -223,7 +269,9 @@ def apply_of(spec: TopologySpec, capture: CaptureSpec) -> ApplySpec | None:
 
 
 def mounted(spec: TopologySpec, capture: CaptureSpec, apply: ApplySpec, memory_bytes_max: int) -> TopologySpec:
-    """The topology of the queue that a capture process mounts for its apply process: these two, and a queue under the name that the apply process knows.
+    """The topology of the queue that a capture process mounts for its apply process.
+
+    These two, and a queue under the name that the apply process knows.
 
     Args:
         spec: the whole topology.
@@ -233,7 +281,10 @@ def mounted(spec: TopologySpec, capture: CaptureSpec, apply: ApplySpec, memory_b
     """
     queue = QueueSpec(name=apply.queue, site=capture.site, memory_bytes_max=memory_bytes_max, spill_bytes_max=0)
     return replace(
-        spec, queues=(queue,), captures=(replace(capture, queue=queue.name),), propagations=(),
+        spec,
+        queues=(queue,),
+        captures=(replace(capture, queue=queue.name),),
+        propagations=(),
         applies=(replace(apply, combined=False),),  # with each other: here they have a queue in between
     )
 
@@ -245,7 +296,9 @@ def capture_of(spec: TopologySpec, apply: ApplySpec) -> CaptureSpec | None:
         spec: routed.
         apply: of `spec`.
     """
-    return next((each.capture for each in combined(spec) if each.apply is not None and each.apply.name == apply.name), None)
+    return next(
+        (each.capture for each in combined(spec) if each.apply is not None and each.apply.name == apply.name), None
+    )
 
 
 def left_out(spec: TopologySpec) -> set[str]:
@@ -262,7 +315,8 @@ def _left_out(pairs: Iterable[Combination], streams: Iterable[Direct]) -> set[st
 def bypassed(spec: TopologySpec) -> dict[str, str]:
     """Queues and propagations that do not run, as full names of components, and the full name of the component that bypasses each.
 
-    A queue that is used for something else runs; what is bypassed in it is left out of `topology.edits.changes.interests_of`.
+    A queue that is used for something else runs; what is bypassed in it is left out of
+    `topology.edits.changes.interests_of`.
     """
     found: dict[str, str] = {}
     pairs, streams = combined(spec), directs(spec)
@@ -301,7 +355,9 @@ def bypassing(spec: TopologySpec, queue: str) -> tuple[str, ...]:
 
 
 def newly_bypassed(before: TopologySpec, after: TopologySpec) -> dict[str, str]:
-    """Queues that go on for others although an edit lets a source's changes bypass them, as full names, and the full name of the first component that does.
+    """Queues that go on for others although an edit lets a source's changes bypass them, as full names.
+
+    Each with the full name of the first component that does.
 
     Args:
         before: the topology that was prepared last, routed.
@@ -319,7 +375,9 @@ def newly_bypassed(before: TopologySpec, after: TopologySpec) -> dict[str, str]:
 
 
 def bypassed_on(spec: TopologySpec, way: Way) -> tuple[str, ...]:
-    """Queues and propagations that a way's changes do not pass, as full names of components; a queue among them may run for others.
+    """Queues and propagations that a way's changes do not pass, as full names of components.
+
+    A queue among them may run for others.
 
     Args:
         spec: routed.

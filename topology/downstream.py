@@ -1,8 +1,8 @@
 """Downstream capture: which redo logs are copied to which sites, for the capture processes there.
 
-A capture process mines redo at its own site. Where that is not the source's site (`site` is not `source`), a redo receiver of that
-site takes the source's redo log from its log writer and keeps a copy, the standby redo log; one receiver serves every capture
-process of that source there.
+A capture process mines redo at its own site. Where that is not the source's site (`site` is not `source`), a redo
+receiver of that site takes the source's redo log from its log writer and keeps a copy, the standby redo log; one
+receiver serves every capture process of that source there.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Local Capture and Downstream Capture".
 """
@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 from topology.spec import CaptureSpec, TopologySpec
 
-__all__ = ["RedoReceiver", "keeper_of", "receiver_at", "receiver_of", "receivers_at", "receivers_from", "redo_receivers"]
+__all__ = [
+    "RedoReceiver",
+    "keeper_of",
+    "receiver_at",
+    "receiver_of",
+    "receivers_at",
+    "receivers_from",
+    "redo_receivers",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +65,13 @@ def redo_receivers(spec: TopologySpec) -> tuple[RedoReceiver, ...]:
             captures.setdefault((capture.source, capture.site), []).append(capture)
     return tuple(
         RedoReceiver(
-            source=source, site=site, is_sync=any(each.transport == "sync" for each in found),
-            captures=tuple(each.name for each in found), is_archived_log=found[0].mode == "archived_log",
-            archive=found[0].archive, archive_lag_s=min(each.archive_lag_s for each in found),
+            source=source,
+            site=site,
+            is_sync=any(each.transport == "sync" for each in found),
+            captures=tuple(each.name for each in found),
+            is_archived_log=found[0].mode == "archived_log",
+            archive=found[0].archive,
+            archive_lag_s=min(each.archive_lag_s for each in found),
         )
         for (source, site), found in captures.items()
     )

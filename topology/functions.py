@@ -13,14 +13,20 @@ __all__ = ["custom_transformations", "functions_of"]
 
 
 def custom_transformations(spec: TopologySpec) -> Iterator[tuple[str, str, CustomTransformation]]:
-    """Kind and name of each client with a custom transformation, and the transformation; once for each client and function."""
+    """Kind and name of each client with a custom transformation, and the transformation.
+
+    Once for each client and function.
+    """
     for kind, clients in (("capture", spec.captures), ("propagation", spec.propagations), ("apply", spec.applies)):
         for client in clients:
             yield from ((kind, client.name, each) for each in dict.fromkeys(_of(client.rules)))
 
 
 def functions_of(spec: TopologySpec) -> dict[str, tuple[UserFunction, ...]]:
-    """The functions that each component calls, transformations before handlers; components that call none are not in it."""
+    """The functions that each component calls, transformations before handlers.
+
+    Components that call none are not in it.
+    """
     found: dict[str, list[UserFunction]] = {}
     for kind, name, custom in custom_transformations(spec):
         found.setdefault(f"{kind}:{name}", []).append(custom.function)

@@ -1,6 +1,7 @@
 """Supplemental logging: which columns must be in a source's log, derived from everything that a topology configures.
 
-Each kind of thing that needs values in the log is one function in `NEEDS` or `LISTED`: it says of which tables, of which client, and why.
+Each kind of thing that needs values in the log is one function in `NEEDS` or `LISTED`: it says of which tables, of
+which client, and why.
 
 Source: Oracle Streams Replication Administrator's Guide, "Specifying Supplemental Logging".
 """
@@ -48,8 +49,16 @@ def _conditions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
                 for section, rules in (("include", client.rules.include or ()), ("exclude", client.rules.exclude)):
                     for number, rule in enumerate(rules):
                         if rule.dml and rule.looks_at_rows:
-                            key = "subset" if rule.subset is not None else rule.condition.form if rule.condition is not None else ""
-                            yield LogNeed(place=f"{kind}.{client.name}.rules.{section}[{number}].{key}", rule=rule, before=before)
+                            key = (
+                                "subset"
+                                if rule.subset is not None
+                                else rule.condition.form
+                                if rule.condition is not None
+                                else ""
+                            )
+                            yield LogNeed(
+                                place=f"{kind}.{client.name}.rules.{section}[{number}].{key}", rule=rule, before=before
+                            )
 
 
 def _handlers(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
@@ -67,8 +76,11 @@ def _handlers(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
                         needed[image, column] = None
                 if needed:
                     yield LogNeed(
-                        place=f"applies.{apply.name}.{entry}", rule=Rule(owner=handler.owner, name=handler.name), before=before,
-                        old=tuple(column for image, column in needed if image == "old"), new=tuple(column for image, column in needed if image == "new"),
+                        place=f"applies.{apply.name}.{entry}",
+                        rule=Rule(owner=handler.owner, name=handler.name),
+                        before=before,
+                        old=tuple(column for image, column in needed if image == "old"),
+                        new=tuple(column for image, column in needed if image == "new"),
                     )
 
 
@@ -78,7 +90,12 @@ def _keys(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
         for way in ways_to(spec, apply) if apply.source == source else ():
             before = tuple(each.rules for each in way.clients)
             for each in apply.tables.key_columns:
-                yield LogNeed(place=f"applies.{apply.name}.key_columns", rule=Rule(owner=each.owner, name=each.name), before=before, old=each.columns)
+                yield LogNeed(
+                    place=f"applies.{apply.name}.key_columns",
+                    rule=Rule(owner=each.owner, name=each.name),
+                    before=before,
+                    old=each.columns,
+                )
 
 
 def _functions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
@@ -92,8 +109,11 @@ def _functions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
                     custom = None if rule.transformation is None else rule.transformation.custom
                     if custom is not None:
                         yield LogNeed(
-                            place=f"{kind}.{client.name}.rules.include[{number}].transform", rule=Rule(owner=rule.owner, name=rule.name), before=before,
-                            new=custom.columns or (), function=custom.function.name,
+                            place=f"{kind}.{client.name}.rules.include[{number}].transform",
+                            rule=Rule(owner=rule.owner, name=rule.name),
+                            before=before,
+                            new=custom.columns or (),
+                            function=custom.function.name,
                         )
 
 
@@ -104,11 +124,17 @@ def _conflicts(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
             before = tuple(each.rules for each in way.clients)
             for each in apply.conflicts.handlers:
                 if each.needs_old_values:
-                    columns = tuple(dict.fromkeys((*each.columns, *([each.resolution_column] if each.resolution_column else ()))))
+                    columns = tuple(
+                        dict.fromkeys((*each.columns, *([each.resolution_column] if each.resolution_column else ())))
+                    )
                     is_list = bool(each.columns) and each.kind == "update_differs"
                     yield LogNeed(
-                        place=f"applies.{apply.name}.conflict_handlers ({each} on {each.kind})", rule=Rule(owner=each.owner, name=each.name), before=before,
-                        old=columns if is_list else (), new=columns if each.kind == "update_differs" and each.method != "discard" else (), every_old=not is_list,
+                        place=f"applies.{apply.name}.conflict_handlers ({each} on {each.kind})",
+                        rule=Rule(owner=each.owner, name=each.name),
+                        before=before,
+                        old=columns if is_list else (),
+                        new=columns if each.kind == "update_differs" and each.method != "discard" else (),
+                        every_old=not is_list,
                     )
 
 
@@ -120,12 +146,18 @@ def _dependencies(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
             for definition in apply.dependencies.values:
                 for each in definition.tables:
                     yield LogNeed(
-                        place=f"applies.{apply.name}.value_dependencies.{definition.name}", rule=Rule(owner=each.owner, name=each.name), before=before,
+                        place=f"applies.{apply.name}.value_dependencies.{definition.name}",
+                        rule=Rule(owner=each.owner, name=each.name),
+                        before=before,
                         old=each.columns,
                     )
 
 
 LISTED: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conflicts, _dependencies)
-"""What `plan` lists, too. Whether a table lacks it is found with everything else of the table: `databases.conflict_lists`, `databases.dependency_columns`."""
+"""What `plan` lists, too.
+
+Whether a table lacks it is found with everything else of the table: `databases.conflict_lists`,
+`databases.dependency_columns`.
+"""
 
 NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions, _handlers, _keys, _functions)

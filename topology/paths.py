@@ -1,7 +1,7 @@
 """Paths: over which propagations the changes of a capture process can come to a queue, and which of these paths is the best one.
 
-Sets of changes are classes by the names that the source has (`topology.change_classes`). Where a client renames tables, what a propagation takes depends
-on the path to it: a walk knows what the tables are called where it is.
+Sets of changes are classes by the names that the source has (`topology.change_classes`). Where a client renames tables,
+what a propagation takes depends on the path to it: a walk knows what the tables are called where it is.
 
 Source: `topology.ways`, which says how a path is chosen.
 """
@@ -18,8 +18,10 @@ from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 __all__ = ["Path", "Router"]
 
 _WALKS_MAX = 1_000
-"""Of walks that are looked at one by one. Only where queues are linked in many ways and names change between them there are more; then a path may be overlooked,
-and `check` says that there is none."""
+"""Of walks that are looked at one by one.
+Only where queues are linked in many ways and names change between them there are more; then a path may be overlooked,
+and `check` says that there is none.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class Router:
         self._reading: dict[str, list[PropagationSpec]] = {}
         for propagation in spec.propagations:
             self._reading.setdefault(propagation.from_queue, []).append(propagation)
-        # Where a source's changes are to go, and who takes them there: apply processes of one queue share the path to it.
+        # Where a source's changes are to go, and who takes them there: apply processes of one queue share the path to
+        # it.
         self.ends: dict[tuple[str, str], list[ApplySpec]] = {}
         for apply in spec.applies:
             self.ends.setdefault((apply.source, apply.queue), []).append(apply)
@@ -124,18 +127,26 @@ class Router:
         # Without a path that takes all, the shortest: positions travel even where no rule lets a change through.
         coming = self.coming(capture, queue)
         return (
-            self.shortest(capture, queue, coming, surely=True) or self.shortest(capture, queue, coming) or self.shortest(capture, queue, 0)
+            self.shortest(capture, queue, coming, surely=True)
+            or self.shortest(capture, queue, coming)
+            or self.shortest(capture, queue, 0)
         )
 
     def undecided(self, capture: CaptureSpec, queue: str) -> list[Path]:
-        """Two paths of which each takes what its conditions let pass: none is known to take everything. None: there is no question.
+        """Two paths of which each takes what its conditions let pass: none is known to take everything.
+
+        None: there is no question.
 
         Args:
             capture: at the beginning.
             queue: at the end.
         """
         coming = self.coming(capture, queue)
-        if not coming or self.shortest(capture, queue, coming, surely=True) or not self.shortest(capture, queue, coming):
+        if (
+            not coming
+            or self.shortest(capture, queue, coming, surely=True)
+            or not self.shortest(capture, queue, coming)
+        ):
             return []
         found = [Path(capture, walk.propagations) for walk in islice(self._every(capture, queue, coming), 2)]
         return found if len(found) > 1 else []
@@ -154,7 +165,12 @@ class Router:
         walks = self._reaching[capture.name].get(queue, []) if self._renames else []
         for number, walk in enumerate(walks):
             for other in walks[:number]:
-                both = walk.taken & self._wanted(capture.source, queue, walk.names) & other.taken & self._wanted(capture.source, queue, other.names)
+                both = (
+                    walk.taken
+                    & self._wanted(capture.source, queue, walk.names)
+                    & other.taken
+                    & self._wanted(capture.source, queue, other.names)
+                )
                 tables = self._classes.tables_of(both)
                 for table in {**walk.names, **other.names}:
                     places = other.names.get(table, table), walk.names.get(table, table)
@@ -174,7 +190,11 @@ class Router:
         """
         walks, passed = [self._begun(capture, wanted)], set[object]()
         while walks:
-            if found := [walk for walk in walks if walk.queue == queue and not wanted & ~self._wanted(capture.source, queue, walk.names)]:
+            if found := [
+                walk
+                for walk in walks
+                if walk.queue == queue and not wanted & ~self._wanted(capture.source, queue, walk.names)
+            ]:
                 return [Path(capture, walk.propagations) for walk in found[:2]]
             passed |= {self._state(walk) for walk in walks}
             onward: dict[object, list[_Walk]] = {}
@@ -182,7 +202,8 @@ class Router:
                 for each in self._onward(walk, surely=surely):
                     if each.taken == wanted and self._state(each) not in passed:
                         onward.setdefault(self._state(each), []).append(each)
-            walks = [walk for alike in onward.values() for walk in alike[:2]]  # two are enough to know that there is no one
+            # two are enough to know that there is no one
+            walks = [walk for alike in onward.values() for walk in alike[:2]]
         # Where names change on the way, what came to a queue first may have passed a queue that the way on needs.
         return self._shortest_of_every(capture, queue, wanted, surely=surely) if self._renames and wanted else []
 
@@ -193,12 +214,22 @@ class Router:
         # By names: the hash of a propagation with hundreds of rules takes long.
         paths = {
             tuple(each.name for each in walk.propagations): Path(capture, walk.propagations)
-            for walk in walks if not wanted & ~(walk.taken & self._wanted(capture.source, queue, walk.names))
+            for walk in walks
+            if not wanted & ~(walk.taken & self._wanted(capture.source, queue, walk.names))
         }
         fewest = min(map(len, paths), default=0)
         return [path for names, path in paths.items() if len(names) == fewest][:2]
 
-    def _every(self, capture: CaptureSpec, queue: str, wanted: int, *, is_whole: bool = False, surely: bool = False, walks_max: int | None = None) -> Iterator[_Walk]:
+    def _every(
+        self,
+        capture: CaptureSpec,
+        queue: str,
+        wanted: int,
+        *,
+        is_whole: bool = False,
+        surely: bool = False,
+        walks_max: int | None = None,
+    ) -> Iterator[_Walk]:
         """The walks over simple paths that may take some of `wanted`.
 
         Args:
@@ -218,7 +249,13 @@ class Router:
                 if walk.taken & self._wanted(capture.source, queue, walk.names):
                     yield walk
                 continue
-            pending += reversed([each for each in self._onward(walk, surely=surely) if (each.taken == wanted if is_whole else each.taken)])
+            pending += reversed(
+                [
+                    each
+                    for each in self._onward(walk, surely=surely)
+                    if (each.taken == wanted if is_whole else each.taken)
+                ]
+            )
 
     def _spread(self, capture: CaptureSpec) -> dict[str, list[_Walk]]:
         """The classes that come from `capture` to each queue over any path, under each of the names they have there."""
@@ -243,9 +280,13 @@ class Router:
         """One propagation further, with what it takes, or takes surely, whatever the values of a row are."""
         for propagation in self._reading.get(walk.queue, ()):
             if walk.may_enter(propagation.to_queue):
-                taken = self._classes.taken_by(propagation.rules) & ~(self._classes.decided_by_rows(propagation.rules) if surely else 0)
+                taken = self._classes.taken_by(propagation.rules) & ~(
+                    self._classes.decided_by_rows(propagation.rules) if surely else 0
+                )
                 yield _Walk(
-                    propagation.to_queue, (*walk.propagations, propagation), self._classes.behind(propagation.rules, walk.names),
+                    propagation.to_queue,
+                    (*walk.propagations, propagation),
+                    self._classes.behind(propagation.rules, walk.names),
                     walk.taken & self._classes.at_source(taken, walk.names),
                 )
 

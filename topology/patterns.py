@@ -8,8 +8,8 @@ from itertools import count
 
 __all__ = ["examples", "parse_schema", "parse_table"]
 
-# Of sets of positions in patterns that are looked at. Plain names need one per letter; patterns with several wildcards can
-# need exponentially many, and what is found by then has the short names, which tell apart all that people write.
+# Of sets of positions in patterns that are looked at. Plain names need one per letter; patterns with several wildcards
+# can need exponentially many, and what is found by then has the short names, which tell apart all that people write.
 _STATES_MAX = 20_000
 
 # A part of a name: quoted (anything, a doubled quote inside), or plain with wildcards. Names are as the database

@@ -32,7 +32,8 @@ from topology.ways import Way, ways_to
 
 TABLES_SHOWN = 6  # of those that go the same way; `--json` has all
 _PROCESSES = {
-    "shared": "queues and propagations of a site share one, and so do its capture processes, its redo receivers, and its apply processes by fours",
+    "shared": "queues and propagations of a site share one, and so do its capture processes, its redo receivers, and"
+    " its apply processes by fours",
     "apart": "each actor has one with its name",
 }
 
@@ -151,8 +152,13 @@ class Plan:
 
 
 def make_plan(
-    spec: TopologySpec, live: Mapping[str, LiveSite] | None = None, *, prepared: TopologySpec | None = None,
-    found: Sequence[Finding] = (), checked: Sequence[Finding] | None = None, splits: Sequence[Split] = (),
+    spec: TopologySpec,
+    live: Mapping[str, LiveSite] | None = None,
+    *,
+    prepared: TopologySpec | None = None,
+    found: Sequence[Finding] = (),
+    checked: Sequence[Finding] | None = None,
+    splits: Sequence[Split] = (),
     kept: Sequence[KeptRows] = (),
 ) -> Plan:
     """Make the plan of a topology.
@@ -182,7 +188,9 @@ def make_plan(
         ways=tuple(_planned_way(running, way) for apply in spec.applies for way in ways_to(running, apply)),
         sites=tuple(
             SitePlan(
-                name=site.name, database=_database(site), folder=str(spec.state_dir / "sites" / site.name),
+                name=site.name,
+                database=_database(site),
+                folder=str(spec.state_dir / "sites" / site.name),
                 live=answers.get(site.name),
             )
             for site in spec.sites
@@ -213,7 +221,8 @@ def _planned_way(spec: TopologySpec, way: Way) -> PlannedWay:
     shown = (client for client in way.clients if client is way.capture or client.rules != RuleSet())
     without = bypassed_on(spec, way)
     return PlannedWay(
-        source=way.apply.source, destination=way.apply.site,
+        source=way.apply.source,
+        destination=way.apply.site,
         components=tuple(name.partition(":")[2] for name in way.full_names if name not in without),
         rules=tuple(f"{client.name}: {_rules(client.rules)}" for client in shown),
     )
@@ -221,7 +230,7 @@ def _planned_way(spec: TopologySpec, way: Way) -> PlannedWay:
 
 def _rules(rules: RuleSet) -> str:
     """A rule set in one line."""
-    if rules.include is None:
+    if rules.include is None:  # noqa: SIM108
         taken = "everything"
     else:
         taken = ", ".join(_rule(rule, positive=True) for rule in rules.include) or "nothing"
@@ -269,11 +278,21 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
     def actor(name: str, site: str, work: str) -> PlannedActor:
         return PlannedActor(name=name, site=site, resources=node[site], work=work)
 
-    alerts = f", and sends alerts to {', '.join(target.name for target in spec.alerts.to)}" if spec.alerts is not None else ""
-    yield PlannedActor(name="controller", site="", resources=(), work=f"keeps the actors as the topology wants them{alerts}")
+    alerts = (
+        f", and sends alerts to {', '.join(target.name for target in spec.alerts.to)}"
+        if spec.alerts is not None
+        else ""
+    )
+    yield PlannedActor(
+        name="controller", site="", resources=(), work=f"keeps the actors as the topology wants them{alerts}"
+    )
     for site in spec.sites:
         if site.name in sources:
-            memory = _size(site.database.decoding_memory) if site.database.decoding_memory else "as much as its shared_buffers, at most 512MB,"
+            memory = (
+                _size(site.database.decoding_memory)
+                if site.database.decoding_memory
+                else "as much as its shared_buffers, at most 512MB,"
+            )
             held = f"; its session there holds {memory} of transactions in flight"
             yield actor(f"site:{site.name}", site.name, f"log writer: drains the source's log into the redo log{held}")
         else:
@@ -297,13 +316,19 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
     for propagation in spec.propagations:
         if f"propagation:{propagation.name}" in without:
             continue
-        work = f"sends LCRs of {', '.join(propagation.sources) or 'no source'} from {propagation.from_queue} to {propagation.to_queue}"
+        work = (
+            f"sends LCRs of {', '.join(propagation.sources) or 'no source'} from {propagation.from_queue} to"
+            f" {propagation.to_queue}"
+        )
         work += "" if propagation.compression == "none" else f", compressed with {propagation.compression}"
         work += "" if propagation.bandwidth_max is None else f", at most {_size(propagation.bandwidth_max)}/s"
         work += "" if propagation.schedule is None else f", when open: {propagation.schedule.described()}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
-        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}{_order(apply)}{_ON_ERROR[apply.on_error]}"
+        work = (
+            f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag"
+            f" {_tag(apply.tag)}{_conflicts(apply)}{_order(apply)}{_ON_ERROR[apply.on_error]}"
+        )
         work += f"; handlers: {apply.handlers}" if apply.handlers != NO_HANDLERS else ""
         work += _tables(apply.tables)
         work += "" if apply.commits_lazily else "; each commit waits for the disk"
@@ -321,10 +346,15 @@ def _conflicts(apply: ApplySpec) -> str:
     """Which handlers it has, and what it does not compare; empty: conflicts go into the error queue."""
     rules = apply.conflicts
     found = [
-        f"{each.owner}.{each.name} {each.kind}: {each}" + (f" ({' before '.join(each.priority)})" if each.priority else "")
-        + (f" over {', '.join(each.columns)}" if each.columns else "") for each in rules.handlers
+        f"{each.owner}.{each.name} {each.kind}: {each}"
+        + (f" ({' before '.join(each.priority)})" if each.priority else "")
+        + (f" over {', '.join(each.columns)}" if each.columns else "")
+        for each in rules.handlers
     ]
-    found += [f"{each.owner}.{each.name}: {', '.join(each.columns)} not compared ({', '.join(each.operations)})" for each in rules.uncompared]
+    found += [
+        f"{each.owner}.{each.name}: {', '.join(each.columns)} not compared ({', '.join(each.operations)})"
+        for each in rules.uncompared
+    ]
     found += ["only keys are compared"] if rules.compare_key_only else []
     return f"; conflicts: {'; '.join(found)}" if found else ""
 
@@ -333,14 +363,25 @@ def _tables(settings: TableSettings) -> str:
     """What is set for its tables; empty: the keys of the destination find rows, and what does not fit waits."""
     found = [f"substitute key {each}" for each in settings.key_columns]
     if settings.allow_duplicate_rows is not None:
-        found.append(f"of several rows that one LCR finds {'one is changed' if settings.allow_duplicate_rows else 'none is changed: an error'}")
+        found.append(
+            "of several rows that one LCR finds"
+            f" {'one is changed' if settings.allow_duplicate_rows else 'none is changed: an error'}"
+        )
     if settings.check_foreign_keys:
         tables = ", ".join(".".join(each) for each in settings.foreign_keys_of)
         found.append(f"foreign keys{' of ' + tables if tables else ''} are checked at the end of each transaction")
     found += [f"trigger {each}" for each in settings.triggers]
-    found += ["transactions with rows that do not fit their table go into the error queue"] if settings.column_mismatch == "error" else []
-    found += {"keep": ["partitions that the source detaches or drops are kept"], "follow": ["partitions that the source detaches or drops are detached or dropped"]}.get(
-        settings.detached_partitions, [],
+    found += (
+        ["transactions with rows that do not fit their table go into the error queue"]
+        if settings.column_mismatch == "error"
+        else []
+    )
+    found += {
+        "keep": ["partitions that the source detaches or drops are kept"],
+        "follow": ["partitions that the source detaches or drops are detached or dropped"],
+    }.get(
+        settings.detached_partitions,
+        [],
     )
     return f"; {'; '.join(found)}" if found else ""
 
@@ -351,7 +392,10 @@ def _order(apply: ApplySpec) -> str:
     for value in apply.dependencies.values:
         tables = [f"{each.owner}.{each.name} ({', '.join(each.columns)})" for each in value.tables]
         found.append(f"rows with equal values depend on each other ({value.name}): {', '.join(tables)}")
-    found += [f"{each.owner}.{each.name} waits for {each.parent_owner}.{each.parent_name}" for each in apply.dependencies.objects]
+    found += [
+        f"{each.owner}.{each.name} waits for {each.parent_owner}.{each.parent_name}"
+        for each in apply.dependencies.objects
+    ]
     return f"; {'; '.join(found)}" if found else ""
 
 
@@ -363,7 +407,10 @@ def _transport(spec: TopologySpec, receiver: RedoReceiver) -> str:
     if not receiver.is_sync:
         return f"copies the redo of {receiver.source} asynchronously: a commit does not wait for it"
     session = log_session_name(spec.site(receiver.source).database.kind, spec.name, receiver.source)
-    return f"copies the redo of {receiver.source} synchronously: a commit waits for it where the database waits for the session {session}"
+    return (
+        f"copies the redo of {receiver.source} synchronously: a commit waits for it where the database waits for"
+        f" the session {session}"
+    )
 
 
 def _size(size: int) -> str:
@@ -380,33 +427,43 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
     for propagation in spec.propagations:
         plain = propagation.rules == RuleSet()
         yield Optimisation(
-            name=f"{propagation.name}: batches sent on unopened", applies=plain,
+            name=f"{propagation.name}: batches sent on unopened",
+            applies=plain,
             reason="its destination takes all that is captured" if plain else "its rules look into every batch",
         )
         reason = "split: never, or a schedule" if propagation.split_after_s is None else hindrance(spec, propagation)
         yield Optimisation(
-            name=f"{propagation.name}: split off when its destination is away", applies=not reason,
-            reason=reason or f"after {propagation.split_after_s:g} s, from {propagation.from_queue}; merged within {propagation.merge_within_s:g} s",
+            name=f"{propagation.name}: split off when its destination is away",
+            applies=not reason,
+            reason=reason
+            or f"after {propagation.split_after_s:g} s, from {propagation.from_queue}; merged within"
+            f" {propagation.merge_within_s:g} s",
         )
     for apply in spec.applies:
         groups = apply.group_transactions > 1
         yield Optimisation(
-            name=f"{apply.name}: transactions applied in groups", applies=groups,
+            name=f"{apply.name}: transactions applied in groups",
+            applies=groups,
             reason=f"up to {apply.group_transactions} transactions or {apply.group_rows} rows become one"
-            if groups else "group_transactions is 1",
+            if groups
+            else "group_transactions is 1",
         )
         yield Optimisation(
-            name=f"{apply.name}: independent groups in parallel", applies=apply.parallelism > 1 and not apply.commits_in_order,
+            name=f"{apply.name}: independent groups in parallel",
+            applies=apply.parallelism > 1 and not apply.commits_in_order,
             reason="commit_serialization is full: groups are prepared in parallel, and written one after the other"
-            if apply.commits_in_order else f"parallelism is {apply.parallelism}",
+            if apply.commits_in_order
+            else f"parallelism is {apply.parallelism}",
         )
     not_run = bypassed(spec)
     for capture in spec.captures:
         found = combination(spec, capture)
         without = [name.partition(":")[2] for name, by in not_run.items() if by == f"capture:{capture.name}"]
         yield Optimisation(
-            name=f"{capture.name}: combined capture and apply", applies=found.apply is not None,
-            reason=found.hindrance if found.apply is None
+            name=f"{capture.name}: combined capture and apply",
+            applies=found.apply is not None,
+            reason=found.hindrance
+            if found.apply is None
             else f"{capture.queue} has one publisher, and one way without rules leads to {found.apply.name}"
             f" (not run: {', '.join(without)})",
         )
@@ -416,11 +473,17 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
             continue
         stream = direct(spec, propagation)
         readers = ", ".join(apply.name for apply in stream.applies)
-        without = [name.partition(":")[2] for name in (f"propagation:{propagation.name}", f"queue:{propagation.to_queue}") if name in not_run]
+        without = [
+            name.partition(":")[2]
+            for name in (f"propagation:{propagation.name}", f"queue:{propagation.to_queue}")
+            if name in not_run
+        ]
         yield Optimisation(
-            name=f"{propagation.name}: direct dequeuing", applies=bool(stream.applies),
-            reason=stream.hindrance or f"{readers} dequeue{'s' if len(stream.applies) == 1 else ''} from {propagation.from_queue}, as nothing in between looks into"
-            f" batches (not run: {', '.join(without)})",
+            name=f"{propagation.name}: direct dequeuing",
+            applies=bool(stream.applies),
+            reason=stream.hindrance
+            or f"{readers} dequeue{'s' if len(stream.applies) == 1 else ''} from {propagation.from_queue}, as nothing"
+            f" in between looks into batches (not run: {', '.join(without)})",
         )
 
 
@@ -492,7 +555,12 @@ def _some(tables: tuple[str, ...]) -> str:
 
 def _changes_text(found: tuple[Change, ...]) -> Iterator[str]:
     untouched = [change.component for change in found if change.action == "same"]
-    words = {"new": "is created", "ends": "ends", "takes over": "goes on, and takes over its", "restarts": "restarts: other"}
+    words = {
+        "new": "is created",
+        "ends": "ends",
+        "takes over": "goes on, and takes over its",
+        "restarts": "restarts: other",
+    }
     for change in found:
         if change.action != "same":
             yield f"  {change.component} {' '.join([words[change.action], ', '.join(change.facets)]).rstrip()}"

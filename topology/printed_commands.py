@@ -1,6 +1,9 @@
-"""Commands in messages: written as `headrace VERB FILE`, or without FILE; shown with the file that the reader has named, so that a shell takes them as they are.
+"""Commands in messages: written as `headrace VERB FILE`, or without FILE.
 
-A command for another file is written with a word that says which, and ends with `_FILE`: `headrace down OTHER_FILE` stays as it is.
+Shown with the file that the reader has named, so that a shell takes them as they are.
+
+A command for another file is written with a word that says which, and ends with `_FILE`: `headrace down OTHER_FILE`
+stays as it is.
 """
 
 from __future__ import annotations
@@ -13,13 +16,40 @@ from pathlib import Path
 __all__ = ["FILE_VERBS", "commands_with_file", "with_file"]
 
 FILE_VERBS = (
-    "errors list", "errors show", "errors execute", "errors edit", "errors delete", "check", "plan", "simulate", "up", "down", "start", "stop", "split", "merge",
-    "capture", "status", "wait", "track", "explain", "verify", "copy", "sequences", "chaos", "conflicts", "audit",
+    "errors list",
+    "errors show",
+    "errors execute",
+    "errors edit",
+    "errors delete",
+    "check",
+    "plan",
+    "simulate",
+    "up",
+    "down",
+    "start",
+    "stop",
+    "split",
+    "merge",
+    "capture",
+    "status",
+    "wait",
+    "track",
+    "explain",
+    "verify",
+    "copy",
+    "sequences",
+    "chaos",
+    "conflicts",
+    "audit",
 )
 """Verbs of the command line that take the topology's file next."""
 
-# Not as a part of another word, and, without FILE, not before a file that is there already: a message may pass here more than once. What is quoted behind FILE is a table.
-_COMMAND = rf"(?<![\w/.-])headrace ({'|'.join(FILE_VERBS)})(?![\w-])(?: FILE\b|(?! (?:[^\s'`]*\.ya?ml\b|'[^'\n]*'|[A-Z]+_FILE\b)))"
+# Not as a part of another word, and, without FILE, not before a file that is there already: a message may pass here
+# more than once. What is quoted behind FILE is a table.
+_COMMAND = (
+    rf"(?<![\w/.-])headrace ({'|'.join(FILE_VERBS)})(?![\w-])(?: FILE\b|(?!"
+    r" (?:[^\s'`]*\.ya?ml\b|'[^'\n]*'|[A-Z]+_FILE\b)))"
+)
 
 
 def with_file(text: str, file: Path | str, *, in_json: bool = False) -> str:

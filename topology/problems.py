@@ -46,7 +46,9 @@ class TopologyError(ConfigError):
         """
         findings = tuple(findings)
         lines = "".join(f"\n  {as_line(finding)}" for finding in findings)
-        return cls(f"{file}: {counted(len(findings), 'problem')}{lines}", findings=findings, file=file, problems=len(findings))
+        return cls(
+            f"{file}: {counted(len(findings), 'problem')}{lines}", findings=findings, file=file, problems=len(findings)
+        )
 
 
 def as_line(finding: Finding) -> str:

@@ -1,11 +1,12 @@
 """Schedules: the windows in which a propagation may use its line.
 
-A window opens at a minute of the day, or of every hour, on some days of the week, in the time zone of the schedule, for so long.
-Windows may overlap; together they are one. Around a change of the clocks a window opens when the clock on the wall first shows its time, or,
-where that time is skipped, as much later as the clock is set forward; it lasts as long as ever.
+A window opens at a minute of the day, or of every hour, on some days of the week, in the time zone of the schedule, for
+so long. Windows may overlap; together they are one. Around a change of the clocks a window opens when the clock on the
+wall first shows its time, or, where that time is skipped, as much later as the clock is set forward; it lasts as long
+as ever.
 
-The manuals' start time, duration and next_time become `opens` and `duration`. Their latency, the longest time that a message waits inside of a window,
-has no meaning here: a propagation sends as changes come.
+The manuals' start time, duration and next_time become `opens` and `duration`. Their latency, the longest time that a
+message waits inside of a window, has no meaning here: a propagation sends as changes come.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Propagation Schedules"; `docs/decisions/0034-*`.
 """
@@ -17,7 +18,17 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-__all__ = ["DAYS", "DURATION_MAX_S", "DURATION_MIN_S", "EVERY_DAY", "HOUR_S", "Opening", "Schedule", "Window", "knows_time_zone"]
+__all__ = [
+    "DAYS",
+    "DURATION_MAX_S",
+    "DURATION_MIN_S",
+    "EVERY_DAY",
+    "HOUR_S",
+    "Opening",
+    "Schedule",
+    "Window",
+    "knows_time_zone",
+]
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 EVERY_DAY = tuple(range(7))
@@ -65,7 +76,8 @@ class Window:
             day += timedelta(days=1)
 
     def _hourly(self, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
-        # Zones differ from UTC by quarters of an hour, too: the minute is looked for on the local clock, hour by hour of real time.
+        # Zones differ from UTC by quarters of an hour, too: the minute is looked for on the local clock, hour by hour
+        # of real time.
         at = after.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
         while at < until:
             local = at.astimezone(zone)

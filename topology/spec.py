@@ -16,16 +16,26 @@ from topology.alerts import AlertsSpec
 from topology.schedule import Schedule
 
 __all__ = [
-    "ApplySpec", "CaptureSpec", "DatabaseSpec", "PropagationSpec", "QueueSpec", "SiteSpec", "TlsSpec", "TopologySpec",
+    "ApplySpec",
+    "CaptureSpec",
+    "DatabaseSpec",
+    "PropagationSpec",
+    "QueueSpec",
+    "SiteSpec",
+    "TlsSpec",
+    "TopologySpec",
 ]
 
 MEMORY_BYTES_DEFAULT = 256 << 20  # of a queue: seconds of work at full speed, small next to a node
 SPILL_BYTES_DEFAULT = 16 << 30  # of a queue: an outage of an hour at a few MB/s
 REDO_BYTES_DEFAULT = 16 << 30  # of a site's redo log: as much as a queue may spill, for the same outage
 SEGMENT_BYTES_DEFAULT = 64 << 20  # a redo segment: small enough to purge early, large enough to be few
-ARCHIVE_LAG_DEFAULT_S = 60.0  # the delay of archived-log capture of a quiet source, and 1,440 small segments a day at most
-SPLIT_AFTER_DEFAULT_S = 1800.0  # the manuals' split_threshold: a restart, a failover or a short night's work at the line is over by then
-MERGE_WITHIN_DEFAULT_S = 60.0  # the manuals' merge_threshold: so much the original queue holds while a stream comes back
+# the delay of archived-log capture of a quiet source, and 1,440 small segments a day at most
+ARCHIVE_LAG_DEFAULT_S = 60.0
+# the manuals' split_threshold: a restart, a failover or a short night's work at the line is over by then
+SPLIT_AFTER_DEFAULT_S = 1800.0
+# the manuals' merge_threshold: so much the original queue holds while a stream comes back
+MERGE_WITHIN_DEFAULT_S = 60.0
 PARALLELISM_DEFAULT = 2  # apply servers: one prepares while the other waits for the database
 
 
@@ -39,10 +49,11 @@ class DatabaseSpec:
         version: major version wanted of an embedded server.
         environment: what the connection strings refer to: names of environment variables, files and programs.
         allow_any_version: take a server whose version was never tried.
-        decoding_memory: bytes that the session which reads its log may hold of transactions in flight; 0: by the server's own settings
-            (`databases.postgres.source.decoding_memory`).
-        has_admin: the file has an `admin_dsn`, whose role makes and drops what a destination needs, and a source's publication (`topology.file.admin`). It is not here: a topology
-            gets into processes and files that must not have it.
+        decoding_memory: bytes that the session which reads its log may hold of transactions in flight; 0: by the
+            server's own settings (`databases.postgres.source.decoding_memory`).
+        has_admin: the file has an `admin_dsn`, whose role makes and drops what a destination needs, and a source's
+            publication (`topology.file.admin`). It is not here: a topology gets into processes and files that must not
+            have it.
     """
 
     kind: str
@@ -56,7 +67,9 @@ class DatabaseSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSpec:
-    """A site's certificate files, absolute paths: the authority's certificate, the site's own and its key (`protos.identity`).
+    """A site's certificate files, absolute paths.
+
+    The authority's certificate, the site's own and its key (`protos.identity`).
 
     `revoked` lists certificates that are refused (`protos.revoked`); None: the site has no such list.
     """
@@ -106,8 +119,8 @@ class CaptureSpec:
         rules: what it takes.
         transport: of a downstream one: "sync" or "async" (`topology.downstream.RedoReceiver`).
         mode: of a downstream one: "real_time" or "archived_log".
-        archive: of an archived-log one: absolute path of the folder at its site into which complete segments are copied; empty: they
-            are sent.
+        archive: of an archived-log one: absolute path of the folder at its site into which complete segments are
+            copied; empty: they are sent.
         archive_lag_s: of an archived-log one: after so many seconds the source completes a segment that is not full.
         first_scn: of one that is new: the lowest SCN that redo is kept from for it; FIRST_SCN: the oldest that is left.
         start_scn: of one that is new: it begins after this where nobody has less; FIRST_SCN: at the first SCN.
@@ -147,10 +160,11 @@ class PropagationSpec:
         compression: of what travels: "none" or "zstd".
         bandwidth_max: bytes a second on the wire; None: as fast as it goes.
         schedule: when it may use the line; None: always.
-        split_after_s: it is split off when its queue has held something for it alone for so long (`topology.split`); None: never.
+        split_after_s: it is split off when its queue has held something for it alone for so long (`topology.split`);
+            None: never.
         merge_within_s: it is merged again when it is so close to the others.
-        held_in: a queue that holds what this propagation has not acknowledged, though it reads another one. Derived, never written in
-            the file.
+        held_in: a queue that holds what this propagation has not acknowledged, though it reads another one. Derived,
+            never written in the file.
         split_from: the queue that it reads by the file, while it is split off. Derived.
     """
 
@@ -182,13 +196,14 @@ class ApplySpec:
         group_transactions: most source transactions in one destination transaction; 1: one to one.
         group_rows: most rows in one group.
         rules: what it takes.
-        combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so unless
-            it says never.
+        combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so
+            unless it says never.
         conflicts: its conflict handlers, and which old values it compares.
-        commits_in_order: transactions are committed in the order of the source (`commit_serialization: full`); False: dependent ones are.
+        commits_in_order: transactions are committed in the order of the source (`commit_serialization: full`); False:
+            dependent ones are.
         dependencies: its virtual dependency definitions.
-        on_error: what becomes of others when a transaction enters the error queue: "hold_dependents", "continue" or "disable"
-            (`spark_apply.groups.OnError`).
+        on_error: what becomes of others when a transaction enters the error queue: "hold_dependents", "continue" or
+            "disable" (`spark_apply.groups.OnError`).
         handlers: users' handlers, with the code they need.
         tables: substitute keys, and what becomes of rows that do not fit.
         commits_lazily: commits of rows do not wait for the destination's disk (`synchronous_commit: off`).

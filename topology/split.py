@@ -1,9 +1,9 @@
 """Split streams: what a topology runs while a propagation is split off, derived from the file and from what is recorded.
 
-A propagation whose destination is away holds back everything else that reads its queue: batches wait for it there, and redo is
-needed from its position on. Split off, it reads a queue of its own, which a capture process of its own fills: clones of the
-queue and of the capture processes that publish into it. Merged, it reads the original queue again. The propagation keeps its name, so
-nothing changes for its destination.
+A propagation whose destination is away holds back everything else that reads its queue: batches wait for it there, and
+redo is needed from its position on. Split off, it reads a queue of its own, which a capture process of its own fills:
+clones of the queue and of the capture processes that publish into it. Merged, it reads the original queue again. The
+propagation keeps its name, so nothing changes for its destination.
 
     together    capture -> queue ----> propagation -> destination        (nothing is recorded)
     splitting   the clones begin, and keep redo for themselves; the propagation still reads the original queue
@@ -13,7 +13,8 @@ nothing changes for its destination.
 Every phase is a version of the topology, and the way from one to the next an edit that changes only what it must
 (`topology.edits.changes`). When which phase begins: `actors.splitting.phases`.
 
-Source: Oracle Streams Replication Administrator's Guide, "Splitting and Merging a Streams Destination"; `semantics.md` 4.8.
+Source: Oracle Streams Replication Administrator's Guide, "Splitting and Merging a Streams Destination"; `semantics.md`
+4.8.
 """
 
 from __future__ import annotations
@@ -32,7 +33,21 @@ from topology.edits.stored import prepared_document
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
 from topology.ways import sites_behind
 
-__all__ = ["MERGING", "SPLIT", "SPLITTING", "TOGETHER", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
+__all__ = [
+    "MERGING",
+    "SPLIT",
+    "SPLITTING",
+    "TOGETHER",
+    "Split",
+    "clone_captures",
+    "clone_queue",
+    "fitting",
+    "hindrance",
+    "misfits",
+    "prepared_splits",
+    "splits_of",
+    "with_splits",
+]
 
 SPLITTING, SPLIT, MERGING = "splitting", "split", "merging"
 TOGETHER = "together"  # of a stream that is to be split off: nothing is recorded yet
@@ -67,7 +82,10 @@ def splits_of(prepared: Mapping[str, Any]) -> tuple[Split, ...]:
 
 
 def prepared_splits(state_dir: Path) -> tuple[Split, ...]:
-    """What is split off by the record in a state folder; nothing when there is none, or another version of Headrace wrote it."""
+    """What is split off by the record in a state folder.
+
+    Nothing when there is none, or another version of Headrace wrote it.
+    """
     try:
         return splits_of(prepared_document(state_dir))
     except ConfigError:
@@ -89,8 +107,15 @@ def clone_captures(spec: TopologySpec, split: Split) -> tuple[CaptureSpec, ...]:
     sources = spec.propagation(split.propagation).sources
     return tuple(
         # A clone begins with what is left: see `actors.splitting.phases`.
-        replace(each, name=f"{each.name}.{split.propagation}", queue=clone_queue(split), first_scn=FIRST_SCN, start_scn=FIRST_SCN)
-        for each in spec.captures if each.queue == split.queue and each.source in sources
+        replace(
+            each,
+            name=f"{each.name}.{split.propagation}",
+            queue=clone_queue(split),
+            first_scn=FIRST_SCN,
+            start_scn=FIRST_SCN,
+        )
+        for each in spec.captures
+        if each.queue == split.queue and each.source in sources
     )
 
 
@@ -105,14 +130,20 @@ def with_splits(spec: TopologySpec, splits: Iterable[Split]) -> TopologySpec:
     for split in splits:
         clone, queue = clone_queue(split), spec.queue(split.queue)
         reads, held_in = {
-            SPLITTING: (queue.name, clone), SPLIT: (clone, ""), MERGING: (clone, queue.name),
+            SPLITTING: (queue.name, clone),
+            SPLIT: (clone, ""),
+            MERGING: (clone, queue.name),
         }[split.phase]
         running = replace(
-            # It spills nothing: what does not fit into its memory, its capture processes mine later from the redo at the same site.
-            running, queues=(*running.queues, replace(queue, name=clone, spill_bytes_max=0)),
+            # It spills nothing: what does not fit into its memory, its capture processes mine later from the redo at
+            # the same site.
+            running,
+            queues=(*running.queues, replace(queue, name=clone, spill_bytes_max=0)),
             captures=(*running.captures, *clone_captures(spec, split)),
             propagations=tuple(
-                replace(each, from_queue=reads, held_in=held_in, split_from=queue.name) if each.name == split.propagation else each
+                replace(each, from_queue=reads, held_in=held_in, split_from=queue.name)
+                if each.name == split.propagation
+                else each
                 for each in running.propagations
             ),
         )
@@ -138,26 +169,36 @@ def misfits(spec: TopologySpec, splits: Iterable[Split], before: TopologySpec | 
 
     Args:
         spec: routed, of the file.
-        splits: recorded. One whose propagation the file does not have any more is of no concern, unless another one takes its place, at one site perhaps.
+        splits: recorded. One whose propagation the file does not have any more is of no concern, unless another one
+            takes its place, at one site perhaps.
         before: the topology that was prepared last, with them; None: it is not known.
     """
     splits = tuple(splits)
     named = {each.name for each in spec.propagations}
-    # The original queue has forgotten the propagation: another one would begin there where the others are, and lack the rest.
+    # The original queue has forgotten the propagation: another one would begin there where the others are, and lack the
+    # rest.
     replaced = (
         Finding(
-            path=f"propagations.{other.name}", problem=f"takes the place of {each.propagation}, which is split off from queue {each.queue}",
+            path=f"propagations.{other.name}",
+            problem=f"takes the place of {each.propagation}, which is split off from queue {each.queue}",
             fix=f"merge it first, by the file of before: headrace merge FILE {each.propagation}",
         )
-        for each in splits for other in _instead_of(each, spec, before)
+        for each in splits
+        for other in _instead_of(each, spec, before)
     )
-    return (*replaced, *(
-        Finding(
-            path=f"propagations.{each.propagation}", problem=f"is split off from queue {each.queue}, and by this file {reason}",
-            fix=f"merge it by the file of before: headrace merge FILE {each.propagation}; or take it out of the file",
-        )
-        for each in splits if each.propagation in named and (reason := misfit(spec, each))
-    ))
+    return (
+        *replaced,
+        *(
+            Finding(
+                path=f"propagations.{each.propagation}",
+                problem=f"is split off from queue {each.queue}, and by this file {reason}",
+                fix=f"merge it by the file of before: headrace merge FILE {each.propagation}; or take it out of the"
+                " file",
+            )
+            for each in splits
+            if each.propagation in named and (reason := misfit(spec, each))
+        ),
+    )
 
 
 def _instead_of(split: Split, spec: TopologySpec, before: TopologySpec | None) -> Iterator[PropagationSpec]:
@@ -174,7 +215,9 @@ def _instead_of(split: Split, spec: TopologySpec, before: TopologySpec | None) -
         if known is not None and (known.split_from or known.from_queue) != each.from_queue:
             known = None  # another queue does not know it
         for source in split_off.sources:
-            gives_up = sites_behind(before, split_off, source) - frozenset[str]().union(*(sites_behind(spec, one, source) for one in stays))
+            gives_up = sites_behind(before, split_off, source) - frozenset[str]().union(
+                *(sites_behind(spec, one, source) for one in stays)
+            )
             reached = frozenset[str]() if known is None else sites_behind(before, known, source)
             if gives_up & (sites_behind(spec, each, source) - reached):
                 yield each
@@ -203,7 +246,10 @@ def uncloneable(spec: TopologySpec, propagation: PropagationSpec) -> str:
     for each in spec.propagations:
         for source in each.sources if each.to_queue == queue else ():
             if source in propagation.sources:
-                return f"{queue} receives the changes of {source} from {each.name}: no redo of {source} is there to be captured again"
+                return (
+                    f"{queue} receives the changes of {source} from {each.name}: no redo of {source} is there to"
+                    " be captured again"
+                )
     captured = {each.source for each in spec.captures if each.queue == queue}
     return "" if captured & set(propagation.sources) else f"nothing that it sends is captured into {queue}"
 
@@ -218,7 +264,10 @@ def hindrance(spec: TopologySpec, propagation: PropagationSpec) -> str:
     queue = propagation.from_queue
     for capture in spec.captures:
         if capture.queue == queue and (found := combination(spec, capture)).apply is not None:
-            return f"{capture.name} sends its changes straight to {found.apply.name}, and to nobody else (combined capture and apply)"
+            return (
+                f"{capture.name} sends its changes straight to {found.apply.name}, and to nobody else (combined"
+                " capture and apply)"
+            )
     others = [each.name for each in spec.propagations if each.from_queue == queue and each.name != propagation.name]
     others += [each.name for each in spec.applies if each.queue == queue]
     return uncloneable(spec, propagation) or ("" if others else f"nothing else reads {queue}")

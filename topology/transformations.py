@@ -3,10 +3,11 @@
 From the file
     Every table has one transformation at a client: rules that overlap must transform alike.
     Before an apply process, a rule that renames names its tables itself, not in a condition.
-    Columns of a subset arrive as they are: a TRUNCATE deletes, and `headrace verify` compares, the subset's rows at the destination.
-    Conditions behind a transformation speak of columns that come from the source.
+    Columns of a subset arrive as they are: a TRUNCATE deletes, and `headrace verify` compares, the subset's rows at the
+    destination. Conditions behind a transformation speak of columns that come from the source.
 From the tables
-    A transformation that cannot be applied, columns that it names and that are not there, and two tables that arrive as one.
+    A transformation that cannot be applied, columns that it names and that are not there, and two tables that arrive as
+    one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
     from databases.ports import CapturedTable
     from streams.lcr_batch import TableVersion
 
-__all__ = ["arrival_findings", "lost_columns", "overlap_findings", "transformation_findings", "refuse_one_name", "ways_before"]
+__all__ = [
+    "arrival_findings",
+    "lost_columns",
+    "overlap_findings",
+    "transformation_findings",
+    "refuse_one_name",
+    "ways_before",
+]
 
 
 def overlap_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
@@ -47,9 +55,10 @@ def overlap_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Fin
                 if kind != "applies" and _is_named_by_condition(rule):
                     yield Finding(
                         path=f"{kind}.{client.name}.rules.include[{number}].transform",
-                        problem="renames the tables that a condition names (object_owner or object_name): which they are is not proven, and clients behind see"
-                        " other names",
-                        fix="name the schema or table in the rule itself, with table or schema; or rename at the apply process",
+                        problem="renames the tables that a condition names (object_owner or object_name): which they"
+                        " are is not proven, and clients behind see other names",
+                        fix="name the schema or table in the rule itself, with table or schema; or rename at the apply"
+                        " process",
                     )
 
 
@@ -57,7 +66,10 @@ def _is_named_by_condition(rule: Rule) -> bool:
     """Whether a rule renames the tables that its condition speaks of by their names."""
     if rule.condition is None or rule.transformation is None or not rule.transformation.renames:
         return False
-    return any(isinstance(each, Attribute) and each.name in {"object_owner", "object_name"} for each in operands_of(rule.condition.tree))
+    return any(
+        isinstance(each, Attribute) and each.name in {"object_owner", "object_name"}
+        for each in operands_of(rule.condition.tree)
+    )
 
 
 def _overlaps(path: str, rules: RuleSet, classes: ChangeClasses) -> Iterator[Finding]:
@@ -71,9 +83,11 @@ def _overlaps(path: str, rules: RuleSet, classes: ChangeClasses) -> Iterator[Fin
             if first.transformation != other.transformation and pair not in seen:
                 seen.add(pair)
                 yield Finding(
-                    path=f"{path}.rules.include[{pair[1]}].transform" if other.transformation else f"{path}.rules.include[{pair[1]}]",
-                    problem=f"include[{pair[0]}] ({_text(first)}) and include[{pair[1]}] ({_text(other)}) both take {owner}.{name}, and transform it"
-                    " differently: which of them applies is undefined",
+                    path=f"{path}.rules.include[{pair[1]}].transform"
+                    if other.transformation
+                    else f"{path}.rules.include[{pair[1]}]",
+                    problem=f"include[{pair[0]}] ({_text(first)}) and include[{pair[1]}] ({_text(other)}) both take"
+                    f" {owner}.{name}, and transform it differently: which of them applies is undefined",
                     fix="let one rule alone take the table, or give both the same transform",
                 )
 
@@ -108,10 +122,13 @@ def _columns(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
         passages = tuple(way.passages(TableName(*table)))
         for place, (kind, client, passage) in enumerate(zip(kinds, way.clients, passages, strict=True)):
             passed, later = (
-                [each.transformation for each in part if each.transformation is not None] for part in (passages[:place], passages[place:])
+                [each.transformation for each in part if each.transformation is not None]
+                for part in (passages[:place], passages[place:])
             )
             rules = (("include", client.rules.include or ()), ("exclude", client.rules.exclude))
-            for section, number, rule in ((section, number, rule) for section, found in rules for number, rule in enumerate(found)):
+            for section, number, rule in (
+                (section, number, rule) for section, found in rules for number, rule in enumerate(found)
+            ):
                 if rule.looks_at_rows and rule.answer(*passage.table, UNKNOWN_TAG) is not TruthValue.FALSE:
                     path = f"{kind}.{client.name}.rules.{section}[{number}]"
                     yield from _rule_columns(path, rule, passed, later)
@@ -119,7 +136,9 @@ def _columns(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
                 break  # it never comes to the clients behind: another table may have its name there
 
 
-def _rule_columns(path: str, rule: Rule, passed: Sequence[Transformation], later: Sequence[Transformation]) -> Iterator[Finding]:
+def _rule_columns(
+    path: str, rule: Rule, passed: Sequence[Transformation], later: Sequence[Transformation]
+) -> Iterator[Finding]:
     for condition in rule.conditions:
         for column in dict.fromkeys(value.column for value in condition.columns):
             name: str | None = column
@@ -127,15 +146,20 @@ def _rule_columns(path: str, rule: Rule, passed: Sequence[Transformation], later
                 name = None if name is None else each.origin(name)
             if name is None:
                 yield Finding(
-                    path=path, problem=f"speaks of {column}, which no column of the source is at this client: a transformation before it adds or removes it",
+                    path=path,
+                    problem=f"speaks of {column}, which no column of the source is at this client: a transformation"
+                    " before it adds or removes it",
                     fix="put the condition where the column still is, at the client that transforms it or before",
                 )
-            elif condition is rule.subset and (name != column or not all(each.leaves_alone(column) for each in (*passed, *later))):
+            elif condition is rule.subset and (
+                name != column or not all(each.leaves_alone(column) for each in (*passed, *later))
+            ):
                 yield Finding(
-                    path=f"{path}.subset", problem=f"speaks of {column}, which a transformation on the way renames, removes or may change: a TRUNCATE could not"
-                    " delete the rows of the subset at the destination, nor could they be compared",
-                    fix="let the columns of a subset arrive under their own names and with their values; say which other columns a function"
-                    " changes: {function: ..., columns: [...]}",
+                    path=f"{path}.subset",
+                    problem=f"speaks of {column}, which a transformation on the way renames, removes or may change: a"
+                    " TRUNCATE could not delete the rows of the subset at the destination, nor could they be compared",
+                    fix="let the columns of a subset arrive under their own names and with their values; say which"
+                    " other columns a function changes: {function: ..., columns: [...]}",
                 )
 
 
@@ -157,9 +181,12 @@ def _same_name(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
                 # One table that arrives twice is found by the proof (`topology.proof.duplicates`).
                 other, by = first.setdefault(arrives, (table, way.apply))
                 if other != table:
-                    apart = "" if by is way.apply else f": the first through {by.name}, the second through {way.apply.name}"
+                    apart = (
+                        "" if by is way.apply else f": the first through {by.name}, the second through {way.apply.name}"
+                    )
                     yield Finding(
-                        path=f"applies.{way.apply.name}", problem=f"{other} and {table} of {source} would both arrive at {site} as {arrives}{apart}",
+                        path=f"applies.{way.apply.name}",
+                        problem=f"{other} and {table} of {source} would both arrive at {site} as {arrives}{apart}",
                         fix="give each its own name, or leave one of them out",
                     )
 
@@ -172,11 +199,16 @@ def ways_before(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
         apply: of `spec`.
     """
     before = spec.applies[: [each.name for each in spec.applies].index(apply.name)]
-    return tuple(way for each in before if (each.site, each.source) == (apply.site, apply.source) for way in ways_to(spec, each))
+    return tuple(
+        way for each in before if (each.site, each.source) == (apply.site, apply.source) for way in ways_to(spec, each)
+    )
 
 
 def arrival_findings(
-    apply: ApplySpec, ways: Sequence[Way], versions: Sequence[TableVersion], before: Sequence[Way] = (),
+    apply: ApplySpec,
+    ways: Sequence[Way],
+    versions: Sequence[TableVersion],
+    before: Sequence[Way] = (),
 ) -> tuple[tuple[Finding, ...], tuple[TableVersion, ...]]:
     """What is wrong with the transformations of the tables that there are.
 
@@ -207,10 +239,13 @@ def arrival_findings(
         if arrives is None:
             continue
         if (other := first.setdefault(TableName.of(arrives), version)) is not version:
-            findings.append(Finding(
-                path=path, problem=f"would arrive at {apply.site} as {arrives.qualified_name}, as {other.qualified_name} does",
-                fix="give each its own name, or leave one of them out of the rules",
-            ))
+            findings.append(
+                Finding(
+                    path=path,
+                    problem=f"would arrive at {apply.site} as {arrives.qualified_name}, as {other.qualified_name} does",
+                    fix="give each its own name, or leave one of them out of the rules",
+                )
+            )
         for way in ways:
             findings += _unmet(path, way, version)
         findings += _unknown_binds(apply, arrives)
@@ -226,15 +261,20 @@ def _unknown_binds(apply: ApplySpec, arrives: TableVersion) -> Iterator[Finding]
         for column in dict.fromkeys((*handler.columns, *(column for _, column in handler.binds))):
             if column not in known:
                 yield Finding(
-                    path=f"applies.{apply.name}.{entry}", problem=f"{arrives.qualified_name} arrives without a column {column}",
-                    fix=f"its LCRs have {', '.join(sorted(known))}; names are as the source and the transformations write them",
+                    path=f"applies.{apply.name}.{entry}",
+                    problem=f"{arrives.qualified_name} arrives without a column {column}",
+                    fix=f"its LCRs have {', '.join(sorted(known))}; names are as the source and the transformations"
+                    " write them",
                 )
 
 
 def refuse_one_name(spec: TopologySpec, apply: ApplySpec, captured: Sequence[CapturedTable]) -> None:
-    """See that no two tables of a source arrive at a site as one: a rename at the source can bring that about while everything runs.
+    """See that no two tables of a source arrive at a site as one.
 
-    `arrival_findings` says it of an edit. Nothing of either table may be applied or removed then: nobody can tell their rows apart.
+    A rename at the source can bring that about while everything runs.
+
+    `arrival_findings` says it of an edit. Nothing of either table may be applied or removed then: nobody can tell their
+    rows apart.
 
     Args:
         spec: routed.
@@ -251,26 +291,34 @@ def refuse_one_name(spec: TopologySpec, apply: ApplySpec, captured: Sequence[Cap
             if holder.identity != table.source.identity:
                 both, name = f"{TableName.of(holder)} and {TableName.of(table.source)}", TableName.of(table.destination)
                 raise UnfitTableError(
-                    f"{both} of {apply.source} both arrive at {apply.site} as {name} since one of them was renamed: their rows would be mixed up",
-                    hint=f"give one of them another name at {apply.source}, or another rename_table in the file and run `headrace up`; leave {name}"
-                    f" at {apply.site} as it is. Apply goes on as soon as the names differ", table=str(name),
+                    f"{both} of {apply.source} both arrive at {apply.site} as {name} since one of them was renamed:"
+                    " their rows would be mixed up",
+                    hint=f"give one of them another name at {apply.source}, or another rename_table in the file and run"
+                    f" `headrace up`; leave {name} at {apply.site} as it is. Apply goes on as soon as the names differ",
+                    table=str(name),
                 )
 
 
 def lost_columns(spec: TopologySpec, source: str, versions: Callable[[], Sequence[TableVersion]]) -> tuple[str, ...]:
-    """Columns that transformations name and that their tables do not have now: they were renamed or dropped while everything runs.
+    """Columns that transformations name and that their tables do not have now.
 
-    `arrival_findings` refuses such a file. Later a column that is to be kept would be left out under its new name, and one that is to be left out or
-    masked would travel under it.
+    They were renamed or dropped while everything runs.
+
+    `arrival_findings` refuses such a file. Later a column that is to be kept would be left out under its new name, and
+    one that is to be left out or masked would travel under it.
 
     Args:
         spec: routed.
         source: name of a source's site.
-        versions: gives its captured tables as they are now; not asked where no transformation names a column of one table.
+        versions: gives its captured tables as they are now; not asked where no transformation names a column of one
+            table.
     """
     ways = [way for apply in spec.applies if apply.source == source for way in ways_to(spec, apply)]
     rules = (rule for way in ways for client in way.clients for rule in client.rules.include or ())
-    if not any(each is not None and (each.reshapes or each.custom is not None) for each in (rule.transformation for rule in rules)):
+    if not any(
+        each is not None and (each.reshapes or each.custom is not None)
+        for each in (rule.transformation for rule in rules)
+    ):
         return ()
     found: dict[str, None] = {}
     known = versions()
@@ -278,14 +326,24 @@ def lost_columns(spec: TopologySpec, source: str, versions: Callable[[], Sequenc
         for version in known:
             with suppress(TransformationError):  # the client stops at its next LCR, and says why
                 if way.carry(version) is not None:
-                    found |= {f"{column} of {version.qualified_name} ({client})": None for client, column in _unmet_columns(way, version)}
+                    found |= {
+                        f"{column} of {version.qualified_name} ({client})": None
+                        for client, column in _unmet_columns(way, version)
+                    }
     return tuple(found)
 
 
 def _unmet(path: str, way: Way, version: TableVersion) -> Iterator[Finding]:
-    """Columns that a rule for this one table names, and that it does not have: probably misspelt, and then something travels that should not."""
+    """Columns that a rule for this one table names, and that it does not have.
+
+    Probably misspelt, and then something travels that should not.
+    """
     for client, column in _unmet_columns(way, version):
-        yield Finding(path=path, problem=f"has no column {column}, which the transformation of {client} names", fix="correct the name, or take it out")
+        yield Finding(
+            path=path,
+            problem=f"has no column {column}, which the transformation of {client} names",
+            fix="correct the name, or take it out",
+        )
 
 
 def _unmet_columns(way: Way, version: TableVersion) -> Iterator[tuple[str, str]]:

@@ -1,27 +1,28 @@
 """Ways: over which components the changes of a source travel to an apply process, and as what each table arrives.
 
-The one place that knows it. Routing, `check`, `plan`, preflight, instantiation, comparison and the demo all ask here, so a
-table that is copied is a table whose changes come, and none else.
+The one place that knows it. Routing, `check`, `plan`, preflight, instantiation, comparison and the demo all ask here,
+so a table that is copied is a table whose changes come, and none else.
 
 How changes travel
-    A capture process puts them into its queue. A propagation moves those of its `sources` from one queue to another, less
-    what its rules discard. An apply process takes those of its source from its queue, less what its rules discard. In one
-    queue the positions of a source form one chain, so its changes come into the queue over one path only.
+    A capture process puts them into its queue. A propagation moves those of its `sources` from one queue to another,
+    less what its rules discard. An apply process takes those of its source from its queue, less what its rules discard.
+    In one queue the positions of a source form one chain, so its changes come into the queue over one path only.
 
 How a path is chosen (`route`)
-    For each queue that apply processes take a source's changes from: the shortest path that takes every change which could
-    come there over any path. `check` refuses a topology where no single path does: some tables would never come.
+    For each queue that apply processes take a source's changes from: the shortest path that takes every change which
+    could come there over any path. `check` refuses a topology where no single path does: some tables would never come.
 
 What a table arrives as
-    `Way.carry` answers with the table as it arrives, or None. A rule that renames or cuts tables (`rules.transformation`)
-    changes the answer there, and nowhere else. Hence a table that is copied, compared or checked has two names, and may have
-    other columns: at the source, and at the destination (`ArrivingTable`). From a client that renames a table on, the others see it under
-    its new name: `Way.passages` says what it is called at each of them. What is known of a table's identity, its number, stays.
+    `Way.carry` answers with the table as it arrives, or None. A rule that renames or cuts tables
+    (`rules.transformation`) changes the answer there, and nowhere else. Hence a table that is copied, compared or
+    checked has two names, and may have other columns: at the source, and at the destination (`ArrivingTable`). From a
+    client that renames a table on, the others see it under its new name: `Way.passages` says what it is called at each
+    of them. What is known of a table's identity, its number, stays.
 
 Tags
-    A rule set sees one tag along the whole way: the change's own. So a table arrives when its untagged changes do, or its
-    tagged ones. A table whose untagged changes are left out, but not those that an apply process made, arrives too: it is
-    written at the destination, and must be copied before that.
+    A rule set sees one tag along the whole way: the change's own. So a table arrives when its untagged changes do, or
+    its tagged ones. A table whose untagged changes are left out, but not those that an apply process made, arrives too:
+    it is written at the destination, and must be copied before that.
 """
 
 from __future__ import annotations
@@ -42,8 +43,23 @@ from topology.patterns import examples
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = [
-    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "is_sent_on", "may_be_copied", "returned_by", "route", "rules_at_the_end", "sites_behind", "transformed",
-    "undecided", "ways_to", "writes_alone",
+    "ArrivingTable",
+    "Halves",
+    "Undecided",
+    "Way",
+    "arriving",
+    "captured_by",
+    "halves",
+    "is_sent_on",
+    "may_be_copied",
+    "returned_by",
+    "route",
+    "rules_at_the_end",
+    "sites_behind",
+    "transformed",
+    "undecided",
+    "ways_to",
+    "writes_alone",
 ]
 
 
@@ -80,23 +96,47 @@ def transformed(table: T, transformation: Transformation) -> T:
 
 
 def _shaped(table: TableShape, transformation: Transformation, before: TableName) -> TableShape:
-    """The shape with the names that its columns have behind the client; without keys of which a column is not there. Its partitions are where it is."""
+    """The shape with the names that its columns have behind the client; without keys of which a column is not there.
+
+    Its partitions are where it is.
+    """
 
     def renamed(key: tuple[str, ...]) -> tuple[str, ...]:
         names = [transformation.after(column) for column in key]
         return tuple(name for name in names if name is not None) if None not in names else ()
 
     def moved(name: TableName) -> TableName:
-        return TableName.of(table) if name == before else TableName(table.owner, name.name) if name.owner == before.owner else name
+        return (
+            TableName.of(table)
+            if name == before
+            else TableName(table.owner, name.name)
+            if name.owner == before.owner
+            else name
+        )
 
     partitions = tuple(
-        replace(each, owner=moved(TableName.of(each)).owner, name=moved(TableName.of(each)).name, parent=moved(each.parent)) for each in table.partitions
+        replace(
+            each, owner=moved(TableName.of(each)).owner, name=moved(TableName.of(each)).name, parent=moved(each.parent)
+        )
+        for each in table.partitions
     )
-    domains = tuple(replace(each, name=name) for each in table.domains if (name := transformation.after(each.name)) is not None)
-    computed = tuple(replace(each, name=name) for each in table.computed if (name := transformation.after(each.name)) is not None)
-    types = tuple(replace(each, column=name) for each in table.types if (name := transformation.after(each.column)) is not None)
+    domains = tuple(
+        replace(each, name=name) for each in table.domains if (name := transformation.after(each.name)) is not None
+    )
+    computed = tuple(
+        replace(each, name=name) for each in table.computed if (name := transformation.after(each.name)) is not None
+    )
+    types = tuple(
+        replace(each, column=name) for each in table.types if (name := transformation.after(each.column)) is not None
+    )
     return replace(
-        table, partitions=partitions, domains=domains, computed=computed, types=types, keys=tuple(found for key in table.keys if (found := renamed(key))), identity=renamed(table.identity),
+        table,
+        partitions=partitions,
+        domains=domains,
+        computed=computed,
+        types=types,
+        keys=tuple(found for key in table.keys if (found := renamed(key))),
+        identity=renamed(table.identity),
     )
 
 
@@ -179,7 +219,9 @@ class Way:
         Args:
             table: as the source knows it.
         """
-        subsets = (client.rules.subset_of(*each.table) for client, each in zip(self.clients, self.passages(table), strict=True))
+        subsets = (
+            client.rules.subset_of(*each.table) for client, each in zip(self.clients, self.passages(table), strict=True)
+        )
         return " AND ".join(dict.fromkeys(where_true(each) for each in subsets if each is not None))
 
 
@@ -218,7 +260,8 @@ def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
 
     return tuple(
         Way(capture=capture, propagations=propagations, apply=apply)
-        for capture in spec.captures if capture.source == apply.source
+        for capture in spec.captures
+        if capture.source == apply.source
         for propagations in from_queue(capture.queue, frozenset({capture.queue}))
     )
 
@@ -234,7 +277,8 @@ def sites_behind(spec: TopologySpec, propagation: PropagationSpec, source: str) 
     queues = [propagation.to_queue] if source in propagation.sources else []
     for queue in queues:  # it grows
         queues += [
-            each.to_queue for each in spec.propagations
+            each.to_queue
+            for each in spec.propagations
             if queue in (each.from_queue, each.held_in) and each.to_queue not in queues and source in each.sources
         ]
     return frozenset(spec.queue(each).site for each in queues)
@@ -259,7 +303,12 @@ def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet | ClientsBefore, ...]
         if any(rules.renames for rules in before):
             # Their rules do not speak of the names that arrive.
             patterns = [rule.owner for rules in before for rule in (*(rules.include or ()), *rules.exclude)]
-            made = [rule.transformation for rules in before for rule in rules.include or () if rule.transformation is not None]
+            made = [
+                rule.transformation
+                for rules in before
+                for rule in rules.include or ()
+                if rule.transformation is not None
+            ]
             patterns += [each.new_owner if each.new_name is None else each.new_name.owner for each in made]
             found.append(ClientsBefore(clients=before, owners=examples(filter(None, patterns))))
         else:
@@ -281,9 +330,14 @@ def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T]
         carried = next(((way, each) for way in known if (each := way.carry(table)) is not None), None)
         if carried is not None:
             way, destination = carried
-            found.append(ArrivingTable(
-                source=table, destination=destination, rows=way.subset(table), transformations=way.transformations(table)
-            ))
+            found.append(
+                ArrivingTable(
+                    source=table,
+                    destination=destination,
+                    rows=way.subset(table),
+                    transformations=way.transformations(table),
+                )
+            )
     return tuple(found)
 
 
@@ -331,13 +385,17 @@ def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool
     for other in spec.applies:
         is_concerned = other.name != apply.name and apply.site in (other.site, other.source)
         ways = ways_to(spec, other)
-        if is_concerned and (arriving(ways, (table,)) or (other.site == apply.site and any(_may_become(way, table) for way in ways))):
+        if is_concerned and (
+            arriving(ways, (table,)) or (other.site == apply.site and any(_may_become(way, table) for way in ways))
+        ):
             return False
     return True
 
 
 def may_be_copied(spec: TopologySpec, source: str, table: TableName) -> bool:
-    """Whether `headrace copy` empties and copies a table at each of its destinations: it refuses one that others write, too.
+    """Whether `headrace copy` empties and copies a table at each of its destinations.
+
+    It refuses one that others write, too.
 
     Args:
         spec: routed (see `route`).
@@ -346,7 +404,9 @@ def may_be_copied(spec: TopologySpec, source: str, table: TableName) -> bool:
     """
     return all(
         writes_alone(spec, apply, TableName.of(each.destination))
-        for apply in spec.applies if apply.source == source for each in arriving(ways_to(spec, apply), (table,))
+        for apply in spec.applies
+        if apply.source == source
+        for each in arriving(ways_to(spec, apply), (table,))
     )
 
 
@@ -432,14 +492,20 @@ def halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Halves]:
             left = coming & ~router.brought(first, queue)
             second = router.shortest(capture, queue, left & -left)[0]
             yield Halves(
-                apply=next(apply for apply in router.ends[source, queue] if classes.carried_by((*second.clients, apply)) & left & -left),
+                apply=next(
+                    apply
+                    for apply in router.ends[source, queue]
+                    if classes.carried_by((*second.clients, apply)) & left & -left
+                ),
                 first=(classes.example(coming & router.brought(first, queue)), str(first)),
                 second=(classes.example(left), str(second)),
             )
 
 
 def undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Undecided]:
-    """Queues to which several paths lead, and conditions decide which of a source's changes each of them takes, or a table has another name on each.
+    """Queues to which several paths lead, and conditions decide which changes each of them takes.
+
+    Or a table has another name on each path.
 
     Args:
         spec: its names all lead somewhere.
@@ -454,6 +520,9 @@ def undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Undecided]
                 paths, table, names = router.called_differently(capture, queue)
             if paths:
                 yield Undecided(
-                    apply=router.ends[source, queue][0], table=classes.example(table), paths=tuple(str(path) for path in paths),
-                    used=str(router.paths(capture, queue)[0]), names=names,
+                    apply=router.ends[source, queue][0],
+                    table=classes.example(table),
+                    paths=tuple(str(path) for path in paths),
+                    used=str(router.paths(capture, queue)[0]),
+                    names=names,
                 )

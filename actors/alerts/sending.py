@@ -1,7 +1,8 @@
 """Sends alerts: one thread and one bounded queue per target, so that nothing the controller does waits for a target.
 
-An alert is tried a few times and then given up, which `status` shows. Beyond the hour's limit alerts are left out and counted;
-the next one that is sent says how many. Nothing is kept on disk: after a restart of the controller, what holds is told again.
+An alert is tried a few times and then given up, which `status` shows. Beyond the hour's limit alerts are left out and
+counted; the next one that is sent says how many. Nothing is kept on disk: after a restart of the controller, what holds
+is told again.
 
 Secrets (the address of a webhook, its token) are in no message, status or log: a target is called by its host.
 """
@@ -73,17 +74,23 @@ def deliver(target: AlertTarget, document: Mapping[str, Any]) -> None:
 
 def _run(target: AlertTarget, body: bytes) -> None:
     try:
-        # Without its output: a process that it leaves would hold that open, and the alert would count as not sent. In a session of its own, so that what
-        # a script has started ends with it.
+        # Without its output: a process that it leaves would hold that open, and the alert would count as not sent. In a
+        # session of its own, so that what a script has started ends with it.
         command = subprocess.Popen(
-            target.command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            target.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
     except OSError as error:
         raise _NotSent(os.strerror(error.errno) if error.errno else "it cannot be run") from None
     try:
         command.communicate(body, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise _NotSent(f"it did not end within {TIMEOUT_S:g} s{'' if _killed(command) else ', and cannot be ended'}") from None
+        raise _NotSent(
+            f"it did not end within {TIMEOUT_S:g} s{'' if _killed(command) else ', and cannot be ended'}"
+        ) from None
     except BaseException:
         _killed(command)
         raise
@@ -94,7 +101,8 @@ def _run(target: AlertTarget, body: bytes) -> None:
 def _killed(command: subprocess.Popen[bytes]) -> bool:
     """End a command with what it has started; False: it is still there.
 
-    One that took another user's rights (`sudo`) may not be ended, and one that waits for a disk does not end. The next alert does not wait for either.
+    One that took another user's rights (`sudo`) may not be ended, and one that waits for a disk does not end. The next
+    alert does not wait for either.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(command.pid, signal.SIGKILL)
@@ -113,6 +121,7 @@ class _Kept(urllib.request.AbstractHTTPHandler):
 
     def do_open(self, http_class: Any, req: Any, **arguments: Any) -> Any:  # noqa: ANN401 - of the base class
         """See the base class."""
+
         def connection(*args: Any, **more: Any) -> Any:  # noqa: ANN401 - of the base class
             made = http_class(*args, **more)
             self.connection, connect = made, made.connect
@@ -154,13 +163,15 @@ def _post(target: AlertTarget, body: bytes) -> None:
     def ask() -> None:
         try:
             request = urllib.request.Request(target.url, data=body, headers=headers, method="POST")  # noqa: S310 - http or https, see `topology.file.alerts`
-            urllib.request.build_opener(_NoRedirect, *kept).open(request, timeout=TIMEOUT_S).close()  # what it says besides its status is of no interest
+            # what it says besides its status is of no interest
+            urllib.request.build_opener(_NoRedirect, *kept).open(request, timeout=TIMEOUT_S).close()
         except BaseException as error:  # noqa: BLE001 - raised in the sender's thread
             answered.set_exception(error)
         else:
             answered.set_result(None)
 
-    # The time-out of a socket is that of each of its calls: a name server, several addresses, or an answer that comes byte by byte can take longer by far.
+    # The time-out of a socket is that of each of its calls: a name server, several addresses, or an answer that comes
+    # byte by byte can take longer by far.
     threading.Thread(target=ask, name=f"{threading.current_thread().name}: an attempt", daemon=True).start()
     if not wait((answered,), TIMEOUT_S).done:
         for each in kept:
@@ -170,7 +181,9 @@ def _post(target: AlertTarget, body: bytes) -> None:
         answered.result()
     except urllib.error.HTTPError as error:
         error.close()
-        raise _NotSent(f"it answered {error.code}{', and redirects are not followed' if 300 <= error.code < 400 else ''}") from None
+        raise _NotSent(
+            f"it answered {error.code}{', and redirects are not followed' if 300 <= error.code < 400 else ''}"
+        ) from None
     except http.client.RemoteDisconnected as error:  # of both kinds that follow
         raise _NotSent(_unreachable(error)) from None
     except http.client.HTTPException:
@@ -185,11 +198,15 @@ def _unreachable(error: Exception) -> str:
     if isinstance(reason, TimeoutError):
         return f"it did not answer within {TIMEOUT_S:g} s"
     known = (
-        (ConnectionRefusedError, "nothing listens there"), (socket.gaierror, "its name is not known"),
-        (ssl.SSLCertVerificationError, "its certificate is not accepted"), (ssl.SSLError, "it does not speak TLS as it should"),
+        (ConnectionRefusedError, "nothing listens there"),
+        (socket.gaierror, "its name is not known"),
+        (ssl.SSLCertVerificationError, "its certificate is not accepted"),
+        (ssl.SSLError, "it does not speak TLS as it should"),
         (ConnectionError, "it ended the connection"),
     )
-    return f"it cannot be reached: {next((why for kind, why in known if isinstance(reason, kind)), type(reason).__name__)}"
+    return (
+        f"it cannot be reached: {next((why for kind, why in known if isinstance(reason, kind)), type(reason).__name__)}"
+    )
 
 
 @dataclass(slots=True)
@@ -245,8 +262,13 @@ class Sender:
     def described(self) -> dict[str, Any]:
         """For `status --json`, without secrets."""
         return {
-            "to": self.target.name, "sent": self.sent, "waiting": len(self._waiting), "left_out": self.left_out,
-            "left_out_before_next": self._left_out_since, "given_up": self.given_up, "problem": self.problem,
+            "to": self.target.name,
+            "sent": self.sent,
+            "waiting": len(self._waiting),
+            "left_out": self.left_out,
+            "left_out_before_next": self._left_out_since,
+            "given_up": self.given_up,
+            "problem": self.problem,
         }
 
     def _run(self) -> None:
@@ -291,7 +313,9 @@ class Alerts:
         self._topology, self._clock = spec.name, clock
         wanted = spec.alerts
         self._watch = None if wanted is None else AlertWatch(wanted, str(spec.file))
-        self._senders = () if wanted is None else tuple(Sender(target, wanted.per_hour_max, clock) for target in wanted.to)
+        self._senders = (
+            () if wanted is None else tuple(Sender(target, wanted.per_hour_max, clock) for target in wanted.to)
+        )
 
     def look(self, overview: Callable[[], Mapping[str, Any]]) -> None:
         """Send what is new; returns at once.
@@ -302,7 +326,9 @@ class Alerts:
         if self._watch is None:
             return
         for alert in self._watch.look(overview(), self._clock.monotonic()):
-            log.warning("alert: %s %s: %s%s", alert.kind, alert.subject, alert.message, " (over)" if alert.is_over else "")
+            log.warning(
+                "alert: %s %s: %s%s", alert.kind, alert.subject, alert.message, " (over)" if alert.is_over else ""
+            )
             for sender in self._senders:
                 sender.put(self._document(alert))
 

@@ -2,19 +2,22 @@
 
 Pure: no clock, no thread. The controller gives an overview a second; `AlertWatch.look` answers what is new in it.
 
-    error_transaction   the error queue of an apply process has a transaction more than at the last look; of those that come soon after one was told,
-                        one alert tells together, and errors of all apply processes have a share of the hour's limit: else a storm of errors uses it
-                        up, and nobody hears what stops because of it
+    error_transaction   the error queue of an apply process has a transaction more than at the last look; of those that
+                        come soon after one was told,
+                        one alert tells together, and errors of all apply processes have a share of the hour's limit:
+                        else a storm of errors uses it up, and nobody hears what stops because of it
     conflicts           so many conflicts within so many seconds at an apply process
     lag                 a destination is further behind its source than it may be, or nobody knows how far for as long
-    component           a component, or the controller itself, is stopped, has given up, waits for an operator or does not answer, for longer than a
+    component           a component, or the controller itself, is stopped, has given up, waits for an operator or does not
+                        answer, for longer than a
                         restart takes; or it does not get beyond its start
 
-What is unknown is not over: what was told holds until it is known to be otherwise. After a restart of the controller everything that holds then is
-told again: what began while it was away must not be missed.
+What is unknown is not over: what was told holds until it is known to be otherwise. After a restart of the controller
+everything that holds then is told again: what began while it was away must not be missed.
 
-States of `status` that are no alert: those in which changes pass, or wait for nothing but room (PAUSED FOR FLOW CONTROL, PAUSED FOR BANDWIDTH; `lag` tells these),
-a window of the schedule (CLOSED), the end of a copy (INSTANTIATING, which `lag` tells, too), and BYPASSED.
+States of `status` that are no alert: those in which changes pass, or wait for nothing but room (PAUSED FOR FLOW
+CONTROL, PAUSED FOR BANDWIDTH; `lag` tells these), a window of the schedule (CLOSED), the end of a copy (INSTANTIATING,
+which `lag` tells, too), and BYPASSED.
 """
 
 from __future__ import annotations
@@ -38,17 +41,38 @@ COMPONENT_AFTER_S = 60.0
 STARTING_AFTER_S = 300.0
 # An operator who was called needs no call for each error that follows.
 ERRORS_APART_S = 300.0
-# Of the hour's limit, for the errors of all apply processes: 12 of the default (20), one every five minutes. What stops because of them needs the rest.
+# Of the hour's limit, for the errors of all apply processes: 12 of the default (20), one every five minutes. What stops
+# because of them needs the rest.
 ERRORS_SHARE = 0.6
 _HOUR_S = 3600.0
-# Between two attempts a component shows for a moment that it starts, or even works. It waits 5 s at most between them (`streams.backoff`).
+# Between two attempts a component shows for a moment that it starts, or even works. It waits 5 s at most between them
+# (`streams.backoff`).
 STEADY_S = 10.0
 
-_STOPPED = frozenset({"ABORTED", "DISABLED", "UNREACHABLE", "RETRYING", "REFUSED", "NOT CREATED", "DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE"})
-_STARTING = frozenset({
-    "INITIALIZING", "STARTING DATABASE", "STARTING SPARK", "WAITING FOR PREPARATION", "SHUTTING DOWN CLEANLY",
-    "STARTING SITES", "PREFLIGHT", "PREPARING",  # the controller's
-})
+_STOPPED = frozenset(
+    {
+        "ABORTED",
+        "DISABLED",
+        "UNREACHABLE",
+        "RETRYING",
+        "REFUSED",
+        "NOT CREATED",
+        "DATABASE DOES NOT ANSWER",
+        "WAITING FOR DATABASE",
+    }
+)
+_STARTING = frozenset(
+    {
+        "INITIALIZING",
+        "STARTING DATABASE",
+        "STARTING SPARK",
+        "WAITING FOR PREPARATION",
+        "SHUTTING DOWN CLEANLY",
+        "STARTING SITES",
+        "PREFLIGHT",
+        "PREPARING",  # the controller's
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +111,8 @@ class AlertWatch:
     _errors_untold: dict[str, int] = field(default_factory=dict)
     _errors_told_at: dict[str, float] = field(default_factory=dict)
     _error_alerts: deque[float] = field(default_factory=deque)  # when, within the last hour, of all apply processes
-    _conflicts: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)  # when, and how many since the first look
+    # when, and how many since the first look
+    _conflicts: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     _counted: dict[str, int] = field(default_factory=dict)  # as the driver said last
     _stopped_since: dict[str, float] = field(default_factory=dict)
     _starting_since: dict[str, float] = field(default_factory=dict)
@@ -131,7 +156,9 @@ class AlertWatch:
                 self._told[kind, subject] = message
                 yield Alert(kind=kind, subject=subject, message=message, fix=fix, at_us=at_us)
         for kind, subject in [key for key in self._told if key not in holding]:
-            yield Alert(kind=kind, subject=subject, message=self._told.pop((kind, subject)), fix="", is_over=True, at_us=at_us)
+            yield Alert(
+                kind=kind, subject=subject, message=self._told.pop((kind, subject)), fix="", is_over=True, at_us=at_us
+            )
 
     def _new_errors(self, component: Mapping[str, Any], now: float, at_us: int) -> Iterator[Alert]:
         total = component.get("counters", {}).get("total_errors")
@@ -143,7 +170,8 @@ class AlertWatch:
         self._errors[name] = there, total
         if total < total_before:
             total_before = 0  # another driver: its count is what happened since
-        # One that was executed while another one failed does not show in the length; the other count begins anew with a driver.
+        # One that was executed while another one failed does not show in the length; the other count begins anew with a
+        # driver.
         new = self._errors_untold.get(name, 0) + max(there - before, total - total_before, 0)
         if not new or self._must_wait(name, now):
             self._errors_untold[name] = new
@@ -151,7 +179,11 @@ class AlertWatch:
         self._errors_untold[name], self._errors_told_at[name] = 0, now
         self._error_alerts.append(now)
         # What was there when the controller began may be old, and may have been told by the one before.
-        what = counted(there, "error transaction") + " in the error queue" if is_first else f"{counted(new, 'new error transaction')}: {there} in the error queue"
+        what = (
+            counted(there, "error transaction") + " in the error queue"
+            if is_first
+            else f"{counted(new, 'new error transaction')}: {there} in the error queue"
+        )
         yield Alert(kind="error_transaction", subject=name, at_us=at_us, fix="headrace errors list FILE", message=what)
 
     def _must_wait(self, name: str, now: float) -> bool:
@@ -161,7 +193,8 @@ class AlertWatch:
         told_at = self._errors_told_at.get(name)
         if told_at is None or now - told_at >= _HOUR_S:
             return False  # the operator does not know of it yet
-        # Of any: several that fail for hours would use up their share at once, and one that begins to fail would have to wait.
+        # Of any: several that fail for hours would use up their share at once, and one that begins to fail would have
+        # to wait.
         return bool(self._error_alerts) and now - self._error_alerts[-1] < ERRORS_APART_S
 
     def _burst(self, component: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
@@ -179,8 +212,12 @@ class AlertWatch:
             seen.popleft()
         many = total - seen[0][1]
         if many >= self.spec.conflicts_count:
-            yield ("conflicts", name), (
-                f"{many} conflicts within {self.spec.conflicts_seconds:g} s", "headrace conflicts FILE shows who won",
+            yield (
+                ("conflicts", name),
+                (
+                    f"{many} conflicts within {self.spec.conflicts_seconds:g} s",
+                    "headrace conflicts FILE shows who won",
+                ),
             )
 
     def _lag(self, flow: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
@@ -188,19 +225,29 @@ class AlertWatch:
         if lag_s is None:
             since = self._unknown_since.setdefault(name, now)
             if now - since > self.spec.lag_s:
-                yield ("lag", name), (
-                    f"it is unknown how far {flow['destination']} is behind {flow['source']}", "headrace status FILE says who does not answer",
+                yield (
+                    ("lag", name),
+                    (
+                        f"it is unknown how far {flow['destination']} is behind {flow['source']}",
+                        "headrace status FILE says who does not answer",
+                    ),
                 )
             else:
                 yield from self._still("lag", name)
             return
         self._unknown_since.pop(name, None)
         if lag_s > self.spec.lag_s:
-            yield ("lag", name), (
-                f"{flow['destination']} is more than {self.spec.lag_s:g} s behind {flow['source']}", "headrace status FILE says what it waits for",
+            yield (
+                ("lag", name),
+                (
+                    f"{flow['destination']} is more than {self.spec.lag_s:g} s behind {flow['source']}",
+                    "headrace status FILE says what it waits for",
+                ),
             )
 
-    def _stopped(self, component: Mapping[str, Any], now: float, *, is_up: bool) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    def _stopped(
+        self, component: Mapping[str, Any], now: float, *, is_up: bool
+    ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
         name, state = str(component["name"]), str(component["state"])
         if state == "RETRYING":
             self._retried_at[name] = now
@@ -225,7 +272,13 @@ class AlertWatch:
             yield from self._still("component", name)
             return
         error = component.get("last_error") or {}
-        why = component.get("detail") or component.get("problem") or component.get("database_problem") or error.get("message") or ""
+        why = (
+            component.get("detail")
+            or component.get("problem")
+            or component.get("database_problem")
+            or error.get("message")
+            or ""
+        )
         fix = component.get("hint") or component.get("fix") or error.get("hint") or "headrace status FILE"
         if state == "DISABLED" and not component.get("enabled", True):
             why, fix = why or "an operator stopped it", f"headrace start FILE {name}"
@@ -244,16 +297,29 @@ class AlertWatch:
 
 
 def _waits_for_others(component: Mapping[str, Any], *, is_up: bool) -> bool:
-    """Whether a component that starts, or is not created, waits for others, which are told themselves: the controller, or the first copy of a combined apply process."""
+    """Whether a component that starts, or is not created, waits for others, which are told themselves.
+
+    The controller, or the first copy of a combined apply process.
+    """
     state = component["state"]
     if component["kind"] == "controller" or state not in _STARTING | {"NOT CREATED"}:
         return False
-    return not is_up or (state != "NOT CREATED" and component["kind"] == "capture" and bool(component.get("combined_with")))
+    return not is_up or (
+        state != "NOT CREATED" and component["kind"] == "capture" and bool(component.get("combined_with"))
+    )
 
 
 def _controller(overview: Mapping[str, Any]) -> dict[str, Any]:
     """The topology's own state as that of a component: whether the controller could bring up what the file says."""
-    refused = [finding for finding in overview.get("findings", ()) if finding["is_error"]] if overview["state"] == "REFUSED" else []
+    refused = (
+        [finding for finding in overview.get("findings", ()) if finding["is_error"]]
+        if overview["state"] == "REFUSED"
+        else []
+    )
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-    problem, fix = (f"{refused[0]['path']}: {refused[0]['problem']}{more}", refused[0]["fix"]) if refused else (overview.get("problem"), overview.get("fix"))
+    problem, fix = (
+        (f"{refused[0]['path']}: {refused[0]['problem']}{more}", refused[0]["fix"])
+        if refused
+        else (overview.get("problem"), overview.get("fix"))
+    )
     return {"name": "controller", "kind": "controller", "state": overview["state"], "problem": problem, "fix": fix}

@@ -1,8 +1,9 @@
 """A process that a file names, so that another one with its number is never taken for it.
 
-A number alone is given out again. The time of day at which a process started does not tell two apart either: the system derives it from
-its clock at every question, so one step of the clock (time service, a resumed virtual machine) moves it for all that run. What stays is the
-number of clock ticks between the start of the system and that of the process, within one run of the system.
+A number alone is given out again. The time of day at which a process started does not tell two apart either: the system
+derives it from its clock at every question, so one step of the clock (time service, a resumed virtual machine) moves it
+for all that run. What stays is the number of clock ticks between the start of the system and that of the process,
+within one run of the system.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ def known_process(process: psutil.Process) -> KnownProcess:
     with contextlib.suppress(psutil.Error):
         name = str(process.name())
     return KnownProcess(
-        pid=process.pid, created=process.create_time(), name=name, boot=boot if ticks is not None else "", ticks=ticks or 0,
+        pid=process.pid,
+        created=process.create_time(),
+        name=name,
+        boot=boot if ticks is not None else "",
+        ticks=ticks or 0,
     )
 
 
@@ -57,7 +62,7 @@ def living(known: KnownProcess) -> psutil.Process | None:
     """The recorded process; None: it ended, even if another process has its number now."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(known.pid)
-        if known.boot:
+        if known.boot:  # noqa: SIM108
             is_same = (known.boot, known.ticks) == (_boot(), _ticks(known.pid))
         else:
             is_same = abs(process.create_time() - known.created) < _ROUNDING_S
@@ -76,6 +81,7 @@ def _boot() -> str:
 def _ticks(pid: int) -> int | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(text.rpartition(")")[2].split()[_STARTED])  # the name may have anything in it, and ends with the last bracket
+        # the name may have anything in it, and ends with the last bracket
+        return int(text.rpartition(")")[2].split()[_STARTED])
     except (OSError, IndexError, ValueError):
         return None

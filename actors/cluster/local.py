@@ -7,14 +7,14 @@ Main path
     LocalCluster.start -> `ray start --head --block` in a session of its own -> cluster.json -> LocalCluster.stop.
 
 States
-    Not started, running. `cluster.json` in the state folder says which; it names every process (`actors.cluster.known_process`),
-    so a process that reuses an id is never ended. It names its folder too: in a copy of a state folder it speaks of the original's
-    cluster, and counts for nothing.
+    Not started, running. `cluster.json` in the state folder says which; it names every process
+    (`actors.cluster.known_process`), so a process that reuses an id is never ended. It names its folder too: in a copy
+    of a state folder it speaks of the original's cluster, and counts for nothing.
 
 Access
-    Whoever may give a Ray cluster work can run code as its user, and loopback ports are open to every user of the machine.
-    So each start makes a token, in a file of the state folder that only its owner can read; Ray's services refuse who
-    does not show it. `client_environment` has what a process needs to show it.
+    Whoever may give a Ray cluster work can run code as its user, and loopback ports are open to every user of the
+    machine. So each start makes a token, in a file of the state folder that only its owner can read; Ray's services
+    refuse who does not show it. `client_environment` has what a process needs to show it.
 
 Durable when
     The first process is recorded before Ray can have started anything, so the next start or stop cleans
@@ -63,13 +63,15 @@ _PRIORITY = {"RAY_worker_niceness": "0"}
 CPUS_DEFAULT = 8
 OBJECT_STORE_BYTES = 100_000_000  # only small answers pass through the object store
 # An unneeded worker ends: Ray would keep one per CPU forever, among them a JVM of 150 MB that it starts with
-# every Spark application and never uses. It does not end at once, because components that `up` creates start in ready workers.
+# every Spark application and never uses. It does not end at once, because components that `up` creates start in ready
+# workers.
 _IDLE = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_threshold_ms": "60000"}
 # glibc keeps a heap for each thread that allocates, and Ray and Spark have dozens of threads that rarely allocate.
 _HEAPS = {"MALLOC_ARENA_MAX": "2"}
 _FOREIGN = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_AUTH_", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_OPTS")
 _START_TIMEOUT_S = 180.0  # 3 s measured on an idle machine, over a minute on an overloaded one
-# Ray gives its own node 30 s, which cannot be set, and an overloaded machine may need more. What it started by then is ended and started anew.
+# Ray gives its own node 30 s, which cannot be set, and an overloaded machine may need more. What it started by then is
+# ended and started anew.
 _STARTS_MAX = 3
 _NODE_TIMED_OUT = "node timed out during startup"
 _STOP_TIMEOUT_S = 20.0  # Ray's own ordered shutdown takes 1-3 s; then the rest is killed
@@ -148,7 +150,8 @@ class LocalCluster:
         """The environment with which Ray's client reaches this cluster; see `actors.runtime.prepare_process`."""
         if self._token_file.exists():
             return LOOPBACK | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self._token_file)}
-        # Started by an earlier build, without a token. Unless it is told, Ray takes a token of the user's for this cluster's.
+        # Started by an earlier build, without a token. Unless it is told, Ray takes a token of the user's for this
+        # cluster's.
         return LOOPBACK | {"RAY_AUTH_MODE": "disabled"}
 
     def start(self) -> str:
@@ -241,8 +244,13 @@ class LocalCluster:
         with log.open("wb") as output:
             # A new session: Ctrl-C in a terminal stops the command, not the topology.
             process = subprocess.Popen(
-                self._command(port, temporary), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, env=self._environment(), cwd="/",
+                self._command(port, temporary),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=self._environment(),
+                cwd="/",
             )
         first = known_process(psutil.Process(process.pid))
         facts = replace(facts, processes=(first,))
@@ -260,11 +268,24 @@ class LocalCluster:
     def _command(self, port: int, temporary: str) -> list[str]:
         ray = str(Path(sys.executable).parent / "ray")
         command = [
-            ray, "start", "--head", "--block", f"--port={port}", f"--node-ip-address={HOST}", f"--temp-dir={temporary}",
-            f"--num-cpus={self.cpus}", f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-dashboard=false",
-            "--disable-usage-stats", "--no-monitor", "--include-log-monitor=false", "--log-color=false",
+            ray,
+            "start",
+            "--head",
+            "--block",
+            f"--port={port}",
+            f"--node-ip-address={HOST}",
+            f"--temp-dir={temporary}",
+            f"--num-cpus={self.cpus}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            "--include-dashboard=false",
+            "--disable-usage-stats",
+            "--no-monitor",
+            "--include-log-monitor=false",
+            "--log-color=false",
             # Ray's fixed default ports would collide with another cluster on this machine.
-            "--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0",
+            "--dashboard-agent-listen-port=0",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
         ]
         if self.resources:
             command.append(f"--resources={json.dumps(self.resources)}")
@@ -273,7 +294,9 @@ class LocalCluster:
     def _environment(self) -> dict[str, str]:
         # Otherwise Ray would join another cluster named in the caller's environment, or start another Spark.
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN) and name not in self.secrets
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_FOREIGN) and name not in self.secrets
         }
         environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
         environment |= self.client_environment() | secret_environment() | _PRIORITY | _IDLE | _HEAPS | HOOK
@@ -284,9 +307,12 @@ class LocalCluster:
         while "Ray runtime started" not in log.read_text(encoding="utf-8", errors="replace"):
             if process.poll() is not None or time.monotonic() > deadline:
                 tail = log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_BYTES:].strip()
-                busy = "; the machine is overloaded: try again when it has less to do" if _NODE_TIMED_OUT in tail else ""
+                busy = (
+                    "; the machine is overloaded: try again when it has less to do" if _NODE_TIMED_OUT in tail else ""
+                )
                 raise ClusterError(
-                    f"the local Ray cluster at {address} did not start: {tail}", hint=f"see {log}; `headrace doctor`{busy}"
+                    f"the local Ray cluster at {address} did not start: {tail}",
+                    hint=f"see {log}; `headrace doctor`{busy}",
                 )
             time.sleep(_POLL_S)
 
@@ -344,7 +370,10 @@ def _is_same(one: ClusterFacts | None, other: ClusterFacts) -> bool:
 
 
 def _logs_elsewhere(process: psutil.Process, own_log: Path) -> bool:
-    """Whether a process that `_start` started writes its log in another state folder: only the system knows which, for an earlier version."""
+    """Whether a process that `_start` started writes its log in another state folder.
+
+    Only the system knows which, for an earlier version.
+    """
     output = Path(f"/proc/{process.pid}/fd/1")
     try:
         theirs = output.readlink()
@@ -370,7 +399,10 @@ def _first(facts: ClusterFacts) -> psutil.Process | None:
 
 
 def _is_named(process: psutil.Process, facts: ClusterFacts) -> bool:
-    """Whether it is one of the cluster's by its command line. Who looks at a log there (`tail`, a shell, a terminal server) is none."""
+    """Whether it is one of the cluster's by its command line.
+
+    Who looks at a log there (`tail`, a shell, a terminal server) is none.
+    """
     names = any(facts.temporary in argument for argument in process.cmdline())
     return names and Path(process.exe()).name.startswith(_PROGRAMS)
 

@@ -1,4 +1,7 @@
-"""Whether a Ray cluster of the user's takes work from anybody who reaches it: then whoever does runs code as the user of each of its nodes, and reads connection strings."""
+"""Whether a Ray cluster of the user's takes work from anybody who reaches it.
+
+Then whoever does runs code as the user of each of its nodes, and reads connection strings.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,11 @@ def takes_work_from_anybody(address: str) -> bool:
     Args:
         address: "host:port", or "auto".
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")} | LOOPBACK | {"RAY_AUTH_MODE": "disabled"}
+    environment = (
+        {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+        | LOOPBACK
+        | {"RAY_AUTH_MODE": "disabled"}
+    )
     program = [sys.executable, "-c", _ASK.replace("{open}", str(_OPEN)), address]
     try:
         done = subprocess.run(program, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False, cwd="/")

@@ -1,8 +1,9 @@
 """Ray's start hook: the head of a private cluster runs only what a topology uses.
 
-`ray start` starts a server for Ray clients (46 MB) and one for the dashboard (55 MB), the latter also when it is told that there
-is to be none. No process connects to either: commands and components are drivers and workers of the cluster. Two more processes are needed, but not the 50 MB
-that each of them imports, and a Java worker need not import Ray's Python to become a JVM: see `actors.cluster.ray_stand_in`.
+`ray start` starts a server for Ray clients (46 MB) and one for the dashboard (55 MB), the latter also when it is told
+that there is to be none. No process connects to either: commands and components are drivers and workers of the cluster.
+Two more processes are needed, but not the 50 MB that each of them imports, and a Java worker need not import Ray's
+Python to become a JVM: see `actors.cluster.ray_stand_in`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ def _become_watch(node: Any) -> None:  # noqa: ANN401
 
     pids = {
         name: node.all_processes[kind][0].process.pid
-        for name, kind in (("raylet", ray_constants.PROCESS_TYPE_RAYLET), ("gcs", ray_constants.PROCESS_TYPE_GCS_SERVER))
+        for name, kind in (
+            ("raylet", ray_constants.PROCESS_TYPE_RAYLET),
+            ("gcs", ray_constants.PROCESS_TYPE_GCS_SERVER),
+        )
     }
     sys.stdout.flush()
     sys.stderr.flush()

@@ -71,7 +71,8 @@ def java_command(arguments: list[str]) -> list[str]:
     """The command that the process of a Java worker goes on as.
 
     Args:
-        arguments: Ray's program that sets a worker up, the folder of Ray's jars, and what the raylet gives that program.
+        arguments: Ray's program that sets a worker up, the folder of Ray's jars, and what the raylet gives that
+            program.
     """
     program, jars, *given = arguments
     own = [each for each in given if each.startswith(("--language=", _CONTEXT))]

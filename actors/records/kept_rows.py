@@ -1,7 +1,7 @@
 """Whether a call of `up --keep-existing` has had its effect at an apply process.
 
-Ray restarts an apply process with the arguments of its creation, for years. A destination that lost the record of its tables by then (it
-was restored from a backup of before the first apply) holds other rows than those that the call kept.
+Ray restarts an apply process with the arguments of its creation, for years. A destination that lost the record of its
+tables by then (it was restored from a backup of before the first apply) holds other rows than those that the call kept.
 """
 
 from __future__ import annotations

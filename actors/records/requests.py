@@ -1,4 +1,7 @@
-"""What operators asked of split streams (`headrace split | merge`), kept until it is done: a controller that begins again goes on with it."""
+"""What operators asked of split streams (`headrace split | merge`), kept until it is done.
+
+A controller that begins again goes on with it.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ class Requests:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(self._file, json.dumps(wanted) + "\n")
         except OSError as error:
-            raise PropagationError(f"{self._file}: {error.strerror or error}: the request is not kept", hint="free space there, and try again") from error
+            raise PropagationError(
+                f"{self._file}: {error.strerror or error}: the request is not kept",
+                hint="free space there, and try again",
+            ) from error
         self._wanted = wanted
 
     def _read(self) -> dict[str, bool]:

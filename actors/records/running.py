@@ -1,8 +1,9 @@
 """One process at a time runs a component on a disk.
 
-Ray starts a component again when its node is gone, and after the death of the head `headrace up` creates all of them; what ran before
-may go on for a minute, until it notices. Two log writers in one folder would destroy the redo. So who runs a component holds a lock on a
-file of its site's machine, which the system releases when the process ends, however it ends.
+Ray starts a component again when its node is gone, and after the death of the head `headrace up` creates all of them;
+what ran before may go on for a minute, until it notices. Two log writers in one folder would destroy the redo. So who
+runs a component holds a lock on a file of its site's machine, which the system releases when the process ends, however
+it ends.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class Running:
             # No program that this process starts inherits it.
             self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise PropagationError(f"{name} cannot begin: {file}: {error.strerror or error}", hint="free space there, or correct the rights") from error
+            raise PropagationError(
+                f"{name} cannot begin: {file}: {error.strerror or error}",
+                hint="free space there, or correct the rights",
+            ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -46,7 +50,8 @@ class Running:
             os.close(self._descriptor)
             raise PropagationError(
                 f"{name} still runs in process {holder or 'unknown'} of this machine",
-                hint="a process of a cluster that lost its head ends within a minute; `ray stop` on that machine ends it at once",
+                hint="a process of a cluster that lost its head ends within a minute; `ray stop` on that machine ends"
+                " it at once",
             ) from None
         except OSError as error:  # a file system without locks
             log.warning("%s: %s cannot be locked: %s", name, file, error.strerror)

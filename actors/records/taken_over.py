@@ -1,7 +1,8 @@
 """The topology that a running component adopted, kept for the next life of its process.
 
-Ray restarts an actor with the arguments of its creation. A component that has adopted a changed topology since then must not return to
-the old one: a capture process would omit an added table, a queue would not wait for a new subscriber.
+Ray restarts an actor with the arguments of its creation. A component that has adopted a changed topology since then
+must not return to the old one: a capture process would omit an added table, a queue would not wait for a new
+subscriber.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class TakenOver:
         replace_file(self._file, json.dumps(document) + "\n")
 
     def arguments(self, created_with: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments to build the component with: those of its creation, with the topology that it has adopted since.
+        """The arguments to build the component with.
+
+        Those of its creation, with the topology that it has adopted since.
 
         Raises:
             ConfigError: another version of Headrace wrote the file.

@@ -1,8 +1,11 @@
-"""A private authority and a certificate per site: for `headrace certs`, and for the certificates that a topology makes itself.
+"""A private authority and a certificate per site.
 
-An organisation that has an authority of its own uses that instead; `protos.identity` says what a certificate must carry.
-`headrace certs` never overwrites anything (`actors.security.upkeep` does). A key that is lost costs a certificate, so no key is kept twice; `ca.key` is needed only to sign
-further certificates, and may lie elsewhere meanwhile.
+For `headrace certs`, and for the certificates that a topology makes itself.
+
+An organisation that has an authority of its own uses that instead; `protos.identity` says what a certificate must
+carry. `headrace certs` never overwrites anything (`actors.security.upkeep` does). A key that is lost costs a
+certificate, so no key is kept twice; `ca.key` is needed only to sign further certificates, and may lie elsewhere
+meanwhile.
 """
 
 from __future__ import annotations
@@ -22,11 +25,20 @@ from protos.identity import DOMAIN, principal_of
 from streams.errors import ConfigError
 
 __all__ = [
-    "AUTHORITY_DAYS", "SITE_DAYS", "Certified", "MadeCertificates", "issue", "make_certificates", "names_of", "new_authority", "pem_of",
+    "AUTHORITY_DAYS",
+    "SITE_DAYS",
+    "Certified",
+    "MadeCertificates",
+    "issue",
+    "make_certificates",
+    "names_of",
+    "new_authority",
+    "pem_of",
 ]
 
 AUTHORITY_DAYS = 5 * 365  # to replace it, every site must trust the old and the new one for a while: seldom
-SITE_DAYS = 365  # a certificate is replaced without a restart, so it need not live long; `check` warns a month before its end
+# a certificate is replaced without a restart, so it need not live long; `check` warns a month before its end
+SITE_DAYS = 365
 _EARLIER = dt.timedelta(hours=1)  # clocks of machines differ
 _AUTHORITY = "ca"
 
@@ -57,7 +69,12 @@ class Certified:
 
 
 def make_certificates(
-    folder: Path, topology: str, sites: Sequence[str], *, now: dt.datetime | None = None, days: int = SITE_DAYS,
+    folder: Path,
+    topology: str,
+    sites: Sequence[str],
+    *,
+    now: dt.datetime | None = None,
+    days: int = SITE_DAYS,
 ) -> MadeCertificates:
     """Make an authority, unless the folder has one, and a certificate for each site that has none there.
 
@@ -73,7 +90,10 @@ def make_certificates(
     """
     at = now or dt.datetime.now(dt.UTC)
     if _AUTHORITY in sites:
-        raise ConfigError(f"a site called {_AUTHORITY} would get the authority's files", hint="rename it, or use certificates of your own")
+        raise ConfigError(
+            f"a site called {_AUTHORITY} would get the authority's files",
+            hint="rename it, or use certificates of your own",
+        )
     missing = [name for name in (_AUTHORITY, *sites) if not _is_there(folder, name)]
     made: list[Path] = []
     try:
@@ -87,9 +107,13 @@ def make_certificates(
             if site != _AUTHORITY:
                 made += _write(folder, site, issue(signer, topology, site, at, days))
     except OSError as error:
-        raise ConfigError(f"{error.filename or folder}: {error.strerror or error}", hint="name a folder that can be written") from error
+        raise ConfigError(
+            f"{error.filename or folder}: {error.strerror or error}", hint="name a folder that can be written"
+        ) from error
     return MadeCertificates(
-        authority=folder / f"{_AUTHORITY}.pem", made=tuple(made), kept=tuple(site for site in sites if site not in missing),
+        authority=folder / f"{_AUTHORITY}.pem",
+        made=tuple(made),
+        kept=tuple(site for site in sites if site not in missing),
         expires=(at + dt.timedelta(days=days)).isoformat(timespec="seconds"),
     )
 
@@ -97,9 +121,10 @@ def make_certificates(
 def _is_there(folder: Path, name: str) -> bool:
     found = [(folder / f"{name}.{ending}").exists() for ending in ("pem", "key")]
     if any(found) and not all(found):
-        there, not_there = (("pem", "key") if found[0] else ("key", "pem"))
+        there, not_there = ("pem", "key") if found[0] else ("key", "pem")
         raise ConfigError(
-            f"{folder / name}.{there} is there without {name}.{not_there}", hint=f"bring {name}.{not_there} back, or remove the other",
+            f"{folder / name}.{there} is there without {name}.{not_there}",
+            hint=f"bring {name}.{not_there} back, or remove the other",
         )
     return all(found)
 
@@ -156,7 +181,9 @@ def issue(signer: Certified, topology: str, site: str, now: dt.datetime, days: i
         _builder(name, signer.certificate.subject, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(principal)]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key()), critical=False)
         .sign(signer.key, hashes.SHA256())
@@ -167,14 +194,18 @@ def issue(signer: Certified, topology: str, site: str, now: dt.datetime, days: i
 def names_of(certificate: x509.Certificate) -> list[str]:
     """The DNS names that a certificate is for."""
     try:
-        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(
+            x509.DNSName
+        )
     except x509.ExtensionNotFound:
         return []
 
 
 def pem_of(made: Certified) -> tuple[bytes, bytes]:
     """A certificate and its key as PEM."""
-    key = made.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    key = made.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return made.certificate.public_bytes(serialization.Encoding.PEM), key
 
 
@@ -182,16 +213,26 @@ def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, days: int
 ) -> x509.CertificateBuilder:
     return (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _EARLIER).not_valid_after(now + dt.timedelta(days=days))
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + dt.timedelta(days=days))
     )
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not signs_certificates, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
-        content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
         decipher_only=False,
     )
 

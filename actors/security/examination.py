@@ -1,8 +1,8 @@
 """What is wrong with the certificate files that a topology names; part of `headrace check` and of `up`.
 
 Those that Headrace makes itself are made anew by `up` where anything is wrong with them, so that is a warning.
-A site's processes read the files on their own nodes. Those of a site with a `node` may be elsewhere: what cannot be examined here is
-then a warning.
+A site's processes read the files on their own nodes. Those of a site with a `node` may be elsewhere: what cannot be
+examined here is then a warning.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple
             is_elsewhere = bool(site.node) and not site.tls.key.exists()
             if is_made:
                 # `up` makes those of a site that is new.
-                is_new = prepared.get(site.name) != site.tls and not (site.tls.certificate.exists() or site.tls.key.exists())
+                is_new = prepared.get(site.name) != site.tls and not (
+                    site.tls.certificate.exists() or site.tls.key.exists()
+                )
                 found += [] if is_new else [replace(each, fix=_MADE_ANEW, is_error=False) for each in findings]
             else:
                 found += [replace(each, is_error=False) for each in findings] if is_elsewhere else findings
@@ -100,17 +102,23 @@ class _Site:
         if isinstance(authorities, Finding) or isinstance(chain, Finding):
             return
         if not _is_signed(chain, authorities):
-            yield self._finding("certificate", f"is not signed by {self.tls.authority}", "have that authority sign it, or name its own")
+            yield self._finding(
+                "certificate", f"is not signed by {self.tls.authority}", "have that authority sign it, or name its own"
+            )
         yield from self._names(chain[0])
         yield from self._revocation(chain[0])
 
     def _revocation(self, certificate: x509.Certificate) -> Iterator[Finding]:
-        if self.tls.revoked is not None and is_listed(str(self.tls.revoked), certificate.public_bytes(Encoding.PEM).decode()):
+        if self.tls.revoked is not None and is_listed(
+            str(self.tls.revoked), certificate.public_bytes(Encoding.PEM).decode()
+        ):
             yield self._finding("certificate", f"is revoked by {self.tls.revoked}", _RENEW)
 
     def _finding(self, key: str, problem: str, fix: str, *, is_error: bool = True) -> Finding:
         path = getattr(self.tls, key)
-        return Finding(path=f"sites.{self.site.name}.tls.{key}", problem=f"{path}: {problem}", fix=fix, is_error=is_error)
+        return Finding(
+            path=f"sites.{self.site.name}.tls.{key}", problem=f"{path}: {problem}", fix=fix, is_error=is_error
+        )
 
     def _content(self, key: str) -> bytes | Finding:
         path: Path = getattr(self.tls, key)
@@ -118,7 +126,9 @@ class _Site:
             return path.read_bytes()
         except OSError as error:
             return self._finding(
-                key, f"cannot be read: {error.strerror or error}", "correct the path, which is relative to the topology file, or the rights"
+                key,
+                f"cannot be read: {error.strerror or error}",
+                "correct the path, which is relative to the topology file, or the rights",
             )
 
     def _certificates(self, key: str) -> list[x509.Certificate] | Finding:
@@ -128,7 +138,9 @@ class _Site:
         try:
             return x509.load_pem_x509_certificates(content)
         except ValueError:
-            return self._finding(key, "is no certificate in PEM form", "name a file that begins with -----BEGIN CERTIFICATE-----")
+            return self._finding(
+                key, "is no certificate in PEM form", "name a file that begins with -----BEGIN CERTIFICATE-----"
+            )
 
     def _ages(self, key: str, certificates: list[x509.Certificate]) -> Iterator[Finding]:
         # Of an authority's file one that is valid is enough: the next one lies beside it before the old one ends.
@@ -137,7 +149,11 @@ class _Site:
         for each in certificates:
             ends = each.not_valid_after_utc
             if each.not_valid_before_utc > self.now:
-                yield self._finding(key, f"is not valid before {each.not_valid_before_utc:%Y-%m-%d %H:%M} UTC", "correct this machine's clock, or wait")
+                yield self._finding(
+                    key,
+                    f"is not valid before {each.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
+                    "correct this machine's clock, or wait",
+                )
             if ends <= self.now:
                 yield self._finding(key, f"expired on {ends:%Y-%m-%d %H:%M} UTC", _RENEW)
             elif ends - self.now < dt.timedelta(days=WARNING_DAYS):
@@ -150,22 +166,31 @@ class _Site:
             return
         mode = stat.S_IMODE(self.tls.key.stat().st_mode)
         if mode & _OTHERS:
-            yield self._finding("key", f"other users may read it (mode {mode:04o})", f"chmod 600 {shlex.quote(str(self.tls.key))}")
+            yield self._finding(
+                "key", f"other users may read it (mode {mode:04o})", f"chmod 600 {shlex.quote(str(self.tls.key))}"
+            )
         try:
             key = load_pem_private_key(content, password=None)
         except (ValueError, TypeError):
-            yield self._finding("key", "is no private key in PEM form without a password", "name the certificate's key, decrypted")
+            yield self._finding(
+                "key", "is no private key in PEM form without a password", "name the certificate's key, decrypted"
+            )
             return
         form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        if certificate is not None and key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
-            yield self._finding("key", f"is not the key of {self.tls.certificate}", "name the two files that belong together")
+        if certificate is not None and key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(
+            *form
+        ):
+            yield self._finding(
+                "key", f"is not the key of {self.tls.certificate}", "name the two files that belong together"
+            )
 
     def _names(self, certificate: x509.Certificate) -> Iterator[Finding]:
         wanted = principal_of(self.topology, self.site.name)
         names = names_of(certificate)
         if wanted not in names:
             yield self._finding(
-                "certificate", f"is not for {wanted}, but for {', '.join(names) or 'no DNS name'}",
+                "certificate",
+                f"is not for {wanted}, but for {', '.join(names) or 'no DNS name'}",
                 f"have one signed whose subject alternative names include DNS:{wanted}",
             )
         try:
@@ -174,7 +199,9 @@ class _Site:
             return  # without it, every use is allowed
         if not {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH} <= set(uses):
             yield self._finding(
-                "certificate", "may not be used by a server and a client both", "have one signed for serverAuth and clientAuth"
+                "certificate",
+                "may not be used by a server and a client both",
+                "have one signed for serverAuth and clientAuth",
             )
 
 

@@ -1,4 +1,7 @@
-"""Links of a topology to others that anybody could use, read, or answer in the place of the right one: databases, alerts with a token, a Ray cluster of the user's."""
+"""Links of a topology to others that anybody could use, read, or answer in the place of the right one.
+
+Databases, alerts with a token, a Ray cluster of the user's.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,19 @@ def link_findings(spec: TopologySpec) -> Iterator[Finding]:
         parts = urlsplit(target.url)
         if target.token and parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
             yield Finding(
-                path=f"alerts {target.name}", is_error=False, problem="its token goes over http://, and everybody on the way can read it",
+                path=f"alerts {target.name}",
+                is_error=False,
+                problem="its token goes over http://, and everybody on the way can read it",
                 fix=f"write https:// in the address of {target.name}",
             )
 
 
 def _database_findings(site: SiteSpec) -> Iterator[Finding]:
-    yield from server_findings(site.name, site.database.dsn, " and ".join(f"${{{name}}}" for name in sorted(site.database.environment)) or "the connection string")
+    yield from server_findings(
+        site.name,
+        site.database.dsn,
+        " and ".join(f"${{{name}}}" for name in sorted(site.database.environment)) or "the connection string",
+    )
 
 
 def server_findings(site: str, dsn: str, where: str) -> Iterator[Finding]:
@@ -56,10 +65,12 @@ def server_findings(site: str, dsn: str, where: str) -> Iterator[Finding]:
     remote = [host for host in hosts_of(dsn) if not is_this_machine(host)]
     if remote and not server_is_verified(dsn):
         yield Finding(
-            path=f"sites.{site}", is_error=False,
-            problem=f"nothing proves that {', '.join(remote)} is the database: whoever is on the way can answer in its place, and read what passes",
-            fix=f"in {where}: sslmode=verify-full sslrootcert=FILE, the certificate of the server's authority (sslrootcert=system where a public one signed it; in a URI: "
-            "?sslmode=verify-full&sslrootcert=FILE)",
+            path=f"sites.{site}",
+            is_error=False,
+            problem=f"nothing proves that {', '.join(remote)} is the database: whoever is on the way can answer in its"
+            " place, and read what passes",
+            fix=f"in {where}: sslmode=verify-full sslrootcert=FILE, the certificate of the server's authority"
+            " (sslrootcert=system where a public one signed it; in a URI: ?sslmode=verify-full&sslrootcert=FILE)",
         )
 
 
@@ -73,24 +84,32 @@ def ray_findings(address: str) -> Iterator[Finding]:
 
     if address and takes_work_from_anybody(address):
         yield Finding(
-            path=f"Ray at {address}", is_error=False,
-            problem="takes work from anybody who reaches it: they run programs on all its nodes, and read the connection strings of all sites",
-            fix="start it with RAY_AUTH_MODE=token, and give the nodes and the users of this topology one token (ray get-auth-token --generate), as cluster.yaml does",
+            path=f"Ray at {address}",
+            is_error=False,
+            problem="takes work from anybody who reaches it: they run programs on all its nodes, and read the"
+            " connection strings of all sites",
+            fix="start it with RAY_AUTH_MODE=token, and give the nodes and the users of this topology one token (ray"
+            " get-auth-token --generate), as cluster.yaml does",
         )
 
 
 def spark_findings(site: SiteSpec) -> Iterator[Finding]:
-    """Warn of a node whose Spark takes connections from whoever reaches it; to be asked on that node, in a process that Ray started.
+    """Warn of a node whose Spark takes connections from whoever reaches it.
+
+    To be asked on that node, in a process that Ray started.
 
     Args:
-        site: the one that applies changes there. Without `node:` it runs beside the commands, or on a private cluster, which makes the secret itself.
+        site: the one that applies changes there. Without `node:` it runs beside the commands, or on a private cluster,
+            which makes the secret itself.
     """
     from spark_apply.application.authentication import SECRET, authentication_settings
 
     if site.node and not authentication_settings():
         yield Finding(
-            path=f"sites.{site.name}.node", is_error=False,
-            problem=f"Ray runs on its node without {SECRET}: whoever reaches the ports of its Spark application runs programs there, and reads the rows",
+            path=f"sites.{site.name}.node",
+            is_error=False,
+            problem=f"Ray runs on its node without {SECRET}: whoever reaches the ports of its Spark application runs"
+            " programs there, and reads the rows",
             fix=f"export one {SECRET} on every node before `ray start`, as cluster.yaml does; then headrace up",
         )
 

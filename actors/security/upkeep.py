@@ -1,16 +1,19 @@
 """Upkeep of the certificates that a topology makes for itself.
 
 Job
-    Have a usable certificate with enough of its life left for every site, in the state folder of a topology whose file says nothing of
-    `tls` (`topology.links`). Everything runs on one machine, so the authority's key lies beside the others.
+    Have a usable certificate with enough of its life left for every site, in the state folder of a topology whose file
+    says nothing of `tls` (`topology.links`). Everything runs on one machine, so the authority's key lies beside the
+    others.
 
 Main path
-    `headrace up`, and the controller once an hour -> keep_certificates -> what is missing, cannot be used or ends soon is made anew.
+    `headrace up`, and the controller once an hour -> keep_certificates -> what is missing, cannot be used or ends soon
+      is made anew.
 
 Renewal
-    Processes that run read the files again for each connection (`protos.identity`). A site gets another key and certificate. The
-    authority keeps its key and gets another certificate, so what it signed before stays valid. An authority without a usable key
-    is replaced with all that it signed: connections that exist go on, new ones need the files of one authority, which are there in milliseconds.
+    Processes that run read the files again for each connection (`protos.identity`). A site gets another key and
+    certificate. The authority keeps its key and gets another certificate, so what it signed before stays valid. An
+    authority without a usable key is replaced with all that it signed: connections that exist go on, new ones need the
+    files of one authority, which are there in milliseconds.
 """
 
 from __future__ import annotations
@@ -76,13 +79,22 @@ def keep_certificates(spec: TopologySpec, *, now: dt.datetime | None = None) -> 
 
 def _keep(folder: Path, spec: TopologySpec, now: dt.datetime) -> Iterator[str]:
     found = _found(folder, MADE_AUTHORITY)
-    authority = found if found is not None and not _is_due(found, now) else new_authority(spec.name, now, None if found is None else found.key)
+    authority = (
+        found
+        if found is not None and not _is_due(found, now)
+        else new_authority(spec.name, now, None if found is None else found.key)
+    )
     if authority is not found:
         _replace(folder, MADE_AUTHORITY, authority)
         yield MADE_AUTHORITY
     for site in spec.sites:
         certificate = _found(folder, site.name)
-        if certificate is None or _is_revoked(certificate, spec) or _is_due(certificate, now) or not _is_of(certificate, authority, principal_of(spec.name, site.name)):
+        if (
+            certificate is None
+            or _is_revoked(certificate, spec)
+            or _is_due(certificate, now)
+            or not _is_of(certificate, authority, principal_of(spec.name, site.name))
+        ):
             _replace(folder, site.name, issue(authority, spec.name, site.name, now))
             yield site.name
 

@@ -1,9 +1,12 @@
-"""What a site's administrator does in its database, from a command: see `databases.postgres.destination.admin` and `databases.postgres.source.admin`.
+"""What a site's administrator does in its database, from a command.
+
+See `databases.postgres.destination.admin` and `databases.postgres.source.admin`.
 
 Only commands call it. What runs has no `admin_dsn`, and finds done what `up` did as its role.
 
 Worked flow (a table is added to the file of a running topology)
-    `up`: publish_as_admin -> the publication names the table, whose changes are left out as those of a stranger -> the controller is asked: preflight,
+    `up`: publish_as_admin -> the publication names the table, whose changes are left out as those of a stranger -> the
+      controller is asked: preflight,
     prepare, the table is in its record, apply processes begin that know it -> everything runs: finish_as_admin
     refused -> retreat_as_admin: the publication names the table no more
     this command dies anywhere -> the next one does all of it again
@@ -28,7 +31,16 @@ if TYPE_CHECKING:
     from databases.operator_ports import DestinationAdmin, SourceAdmin
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["Published", "admin_findings", "administered", "finish_as_admin", "prepare_as_admin", "publish_as_admin", "remove_as_admin", "retreat_as_admin"]
+__all__ = [
+    "Published",
+    "admin_findings",
+    "administered",
+    "finish_as_admin",
+    "prepare_as_admin",
+    "publish_as_admin",
+    "remove_as_admin",
+    "retreat_as_admin",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +58,11 @@ class Published:
 
 def administered(spec: TopologySpec) -> tuple[SiteSpec, ...]:
     """The destinations whose objects an administrator makes."""
-    return tuple(site for site in spec.sites if site.database.has_admin and any(apply.site == site.name for apply in spec.applies))
+    return tuple(
+        site
+        for site in spec.sites
+        if site.database.has_admin and any(apply.site == site.name for apply in spec.applies)
+    )
 
 
 def _published(spec: TopologySpec) -> tuple[SiteSpec, ...]:
@@ -69,13 +85,19 @@ def admin_findings(spec: TopologySpec, site: SiteSpec, before: TopologySpec | No
     if site in _published(spec):
         try:
             dsn = admin_dsn(spec, site)
-            found += (*server_findings(site.name, dsn, "admin_dsn"), *_source_admin(site, dsn).preflight(spec.name, spec.capture_rules(site.name)))
+            found += (
+                *server_findings(site.name, dsn, "admin_dsn"),
+                *_source_admin(site, dsn).preflight(spec.name, spec.capture_rules(site.name)),
+            )
         except (DatabaseUnavailable, ConfigError) as error:
             found.append(_unpublished(spec, site, error, before))
     if site in administered(spec):
         try:
             dsn = admin_dsn(spec, site)
-            found += (*server_findings(site.name, dsn, "admin_dsn"), *_admin(site, dsn).preflight(_tombstones(spec, site)))
+            found += (
+                *server_findings(site.name, dsn, "admin_dsn"),
+                *_admin(site, dsn).preflight(_tombstones(spec, site)),
+            )
         except (DatabaseUnavailable, ConfigError) as error:
             found.append(_unasked(spec, site, error))
     return tuple(dict.fromkeys(found))
@@ -84,14 +106,15 @@ def admin_findings(spec: TopologySpec, site: SiteSpec, before: TopologySpec | No
 def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
     """Make at every destination that has an administrator what the topology needs there; idempotent.
 
-    After a restart of the machine everything is there: then nothing runs later because the administrator has no access now, or is not to have any.
+    After a restart of the machine everything is there: then nothing runs later because the administrator has no access
+    now, or is not to have any.
 
     Args:
         spec: the topology.
 
     Returns:
-        Why an administrator could not be asked whose work is done, or whose database the role of `dsn` does not reach either: what runs waits for that, and
-        looks then.
+        Why an administrator could not be asked whose work is done, or whose database the role of `dsn` does not reach
+        either: what runs waits for that, and looks then.
 
     Raises:
         StreamsError: an administrator cannot be asked, and something is to be made; or a right is missing.
@@ -105,10 +128,13 @@ def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def publish_as_admin(spec: TopologySpec, before: TopologySpec | None) -> tuple[tuple[Finding, ...], dict[str, Published]]:
+def publish_as_admin(
+    spec: TopologySpec, before: TopologySpec | None
+) -> tuple[tuple[Finding, ...], dict[str, Published]]:
     """Have the changes of every table that the topology captures in the log, ahead of everything that runs; idempotent.
 
-    Nothing is changed where the source would be refused, which what runs finds, too: some tables must not be published as they are.
+    Nothing is changed where the source would be refused, which what runs finds, too: some tables must not be published
+    as they are.
 
     Args:
         spec: the topology.
@@ -118,7 +144,8 @@ def publish_as_admin(spec: TopologySpec, before: TopologySpec | None) -> tuple[t
         Why an administrator could not be asked, where what runs can go on as it is; and what was done, by site.
 
     Raises:
-        StreamsError: an administrator cannot be asked, and something is to be made that the file has new; or a right is missing.
+        StreamsError: an administrator cannot be asked, and something is to be made that the file has new; or a right is
+            missing.
     """
     found: list[Finding] = []
     made: dict[str, Published] = {}
@@ -131,7 +158,9 @@ def publish_as_admin(spec: TopologySpec, before: TopologySpec | None) -> tuple[t
                     continue
                 there = frozenset(each.identity for each in source.captured(spec.name))
             was_source = before is not None and any(each.source == site.name for each in before.captures)
-            if statements := _source_admin(site, dsn).prepare(spec.name, spec.capture_rules(site.name), was_source=was_source):
+            if statements := _source_admin(site, dsn).prepare(
+                spec.name, spec.capture_rules(site.name), was_source=was_source
+            ):
                 made[site.name] = Published(statements=statements, before=there)
         except (DatabaseUnavailable, ConfigError) as error:
             found.append(_unpublished(spec, site, error, before))
@@ -153,13 +182,20 @@ def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple
         site = spec.site(name)
         try:
             # Another call may have had them taken up since.
-            _source_admin(site, admin_dsn(spec, site)).take_out(spec.name, published.before | (_recorded(spec, name) or frozenset()))
+            _source_admin(site, admin_dsn(spec, site)).take_out(
+                spec.name, published.before | (_recorded(spec, name) or frozenset())
+            )
         except (DatabaseError, ConfigError) as error:
-            found.append(Finding(
-                path=f"sites.{name}.database.admin_dsn", is_error=False,
-                problem=f"this was done before the refusal, and could not be taken back ({error.message}): {'; '.join(published.statements)}",
-                fix="headrace up FILE, with a file that is not refused, takes the tables up, or out of the publication; nothing that runs applies them",
-            ))
+            found.append(
+                Finding(
+                    path=f"sites.{name}.database.admin_dsn",
+                    is_error=False,
+                    problem=f"this was done before the refusal, and could not be taken back ({error.message}):"
+                    f" {'; '.join(published.statements)}",
+                    fix="headrace up FILE, with a file that is not refused, takes the tables up, or out of the"
+                    " publication; nothing that runs applies them",
+                )
+            )
     return tuple(found)
 
 
@@ -181,21 +217,27 @@ def finish_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
             continue
         kept: set[str] = set()
         there: set[str] = set()
-        with suppress(DatabaseError), closing(open_source(access_to(site, site.database.dsn))) as source:  # it is away: then by the next `up`
+        # it is away: then by the next `up`
+        with suppress(DatabaseError), closing(open_source(access_to(site, site.database.dsn))) as source:
             for each in source.captured(spec.name):
                 there.add(each.identity)
-                # One in the record was renamed since: its changes wait for an operator, and must not be left out instead.
+                # One in the record was renamed since: its changes wait for an operator, and must not be left out
+                # instead.
                 if each.identity in (recorded or ()) or any(rule.keeps(each.owner, each.name) for rule in rules):
                     kept.add(each.identity)
         try:
             if kept != there:
                 _source_admin(site, admin_dsn(spec, site)).take_out(spec.name, kept)
         except (DatabaseError, ConfigError) as error:
-            found.append(Finding(
-                path=f"sites.{site.name}.database.admin_dsn", is_error=False,
-                problem=f"tables that are replicated no more are still published, which costs the source a little and nothing else: {error.message}",
-                fix="correct that, and run headrace up FILE again: it takes them out of the publication",
-            ))
+            found.append(
+                Finding(
+                    path=f"sites.{site.name}.database.admin_dsn",
+                    is_error=False,
+                    problem="tables that are replicated no more are still published, which costs the source a little"
+                    f" and nothing else: {error.message}",
+                    fix="correct that, and run headrace up FILE again: it takes them out of the publication",
+                )
+            )
     return tuple(found)
 
 
@@ -212,15 +254,20 @@ def _unpublished(spec: TopologySpec, site: SiteSpec, error: StreamsError, before
     try:
         with closing(open_source(access_to(site, site.database.dsn))) as source:
             uncaptured = source.uncaptured(spec.name, rules)
-            # Tables that were created since keep nobody from what is captured already: a machine that starts again must come up.
-            may_wait = not uncaptured or (before is not None and before.capture_rules(site.name) == rules and bool(source.captured(spec.name)))
+            # Tables that were created since keep nobody from what is captured already: a machine that starts again must
+            # come up.
+            may_wait = not uncaptured or (
+                before is not None and before.capture_rules(site.name) == rules and bool(source.captured(spec.name))
+            )
     except DatabaseUnavailable:
         may_wait = True
     if not may_wait:
         raise error
     what = f"not captured until then: {', '.join(uncaptured)}" if uncaptured else "no further table can be captured"
     return Finding(
-        path=f"sites.{site.name}.database.admin_dsn", is_error=False, problem=f"{error.message}: {what}",
+        path=f"sites.{site.name}.database.admin_dsn",
+        is_error=False,
+        problem=f"{error.message}: {what}",
         fix=f"{error.hint or 'make sure that the database runs'}; needed for new tables",
     )
 
@@ -230,8 +277,11 @@ def _unasked(spec: TopologySpec, site: SiteSpec, error: StreamsError) -> Finding
     if not _may_wait(spec, site):
         raise error
     return Finding(
-        path=f"sites.{site.name}.database.admin_dsn", is_error=False, problem=f"{error.message}: nothing can be made or upgraded as its role",
-        fix=f"{error.hint or 'make sure that the database runs'}; needed for a new version, and for new tables with tombstones",
+        path=f"sites.{site.name}.database.admin_dsn",
+        is_error=False,
+        problem=f"{error.message}: nothing can be made or upgraded as its role",
+        fix=f"{error.hint or 'make sure that the database runs'}; needed for a new version, and for new tables with"
+        " tombstones",
     )
 
 
@@ -272,4 +322,6 @@ def _admin(site: SiteSpec, dsn: str) -> DestinationAdmin:
 
 
 def _tombstones(spec: TopologySpec, site: SiteSpec) -> frozenset[tuple[str, str]]:
-    return frozenset(table for apply in spec.applies if apply.site == site.name for table in apply.conflicts.with_tombstones)
+    return frozenset(
+        table for apply in spec.applies if apply.site == site.name for table in apply.conflicts.with_tombstones
+    )

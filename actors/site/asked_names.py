@@ -17,8 +17,8 @@ class AskedNames:
     """Caches each answer until `forget`.
 
     Args:
-        ask: calls a method of the site: "names_of_now", for which the site queries its database, or "receivers", for which it
-            does not.
+        ask: calls a method of the site: "names_of_now", for which the site queries its database, or "receivers", for
+            which it does not.
     """
 
     def __init__(self, ask: Callable[[str], Any]) -> None:

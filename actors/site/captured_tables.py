@@ -3,8 +3,9 @@
 Durable
     `receivers.json` in the site's folder: which apply process got which table when the topology was last prepared
     (`topology.edits.receivers.Receivers`). A site without the file reports no renames.
-    `taken_up.json`, where an administrator says whose changes are in the log: the tables with which `up` got as far as preparing the site. He is ahead of
-    that, so the log may have other tables: they are strangers to everything that runs, and are left out as if they were not captured (decision 95).
+    `taken_up.json`, where an administrator says whose changes are in the log: the tables with which `up` got as far as
+    preparing the site. He is ahead of that, so the log may have other tables: they are strangers to everything that
+    runs, and are left out as if they were not captured (decision 95).
 """
 
 from __future__ import annotations
@@ -39,13 +40,17 @@ class CapturedTables:
         has_admin: an administrator says whose changes are in the log.
     """
 
-    def __init__(self, site: str, folder: Path, open_source: Callable[[], SourceDatabase], *, has_admin: bool = False) -> None:
+    def __init__(
+        self, site: str, folder: Path, open_source: Callable[[], SourceDatabase], *, has_admin: bool = False
+    ) -> None:
         self._site, self._file, self._open_source = site, folder / "receivers.json", open_source
         self._has_admin, self._taken_file = has_admin, folder / "taken_up.json"
-        # Created since `up` and not captured; captured, and renamed since `up` so that an apply process no longer gets them.
+        # Created since `up` and not captured; captured, and renamed since `up` so that an apply process no longer gets
+        # them.
         self.uncaptured: tuple[str, ...] = ()
         self.strayed: tuple[str, ...] = ()
-        self.lost_columns: tuple[str, ...] = ()  # that transformations name, and that were renamed or dropped since `up`
+        # that transformations name, and that were renamed or dropped since `up`
+        self.lost_columns: tuple[str, ...] = ()
         self._told = 0  # how often it was set: an answer to an older query does not replace a newer one
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
@@ -54,13 +59,19 @@ class CapturedTables:
             return source.captured(topology)
 
     def names_of_now(self, spec: TopologySpec) -> dict[int, NameOfNow]:
-        """The current name of each captured table, by the object numbers of the table and its partitions; without strangers, see the module."""
+        """The current name of each captured table, by the object numbers of the table and its partitions.
+
+        Without strangers, see the module.
+        """
         taken = self._taken_up() if self._has_admin else None
-        names = {} if taken is None else {table.identity: (table.owner, table.name) for table in self.receivers().tables}
+        names = (
+            {} if taken is None else {table.identity: (table.owner, table.name) for table in self.receivers().tables}
+        )
         found: dict[int, NameOfNow] = {}
         for table in self.captured(spec.name):
             is_wanted = self._is_selected(spec, table)
-            # An edit took it out of the rules under the name that it has had: it stays in the log until everything is settled.
+            # An edit took it out of the rules under the name that it has had: it stays in the log until everything is
+            # settled.
             is_left_out = not is_wanted and names.get(table.identity) == (table.owner, table.name)
             if taken is None or (table.identity in taken and not is_left_out):
                 now = NameOfNow(identity=table.identity, owner=table.owner, name=table.name, is_wanted=is_wanted)
@@ -88,7 +99,9 @@ class CapturedTables:
             return Receivers()
 
     def take_up(self, source: SourceDatabase, spec: TopologySpec) -> None:
-        """Record durably, where an administrator is ahead, that what runs will have every table that is selected and in the log now; besides those of before.
+        """Record durably the tables that what runs will have, where an administrator is ahead.
+
+        They are those that are selected and in the log now, besides those of before.
 
         Args:
             source: connected.
@@ -99,7 +112,10 @@ class CapturedTables:
             self._take_up(selected | (self._taken_up() or {each.identity for each in self.receivers().tables}))
 
     def is_prepared(self) -> None:
-        """`prepare` has added or removed all uncaptured and strayed tables, and a topology whose transformations name other columns is refused."""
+        """`prepare` has added or removed all uncaptured and strayed tables.
+
+        A topology whose transformations name other columns is refused.
+        """
         self._tell((), (), ())
 
     def look(self, source: SourceDatabase, spec: TopologySpec, noted: Receivers | None = None) -> tuple[str, ...]:
@@ -108,22 +124,36 @@ class CapturedTables:
         Args:
             source: connected.
             spec: the topology that is wanted.
-            noted: the tables that the controller has in its record, if an administrator may be ahead of it; None: what is recorded here tells.
+            noted: the tables that the controller has in its record, if an administrator may be ahead of it; None: what
+                is recorded here tells.
 
         Returns:
-            Those that the rules select and that are not captured, or to be taken up, then those that were renamed out of the rules.
+            Those that the rules select and that are not captured, or to be taken up, then those that were renamed out
+            of the rules.
         """
         told = self._told
         receivers = self.receivers()
         uncaptured, captured = source.uncaptured(spec.name, spec.capture_rules(self._site)), source.captured(spec.name)
-        taken = ({each.identity for each in noted.tables} if noted is not None else self._taken_up()) if self._has_admin else None
+        taken = (
+            ({each.identity for each in noted.tables} if noted is not None else self._taken_up())
+            if self._has_admin
+            else None
+        )
         if taken is not None:
-            uncaptured += tuple(f"{each.owner}.{each.name}" for each in captured if each.identity not in taken and self._is_selected(spec, each))
+            uncaptured += tuple(
+                f"{each.owner}.{each.name}"
+                for each in captured
+                if each.identity not in taken and self._is_selected(spec, each)
+            )
             captured = tuple(each for each in captured if each.identity in taken)
         strayed = tuple(
-            f"{table.owner}.{table.name}" for table in captured if not self._is_selected(spec, table) or receivers.is_strayed(table)
+            f"{table.owner}.{table.name}"
+            for table in captured
+            if not self._is_selected(spec, table) or receivers.is_strayed(table)
         )
-        lost = lost_columns(spec, self._site, lambda: source.table_versions(source.tables(spec.capture_rules(self._site))))
+        lost = lost_columns(
+            spec, self._site, lambda: source.table_versions(source.tables(spec.capture_rules(self._site)))
+        )
         if told == self._told:
             self._tell(uncaptured, strayed, lost)
         return (*uncaptured, *strayed)

@@ -1,7 +1,9 @@
-"""A site's claim on its database: held by the site's actor, checked by its threads; once lost, only an operator can regain it.
+"""A site's claim on its database: held by the site's actor, checked by its threads.
 
-See `databases.operator_ports.TopologyClaim`. A copy of the topology must not retake a lost claim by itself: two copies would
-take it from each other forever.
+Once lost, only an operator can regain it.
+
+See `databases.operator_ports.TopologyClaim`. A copy of the topology must not retake a lost claim by itself: two copies
+would take it from each other forever.
 """
 
 from __future__ import annotations

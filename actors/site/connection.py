@@ -25,8 +25,18 @@ if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
-    "access_to", "claim_on", "embedded_server", "left_servers", "original_of", "redo_folder", "remove_but_server", "remove_from", "retained_bytes",
-    "running_access", "site_folder", "source_findings",
+    "access_to",
+    "claim_on",
+    "embedded_server",
+    "left_servers",
+    "original_of",
+    "redo_folder",
+    "remove_but_server",
+    "remove_from",
+    "retained_bytes",
+    "running_access",
+    "site_folder",
+    "source_findings",
 ]
 
 _IDENTITY = "identity"  # in a site's folder
@@ -86,7 +96,9 @@ def remove_but_server(folder: Path) -> None:
 
 
 def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
-    """The controls of embedded servers in the state folder whose sites are gone from the file, by name of the site; they need not run.
+    """The controls of embedded servers in the state folder whose sites are gone from the file, by name of the site.
+
+    They need not run.
 
     Args:
         spec: the topology.
@@ -96,7 +108,9 @@ def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
     names = {site.name for site in spec.sites}
     folders = sorted((spec.state_dir / "sites").glob(f"*/{_SERVER}"))
     return {
-        folder.parent.name: EmbeddedServer(folder, name=f"{spec.name}-{folder.parent.name}") for folder in folders if folder.parent.name not in names
+        folder.parent.name: EmbeddedServer(folder, name=f"{spec.name}-{folder.parent.name}")
+        for folder in folders
+        if folder.parent.name not in names
     }
 
 
@@ -110,8 +124,13 @@ def access_to(site: SiteSpec, dsn: str, tables: TableSettings = NO_TABLE_SETTING
     """
     database = site.database
     return DatabaseAccess(
-        site=site.name, kind=database.kind, dsn=dsn, allow_any_version=database.allow_any_version, tables=tables,
-        decoding_memory=database.decoding_memory, has_admin=database.has_admin,
+        site=site.name,
+        kind=database.kind,
+        dsn=dsn,
+        allow_any_version=database.allow_any_version,
+        tables=tables,
+        decoding_memory=database.decoding_memory,
+        has_admin=database.has_admin,
     )
 
 
@@ -129,7 +148,9 @@ def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
         return access_to(site, site.database.dsn)
     server = embedded_server(spec, site)
     if not server.is_running:
-        raise ConfigError(f"the embedded server of site {site.name} does not run here", hint="headrace up FILE starts it")
+        raise ConfigError(
+            f"the embedded server of site {site.name} does not run here", hint="headrace up FILE starts it"
+        )
     return access_to(site, server.dsn())
 
 
@@ -197,7 +218,12 @@ def source_findings(spec: TopologySpec, site: SiteSpec, source: SourceDatabase) 
     """
     # The log stream, and a snapshot for each destination that is being instantiated or compared.
     streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
-    return source.preflight(spec.capture_rules(site.name), streams=streams, needs=log_needs(spec, site.name), may_be_copied=partial(may_be_copied, spec, site.name))
+    return source.preflight(
+        spec.capture_rules(site.name),
+        streams=streams,
+        needs=log_needs(spec, site.name),
+        may_be_copied=partial(may_be_copied, spec, site.name),
+    )
 
 
 def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]:

@@ -66,7 +66,9 @@ class SiteHost(Host):
         delete_spilled(self._spec, self.name.removeprefix("site:"), names)
 
     def clear_up(self, keep_server: bool = False) -> None:  # noqa: FBT001, FBT002 - called by position, through Ray
-        """The topology is removed: end this component, and remove all that its components keep on this machine; idempotent.
+        """The topology is removed: end this component, and remove all that its components keep on this machine.
+
+        Idempotent.
 
         No other component of the topology may run here, but those of other sites that are to be removed next.
 

@@ -1,15 +1,18 @@
 """Sites that an edit left: a source that is none any more, and an embedded database whose site is gone from the file.
 
-A slot keeps its database's WAL until it is dropped, and an embedded server runs until it is stopped. Only the site's own process has
-the connection string when the file does not name it any more: it goes on until that is done.
+A slot keeps its database's WAL until it is dropped, and an embedded server runs until it is stopped. Only the site's
+own process has the connection string when the file does not name it any more: it goes on until that is done.
 
 Durable when
-    `desired.json` names what an edit leaves in the same write that makes the edit valid, and until its site has cleared it.
+    `desired.json` names what an edit leaves in the same write that makes the edit valid, and until its site has cleared
+    it.
 
 Worked flow
-    an edit takes the source c out -> prepared, and c is left -> site:c ends its log writer and drops slot and publication -> c is
+    an edit takes the source c out -> prepared, and c is left -> site:c ends its log writer and drops slot and
+      publication -> c is
     left no more -> site:c ends
-    site:c does not answer -> `status` names the slot -> `down`, `up`: nobody has its connection string, so the operator drops the slot ->
+    site:c does not answer -> `status` names the slot -> `down`, `up`: nobody has its connection string, so the operator
+      drops the slot ->
     c comes back: it begins as a new source, without the redo of before
 """
 

@@ -1,4 +1,7 @@
-"""Bounds a log that another process writes. Renaming would not redirect that process, so the log is copied and truncated."""
+"""Bounds a log that another process writes.
+
+Renaming would not redirect that process, so the log is copied and truncated.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""The controller informs the sites which apply process gets which table: sources for capture processes, destinations for later.
+"""The controller informs the sites which apply process gets which table.
+
+Sources for capture processes, destinations for later.
 
 Both get the same answer of the source, so that they agree about a table that was just renamed: either an apply process
-that no longer gets it has it recorded as LEFT, or the capture process waits for an operator. It is the answer that the source gave when
-it was prepared, with the names that the tables had when `up` looked at them first: preparing waits for every transaction that runs, and
-a table that is renamed meanwhile would be left out unnoticed.
+that no longer gets it has it recorded as LEFT, or the capture process waits for an operator. It is the answer that the
+source gave when it was prepared, with the names that the tables had when `up` looked at them first: preparing waits for
+every transaction that runs, and a table that is renamed meanwhile would be left out unnoticed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,16 @@ if TYPE_CHECKING:
     from topology.edits.receivers import NotedTable
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["captured_of", "identities", "kept_at_call", "leave_out", "leave_out_dropped", "note_first_receivers", "note_receivers", "receivers_of"]
+__all__ = [
+    "captured_of",
+    "identities",
+    "kept_at_call",
+    "leave_out",
+    "leave_out_dropped",
+    "note_first_receivers",
+    "note_receivers",
+    "receivers_of",
+]
 
 TIMEOUT_S = 120.0  # catalog queries over every table of a large database
 ASKED_AT_ONCE = 500  # tables: each takes four round trips, of 50 ms to a distant database
@@ -47,7 +58,9 @@ def captured_of(actors: ActorSystem, source: str) -> tuple[CapturedTable, ...]:
     return captured
 
 
-def receivers_of(actors: ActorSystem, spec: TopologySpec, names: Mapping[str, Mapping[int, TableName]]) -> dict[str, Receivers]:
+def receivers_of(
+    actors: ActorSystem, spec: TopologySpec, names: Mapping[str, Mapping[int, TableName]]
+) -> dict[str, Receivers]:
     """Which apply process gets which table by this topology; by source.
 
     Args:
@@ -59,7 +72,8 @@ def receivers_of(actors: ActorSystem, spec: TopologySpec, names: Mapping[str, Ma
     for source in dict.fromkeys(capture.source for capture in spec.captures):
         before = names.get(source, {})
         tables = [_named_before(each, before) for each in captured_of(actors, source)]
-        if spec.site(source).database.has_admin:  # he takes those that left out of the log when everything is settled: they are nobody's until they come back
+        # he takes those that left out of the log when everything is settled: they are nobody's until they come back
+        if spec.site(source).database.has_admin:
             rules = spec.capture_rules(source)
             tables = [each for each in tables if any(rule.keeps(each.owner, each.name) for rule in rules)]
         found[source] = Receivers.of(spec, source, tables)
@@ -99,20 +113,27 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
     actors.call(f"site:{apply.site}", "leave_out", apply.name, coming, timeout_s=TIMEOUT_S)
 
 
-def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: TopologySpec, *, is_edit: bool = True) -> None:
-    """Make destinations record that nothing comes to the apply processes which a topology has no more: their rows keep nobody from a table.
+def leave_out_dropped(
+    actors: ActorSystem, before: TopologySpec | None, spec: TopologySpec, *, is_edit: bool = True
+) -> None:
+    """Make destinations record that nothing comes to the apply processes which a topology has no more.
 
-    At a destination of the topology those are LEFT that were dropped at any time: an earlier version left their records as they were, and every other copy
-    waited for one that never goes on. A site that leaves may be away: then its records stay until it is a destination again.
+    Their rows keep nobody from a table.
+
+    At a destination of the topology those are LEFT that were dropped at any time: an earlier version left their records
+    as they were, and every other copy waited for one that never goes on. A site that leaves may be away: then its
+    records stay until it is a destination again.
 
     Args:
         actors: the sites, also those that leave; the apply processes have ended.
         before: the topology that was prepared last; None: the same, or unknown.
         spec: the topology that is wanted.
-        is_edit: nothing may go on while a destination of the topology fails. Without an edit the others go on, and the next call tries it again.
+        is_edit: nothing may go on while a destination of the topology fails. Without an edit the others go on, and the
+            next call tries it again.
     """
     earlier = () if before is None else before.applies
-    without = {each.name for each in spec.sites if each.database.kind == "none"}  # its database is not in the file any more
+    # its database is not in the file any more
+    without = {each.name for each in spec.sites if each.database.kind == "none"}
     for site in dict.fromkeys(apply.site for apply in (*spec.applies, *earlier) if apply.site not in without):
         may_fail = not is_edit or site not in {each.name for each in spec.sites}
         wanted = [apply.name for apply in spec.applies if apply.site == site]
@@ -120,11 +141,13 @@ def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: To
             actors.call(f"site:{site}", "leave_out_others", wanted, timeout_s=LEFT_TIMEOUT_S if may_fail else TIMEOUT_S)
 
 
-def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> tuple[str, ...]:
+def kept_at_call(
+    actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]
+) -> tuple[str, ...]:
     """The tables whose rows a call of `up --keep-existing` keeps at one apply process, as identities, sorted.
 
-    Only rows that are there at the call are kept. What another apply process, of this or of another topology, copies after it may lack changes of
-    this source, and the operator has not seen it.
+    Only rows that are there at the call are kept. What another apply process, of this or of another topology, copies
+    after it may lack changes of this source, and the operator has not seen it.
 
     Args:
         actors: the sites. No apply process runs.
@@ -132,19 +155,25 @@ def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capt
         apply: of `spec`.
         captured: the tables of its source.
     """
-    tables = {table.source.identity: TableName.of(table.destination) for table in arriving(ways_to(spec, apply), captured)}
+    tables = {
+        table.source.identity: TableName.of(table.destination) for table in arriving(ways_to(spec, apply), captured)
+    }
     names = tuple(sorted(set(tables.values())))
     filled: set[TableName] = set()
     for first in range(0, len(names), ASKED_AT_ONCE):
-        filled |= set(actors.call(f"site:{apply.site}", "filled", apply.name, names[first : first + ASKED_AT_ONCE], timeout_s=TIMEOUT_S))
+        filled |= set(
+            actors.call(
+                f"site:{apply.site}", "filled", apply.name, names[first : first + ASKED_AT_ONCE], timeout_s=TIMEOUT_S
+            )
+        )
     return tuple(sorted(identity for identity, name in tables.items() if name in filled))
 
 
 def note_first_receivers(actors: ActorSystem, noted: Mapping[str, Receivers]) -> None:
     """Make each source that has no record yet record which apply process gets which table.
 
-    Called before a capture process begins: without a record, it takes no rename for one. A record that exists holds until everything
-    runs with the new topology.
+    Called before a capture process begins: without a record, it takes no rename for one. A record that exists holds
+    until everything runs with the new topology.
 
     Args:
         actors: the sites.

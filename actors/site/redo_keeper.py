@@ -1,4 +1,6 @@
-"""Who keeps the redo that capture processes of its site mine: a source's site, or a redo receiver; their SCNs are its business.
+"""Who keeps the redo that capture processes of its site mine: a source's site, or a redo receiver.
+
+Their SCNs are its business.
 
 Called from the threads of calls: `redo.checkpoints` says what may come from any thread.
 """
@@ -87,7 +89,9 @@ class RedoKeeper:
     def _redo(self) -> _Redo:
         redo = self.kept_redo()
         if redo is None:
-            raise PropagationError(f"{self.name} has not opened its redo yet", hint="ask again when it runs; see `headrace status`")
+            raise PropagationError(
+                f"{self.name} has not opened its redo yet", hint="ask again when it runs; see `headrace status`"
+            )
         return redo
 
 
@@ -102,7 +106,9 @@ def register_captures(checkpoints: RequiredCheckpoints, spec: TopologySpec, capt
     names = list(captures)
     for name in names:
         capture = spec.capture(name)
-        checkpoints.register(name, first_scn=capture.first_scn, start_scn=capture.start_scn, retention_s=capture.checkpoint_retention_s)
+        checkpoints.register(
+            name, first_scn=capture.first_scn, start_scn=capture.start_scn, retention_s=capture.checkpoint_retention_s
+        )
     checkpoints.forget_others(names)
 
 

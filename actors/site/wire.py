@@ -34,8 +34,13 @@ def identity_of(spec: TopologySpec, site: str) -> Identity | None:
     if tls is None:
         return None
     return Identity(
-        topology=spec.name, site=site, authority=str(tls.authority), certificate=str(tls.certificate), key=str(tls.key),
-        revoked=str(tls.revoked or ""), must_list=tls.revoked is not None and not makes_certificates(spec),
+        topology=spec.name,
+        site=site,
+        authority=str(tls.authority),
+        certificate=str(tls.certificate),
+        key=str(tls.key),
+        revoked=str(tls.revoked or ""),
+        must_list=tls.revoked is not None and not makes_certificates(spec),
     )
 
 

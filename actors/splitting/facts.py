@@ -24,7 +24,10 @@ class ObservedFacts:
     """
 
     def __init__(
-        self, statuses: Sequence[Mapping[str, Any]], labels: Mapping[str, str], samples: Mapping[str, PositionSamples],
+        self,
+        statuses: Sequence[Mapping[str, Any]],
+        labels: Mapping[str, str],
+        samples: Mapping[str, PositionSamples],
         stopped: Callable[[str, str], bool | None],
     ) -> None:
         self._statuses, self._labels, self._samples = {str(each["name"]): each for each in statuses}, labels, samples
@@ -50,7 +53,10 @@ class ObservedFacts:
         return required_of(self._statuses.get(f"capture:{capture}", {}))
 
     def is_stopped(self, component: str) -> bool | None:
-        """See `Facts.is_stopped`. The component itself may not answer, and what it said last is old. Asked once: many propagations may read one queue."""
+        """See `Facts.is_stopped`. The component itself may not answer, and what it said last is old.
+
+        Asked once: many propagations may read one queue.
+        """
         if component not in self._stopped:
             site = self._statuses.get(component, {}).get("site")
             self._stopped[component] = None if site is None else self._ask_stopped(str(site), component)

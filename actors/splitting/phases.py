@@ -1,8 +1,8 @@
 """When a propagation is split off and merged again, and whether that is safe now.
 
 Job
-    Bring each split stream from one phase to the next (`topology.split`), one edit at a time. The controller makes the edits, the
-    simulation too.
+    Bring each split stream from one phase to the next (`topology.split`), one edit at a time. The controller makes the
+    edits, the simulation too.
 
 Main path
     Splitting.next -> the phases that are wanted now -> the controller records them, and lets the components adopt them.
@@ -16,31 +16,36 @@ Phases
     MERGING -> SPLIT       when that takes too long: the original queue must not wait for it again; or when a clone is stopped by then.
 
 A stop is not lifted
-    A stream that reads something else, or whose clones end, would get what an operator's stop holds back. So no stream is split off, and none goes from
-    SPLITTING to SPLIT, while its queue or what captures into it is stopped; and none is merged while that is so of its clones, or of its queue. A component that does
-    not answer may be stopped, and a status is a second old: its site is asked at that moment, and while the site does not say, nothing changes.
+    A stream that reads something else, or whose clones end, would get what an operator's stop holds back. So no stream
+    is split off, and none goes from SPLITTING to SPLIT, while its queue or what captures into it is stopped; and none
+    is merged while that is so of its clones, or of its queue. A component that does not answer may be stopped, and a
+    status is a second old: its site is asked at that moment, and while the site does not say, nothing changes.
 
 Where a stream is merged
-    When the original queue adopts MERGING, the propagation is a new subscriber of it, and begins at F, the position of its most
-    advanced one (`actors.staging.queue`, Beginnings): on disk before anything else happens, from then on nothing after F is dropped or
-    reported as DURABLE without it. Redo may be gone beyond F, up to what was reported as DURABLE before its most advanced subscriber lost
-    commits: then that position counts as F. The propagation reads its own queue until its destination has F durably. Then it reads the
-    original queue, and asks for what follows its destination's position, which is F or later: nothing is missing, the
-    queue need not ask for anything again, and what the destination has is cut off, as after any broken connection.
+    When the original queue adopts MERGING, the propagation is a new subscriber of it, and begins at F, the position of
+    its most advanced one (`actors.staging.queue`, Beginnings): on disk before anything else happens, from then on
+    nothing after F is dropped or reported as DURABLE without it. Redo may be gone beyond F, up to what was reported as
+    DURABLE before its most advanced subscriber lost commits: then that position counts as F. The propagation reads its
+    own queue until its destination has F durably. Then it reads the original queue, and asks for what follows its
+    destination's position, which is F or later: nothing is missing, the queue need not ask for anything again, and what
+    the destination has is cut off, as after any broken connection.
 
 Durable when
     The controller writes the phase, and the topology that belongs to it, in one file before anyone adopts it. Every
-    condition is looked up from what components report, so a controller that dies anywhere goes on where the file says. What operators ask is
-    in a file of its own (`actors.records.requests`) from before they get an answer until it is done.
+    condition is looked up from what components report, so a controller that dies anywhere goes on where the file says.
+    What operators ask is in a file of its own (`actors.records.requests`) from before they get an answer until it is
+    done.
 
 Bounds
-    At most one edit is on its way: `next` answers only when every component has its part of the last one. A stream that is being
-    merged is given up after `merge_threshold`, or `MERGE_MIN_S`: it was not further behind.
+    At most one edit is on its way: `next` answers only when every component has its part of the last one. A stream that
+    is being merged is given up after `merge_threshold`, or `MERGE_MIN_S`: it was not further behind.
 
 Worked flow
-    p stands at 40, others at 90, redo is kept from 40 -> SPLITTING: site keeps redo from 0 for c.p, c.p mines from the oldest segment, 35
+    p stands at 40, others at 90, redo is kept from 40 -> SPLITTING: site keeps redo from 0 for c.p, c.p mines from the
+      oldest segment, 35
     -> SPLIT: queue q forgets p: redo is needed by c from 90 on, by c.p from 35 on; p subscribes to q.p with needed=40
-    -> p stands at 880, the others at 900: MERGING: q holds what follows 900 for p -> q.p: 880..900, 900..920 -> p stands at 905
+    -> p stands at 880, the others at 900: MERGING: q holds what follows 900 for p -> q.p: 880..900, 900..920 -> p
+      stands at 905
     -> together: p subscribes to q with needed=905; c.p and q.p end, the site keeps redo for c alone
 """
 
@@ -76,7 +81,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MERGE_MIN_S", "Facts", "Splitting"]
 
-MERGE_MIN_S = 60.0  # a stream gets at least so long to be merged: a connection that breaks meanwhile is opened again within seconds
+# a stream gets at least so long to be merged: a connection that breaks meanwhile is opened again within seconds
+MERGE_MIN_S = 60.0
 
 
 class Facts(Protocol):
@@ -99,7 +105,9 @@ class Facts(Protocol):
         ...
 
     def required_scn(self, capture: str) -> Scn | None:
-        """From where on redo is kept for a capture process, or will be in a moment; None: it does not answer, or has not begun.
+        """From where on redo is kept for a capture process, or will be in a moment.
+
+        None: it does not answer, or has not begun.
 
         Args:
             capture: its name.
@@ -130,15 +138,21 @@ class Splitting:
 
     Args:
         spec: the topology of the file, routed.
-        splits: what is recorded; `misfits` has why those do not fit that it leaves out, other than those of propagations that are gone.
+        splits: what is recorded; `misfits` has why those do not fit that it leaves out, other than those of
+            propagations that are gone.
         clock: measures how long a merge takes.
         requests: what operators asked, also of an earlier controller; None: nothing yet.
         before: the topology that was prepared last, with `splits`; None: it is not known.
     """
 
     def __init__(
-        self, spec: TopologySpec, splits: tuple[Split, ...] = (), clock: Clock | None = None, requests: Requests | None = None,
-        *, before: TopologySpec | None = None,
+        self,
+        spec: TopologySpec,
+        splits: tuple[Split, ...] = (),
+        clock: Clock | None = None,
+        requests: Requests | None = None,
+        *,
+        before: TopologySpec | None = None,
     ) -> None:
         self._file, self._clock = spec, clock or SystemClock()
         self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits, before)
@@ -155,7 +169,9 @@ class Splitting:
     # ------------------------------------------------------------------ what an operator asks
 
     def ask(self, name: str, *, split: bool) -> None:
-        """Have a propagation split off, or merged; done by one of the next calls of `next`, also of a later controller. Callable from any thread.
+        """Have a propagation split off, or merged; done by one of the next calls of `next`.
+
+        It may be one of a later controller. Callable from any thread.
 
         Args:
             name: of the propagation.
@@ -177,12 +193,16 @@ class Splitting:
             raise ConfigError(f"propagation {name} is not split off", hint="headrace status shows which ones are")
         if split and not is_split and (reason := hindrance(self._file, named[name])):
             raise ConfigError(
-                f"propagation {name} cannot be split off: {reason}", hint="splitting it off would relieve no other destination, or another propagation brings the changes there: split off that one",
+                f"propagation {name} cannot be split off: {reason}",
+                hint="splitting it off would relieve no other destination, or another propagation brings the changes"
+                " there: split off that one",
             )
         self._requests.put(name, split=split)
 
     def in_force(self) -> None:
-        """The file has come into force: forget what was asked of propagations that it does not have. Until then the one of before may come back.
+        """The file has come into force: forget what was asked of propagations that it does not have.
+
+        Until then the one of before may come back.
 
         Raises:
             PropagationError: it could not be written.
@@ -211,7 +231,13 @@ class Splitting:
             by = "" if propagation.name in known else self._reason(propagation, facts)
             if by:
                 split = Split(
-                    propagation=propagation.name, queue=propagation.from_queue, to_queue=propagation.to_queue, phase=SPLITTING, merges=by == "threshold", by=by, since_us=now_us,
+                    propagation=propagation.name,
+                    queue=propagation.from_queue,
+                    to_queue=propagation.to_queue,
+                    phase=SPLITTING,
+                    merges=by == "threshold",
+                    by=by,
+                    since_us=now_us,
                 )
                 return (*self.splits, split)
         return None
@@ -241,14 +267,19 @@ class Splitting:
         queue, is_asked = propagation.from_queue, bool(self._requests.get(propagation.name))
         self._stopped.pop(propagation.name, None)
         if is_asked:
-            # Where its site does not answer, the clones could not begin there, and the streams of other sites would wait for them.
+            # Where its site does not answer, the clones could not begin there, and the streams of other sites would
+            # wait for them.
             is_wanted = bool(facts.queue(queue))
         elif propagation.split_after_s is None:
             is_wanted = False
         else:
             waits = max((each["held_alone_s"] for each in self._entries(facts, queue, propagation.name)), default=0.0)
             is_wanted = waits >= propagation.split_after_s
-        if not is_wanted or hindrance(self._file, propagation) or self._is_held_back(propagation.name, self._read(queue), facts):
+        if (
+            not is_wanted
+            or hindrance(self._file, propagation)
+            or self._is_held_back(propagation.name, self._read(queue), facts)
+        ):
             return ""
         return "operator" if is_asked else "threshold"
 
@@ -260,10 +291,16 @@ class Splitting:
         if asked is not None and asked == split.merges:
             return replace(split, merges=not asked)
         if split.phase == SPLITTING:
-            may_go = all(map(facts.is_current, self._needed(split))) and not self._is_held_back(name, self._read(split.queue), facts)
+            may_go = all(map(facts.is_current, self._needed(split))) and not self._is_held_back(
+                name, self._read(split.queue), facts
+            )
             return replace(split, phase=SPLIT) if may_go else split
         # Where nobody else reads the original queue, capture and apply may be combined with the merge, and bypass it.
-        ends = [f"queue:{split.queue}", f"queue:{clone_queue(split)}", *(f"capture:{each.name}" for each in clone_captures(self._file, split))]
+        ends = [
+            f"queue:{split.queue}",
+            f"queue:{clone_queue(split)}",
+            *(f"capture:{each.name}" for each in clone_captures(self._file, split)),
+        ]
         if split.phase == SPLIT:
             may_go = split.merges and self._is_close(split, facts) and not self._is_held_back(name, ends, facts)
             return replace(split, phase=MERGING) if may_go else split
@@ -288,7 +325,9 @@ class Splitting:
         """Who subscribes to a queue for a propagation: it, or apply processes that bypass it."""
         of_splits, readers = self._known_readers
         if of_splits is not self.splits:  # asked every second, of every propagation
-            readers = {each.propagation.name: tuple(apply.name for apply in each.applies) for each in directs(self.spec)}
+            readers = {
+                each.propagation.name: tuple(apply.name for apply in each.applies) for each in directs(self.spec)
+            }
             self._known_readers = self.splits, readers
         return readers.get(propagation, (propagation,))
 
@@ -342,30 +381,59 @@ class Splitting:
         found = []
         for split in self.splits:
             own = self._entries(facts, clone_queue(split), split.propagation)
-            found.append({
-                "propagation": split.propagation, "queue": split.queue, "phase": split.phase, "merges": split.merges, "by": split.by,
-                "since_us": split.since_us, "split_queue": clone_queue(split), "captures": [each.name for each in clone_captures(self._file, split)],
-                "connected": bool(own) and all(each["connected"] for each in own), "behind_s": self.behind_s(split, facts),
-                "merge_threshold_s": self._file.propagation(split.propagation).merge_within_s,
-                "stopped": list(self._stopped.get(split.propagation, ())), "hindrance": "",
-            })
+            found.append(
+                {
+                    "propagation": split.propagation,
+                    "queue": split.queue,
+                    "phase": split.phase,
+                    "merges": split.merges,
+                    "by": split.by,
+                    "since_us": split.since_us,
+                    "split_queue": clone_queue(split),
+                    "captures": [each.name for each in clone_captures(self._file, split)],
+                    "connected": bool(own) and all(each["connected"] for each in own),
+                    "behind_s": self.behind_s(split, facts),
+                    "merge_threshold_s": self._file.propagation(split.propagation).merge_within_s,
+                    "stopped": list(self._stopped.get(split.propagation, ())),
+                    "hindrance": "",
+                }
+            )
         known = {split.propagation for split in self.splits}
-        return found + [self._asked(each) for each in self._file.propagations if each.name not in known and self._requests.get(each.name)]
+        return found + [
+            self._asked(each)
+            for each in self._file.propagations
+            if each.name not in known and self._requests.get(each.name)
+        ]
 
     def _asked(self, propagation: PropagationSpec) -> dict[str, Any]:
         """A stream that an operator wants to be split off, and that waits for that: as `described`."""
         return {
-            "propagation": propagation.name, "queue": propagation.from_queue, "phase": TOGETHER, "merges": False, "by": "operator",
-            "since_us": 0, "split_queue": "", "captures": [], "connected": False, "behind_s": None, "merge_threshold_s": propagation.merge_within_s,
-            "stopped": list(self._stopped.get(propagation.name, ())), "hindrance": hindrance(self._file, propagation),
+            "propagation": propagation.name,
+            "queue": propagation.from_queue,
+            "phase": TOGETHER,
+            "merges": False,
+            "by": "operator",
+            "since_us": 0,
+            "split_queue": "",
+            "captures": [],
+            "connected": False,
+            "behind_s": None,
+            "merge_threshold_s": propagation.merge_within_s,
+            "stopped": list(self._stopped.get(propagation.name, ())),
+            "hindrance": hindrance(self._file, propagation),
         }
 
     def _has_all(self, split: Split, facts: Facts) -> bool:
         """Whether the destination has durably what the original queue does not hold for it, and what its redo is not kept for."""
         if not facts.is_current(f"queue:{split.queue}"):
             return False
-        held = {each["source"]: each["acknowledged_scn"] for each in self._entries(facts, split.queue, split.propagation)}
-        own = {each["source"]: each["acknowledged_scn"] for each in self._entries(facts, clone_queue(split), split.propagation)}
+        held = {
+            each["source"]: each["acknowledged_scn"] for each in self._entries(facts, split.queue, split.propagation)
+        }
+        own = {
+            each["source"]: each["acknowledged_scn"]
+            for each in self._entries(facts, clone_queue(split), split.propagation)
+        }
         if not held or own.keys() != held.keys():
             return False
         for capture in self._file.captures:
@@ -379,5 +447,9 @@ class Splitting:
 
 def _furthest(queue: Mapping[str, Any], source: str, *, but: Collection[str]) -> int:
     """Where a new subscriber would begin: the position of the most advanced one."""
-    known = [each["acknowledged_scn"] for each in queue["subscribers"] if each["source"] == source and each["subscriber"] not in but]
+    known = [
+        each["acknowledged_scn"]
+        for each in queue["subscribers"]
+        if each["source"] == source and each["subscriber"] not in but
+    ]
     return int(max(known, default=queue["sources"].get(source, {}).get("position_scn", 0)))

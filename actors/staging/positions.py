@@ -1,7 +1,8 @@
 """Acknowledged positions of a queue, kept across restarts, and to which sites those who acknowledged them bring the changes.
 
-The next life may begin by another topology, in which others bring them there. One small JSON file, replaced atomically (`streams.durable_file`): after a crash it is the old or the new one.
-A position can be lower than the last acknowledged one, never higher.
+The next life may begin by another topology, in which others bring them there. One small JSON file, replaced atomically
+(`streams.durable_file`): after a crash it is the old or the new one. A position can be lower than the last acknowledged
+one, never higher.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class PositionsFile:
         return self._read()[0]
 
     def places(self) -> Places:
-        """Read the sites that each subscriber of the positions brings the changes to; of those that an earlier version saved, they are not known.
+        """Read the sites that each subscriber of the positions brings the changes to.
+
+        Of those that an earlier version saved, they are not known.
 
         Raises:
             QueueError: the file is damaged.
@@ -60,7 +63,10 @@ class PositionsFile:
             OSError: they could not be written; the old ones are still there.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        sites = {source: {subscriber: sorted(there) for subscriber, there in each.items()} for source, each in (places or {}).items()}
+        sites = {
+            source: {subscriber: sorted(there) for subscriber, there in each.items()}
+            for source, each in (places or {}).items()
+        }
         replace_file(self._path, json.dumps({"format": _FORMAT, "acknowledged": positions, "places": sites}, indent=1))
 
     def _read(self) -> tuple[dict[str, dict[str, Scn]], Places]:
@@ -76,7 +82,8 @@ class PositionsFile:
                 for source, subscribers in content["acknowledged"].items()
             }
             return positions, {
-                source: {subscriber: frozenset(map(str, sites)) for subscriber, sites in each.items()} for source, each in content.get("places", {}).items()
+                source: {subscriber: frozenset(map(str, sites)) for subscriber, sites in each.items()}
+                for source, each in content.get("places", {}).items()
             }
         except FileNotFoundError:
             return {}, {}

@@ -5,7 +5,8 @@ Job
 
 Main path
     PropagationRunner.open -> Publisher.connect (the destination queue says where to begin) -> Subscriber.subscribe
-    PropagationRunner.step -> PropagationCore.step -> RuleEvaluation.filter -> Publisher.send_nowait -> Subscriber.grant.
+    PropagationRunner.step -> PropagationCore.step -> RuleEvaluation.filter -> Publisher.send_nowait ->
+      Subscriber.grant.
 
 States (V$PROPAGATION_SENDER.STATE)
     WAITING FOR LCRS          nothing to send. Memory only.
@@ -21,12 +22,14 @@ Durable when
 
 Bounds
     At most `CREDIT_BYTES` of each source are in flight: the source queue gets its credit back only as the
-    destination queue accepts batches. With a `bandwidth_max`, batches go out in pieces of at most a tenth of a second of it.
+    destination queue accepts batches. With a `bandwidth_max`, batches go out in pieces of at most a tenth of a second
+    of it.
 
 Windows
-    When the last window closes, nothing more is dequeued, what is on its way is sent to its end and accepted (`drain`), and both
-    streams are closed. The source queue keeps everything that was not acknowledged, in memory or on disk. When the next window opens,
-    the streams are opened as after any break. A queue that does not answer is of no interest in between.
+    When the last window closes, nothing more is dequeued, what is on its way is sent to its end and accepted (`drain`),
+    and both streams are closed. The source queue keeps everything that was not acknowledged, in memory or on disk. When
+    the next window opens, the streams are opened as after any break. A queue that does not answer is of no interest in
+    between.
 
 Worked flow
     Resume{30} -> subscribe{30} -> 30..50, 50..60 sent -> Accepted{60}: credit back -> Durable{50}: acknowledge{50}
@@ -35,7 +38,8 @@ Worked flow
     the source queue does not have them any more: LogGone{40} -> gone{40}: the destination queue refuses subscribers
     that need them and requests what the others need: Rewind{60} -> subscribe{60}
     a subscriber there needs older LCRs: Rewind{20} -> subscribe{20} -> the source queue rewinds its publisher, too
-    a new destination queue: Resume{0} -> subscribe{0} -> the mark 0..30, which is where the source queue begins for it, 30..50, ...
+    a new destination queue: Resume{0} -> subscribe{0} -> the mark 0..30, which is where the source queue begins for it,
+      30..50, ...
 
 Hosting
     runner = PropagationRunner(propagation_spec, links)
@@ -97,8 +101,16 @@ class PropagationCore:
     """
 
     def __init__(  # noqa: PLR0913 - what a propagation of one source is made of
-        self, source: str, rules: RuleSet, destination: Publisher, origin: Callable[[], Subscriber], *,
-        statistics: PropagationStatistics, clock: Clock, pacer: Pacer | None = None, tracks: TrackLog | None = None,
+        self,
+        source: str,
+        rules: RuleSet,
+        destination: Publisher,
+        origin: Callable[[], Subscriber],
+        *,
+        statistics: PropagationStatistics,
+        clock: Clock,
+        pacer: Pacer | None = None,
+        tracks: TrackLog | None = None,
         last_call: LastCall | None = None,
     ) -> None:
         self._tracks = tracks or TrackLog(clock)
@@ -165,7 +177,8 @@ class PropagationCore:
         except LogGone as error:
             self._pass_on(error)
             return False
-        # A waiting batch that is not begun stays: the gate may open again before this is closed, and then it is the next one.
+        # A waiting batch that is not begun stays: the gate may open again before this is closed, and then it is the
+        # next one.
         if self._begun is not None and self._waiting is not None:
             self._send(*self._waiting)
         return self._begun is None and (self._origin is None or not self._in_flight)
@@ -196,7 +209,10 @@ class PropagationCore:
             self._origin.grant(self._in_flight.popleft()[1])
 
     def _pass_on(self, error: LogGone) -> None:
-        """Report to the destination queue what is gone: it refuses subscribers that need it, and requests what the others need."""
+        """Report to the destination queue what is gone.
+
+        It refuses subscribers that need it, and requests what the others need.
+        """
         if "first_scn" not in error.context:
             raise error
         if self._origin is not None:
@@ -227,7 +243,9 @@ class PropagationCore:
         rows = {label.order_scn: label.rows for label in kept.labels} if batch.labels else {}
         for label in batch.labels:
             if (discarded := label.rows - rows.get(label.order_scn, 0)) > 0:
-                self._tracks.note(label, self._source, "DISCARDED", detail="by the rules of the propagation", rows=discarded)
+                self._tracks.note(
+                    label, self._source, "DISCARDED", detail="by the rules of the propagation", rows=discarded
+                )
         return Delivery(header=header_of(kept), data=codec.encode(kept))
 
     def _send(self, delivery: Delivery, size: int) -> bool:
@@ -256,7 +274,6 @@ class PropagationCore:
             statistics.last_commit_time_us = delivery.header.last_commit_time_us
             statistics.last_sent_us = self._clock.time_us()
         return True
-
 
     def _send_pieces(self, delivery: Delivery, pacer: Pacer) -> bool:
         """Send as many pieces of a batch as the pace allows now; True: that was the last."""
@@ -287,7 +304,12 @@ class PropagationRunner:
     """
 
     def __init__(
-        self, spec: PropagationSpec, links: Links, *, clock: Clock | None = None, tracks: TrackLog | None = None,
+        self,
+        spec: PropagationSpec,
+        links: Links,
+        *,
+        clock: Clock | None = None,
+        tracks: TrackLog | None = None,
         last_call: Callable[[str], LastCall] | None = None,
     ) -> None:
         self._last_calls = {} if last_call is None else {source: last_call(source) for source in spec.sources}
@@ -314,9 +336,15 @@ class PropagationRunner:
         spec, links = self._spec, self._links
         for source in spec.sources:
             core = PropagationCore(
-                source, spec.rules, links.publisher(spec.to_queue, source, self._compressors.get(source)),
-                lambda: links.subscriber(spec.from_queue), statistics=self._statistics[source], clock=self._clock, pacer=self._pacer,
-                tracks=self._tracks, last_call=self._last_calls.get(source),
+                source,
+                spec.rules,
+                links.publisher(spec.to_queue, source, self._compressors.get(source)),
+                lambda: links.subscriber(spec.from_queue),
+                statistics=self._statistics[source],
+                clock=self._clock,
+                pacer=self._pacer,
+                tracks=self._tracks,
+                last_call=self._last_calls.get(source),
             )
             self._cores.append(core)
             core.open()
@@ -378,7 +406,9 @@ class PropagationRunner:
     def status(self) -> dict[str, Any]:
         """Statistics, JSON-able; messages are row LCRs (V$PROPAGATION_SENDER). Callable from any thread."""
         return {
-            "propagation": self._spec.name, "from_queue": self._spec.from_queue, "to_queue": self._spec.to_queue,
+            "propagation": self._spec.name,
+            "from_queue": self._spec.from_queue,
+            "to_queue": self._spec.to_queue,
             "state": self.state,
             "total_msgs": sum(each.total_msgs for each in self._statistics.values()),
             "total_bytes": sum(each.total_bytes for each in self._statistics.values()),
@@ -387,9 +417,14 @@ class PropagationRunner:
             **({"closed_until": self._gate.until} if self._is_closed or self._is_draining else {}),
             "sources": {
                 source: {
-                    "high_water_mark": each.high_water_mark, "acknowledgement": each.acknowledgement,
-                    "accepted_scn": each.accepted, "total_msgs": each.total_msgs, "total_bytes": each.total_bytes,
-                    "batches": each.batches, "filtered_msgs": each.filtered_msgs, "rewinds": each.rewinds,
+                    "high_water_mark": each.high_water_mark,
+                    "acknowledgement": each.acknowledgement,
+                    "accepted_scn": each.accepted,
+                    "total_msgs": each.total_msgs,
+                    "total_bytes": each.total_bytes,
+                    "batches": each.batches,
+                    "filtered_msgs": each.filtered_msgs,
+                    "rewinds": each.rewinds,
                     "last_lcr_latency_s": max(0.0, (each.last_sent_us - each.last_commit_time_us) / 1e6),
                     "last_lcr_propagation_time_us": each.last_sent_us,
                 }
@@ -398,9 +433,14 @@ class PropagationRunner:
         }
 
     def _compression(self) -> dict[str, Any]:
-        """What compression brings and costs, since the propagation began here: bytes before and after, CPU seconds of the sender."""
+        """What compression brings and costs, since the propagation began here.
+
+        Bytes before and after, CPU seconds of the sender.
+        """
         each = self._compressors.values()
         return {
-            "method": self._spec.compression, "bytes_before": sum(one.bytes_before for one in each),
-            "bytes_after": sum(one.bytes_after for one in each), "cpu_s": sum(one.cpu_ns for one in each) / 1e9,
+            "method": self._spec.compression,
+            "bytes_before": sum(one.bytes_before for one in each),
+            "bytes_after": sum(one.bytes_after for one in each),
+            "cpu_s": sum(one.cpu_ns for one in each) / 1e9,
         }

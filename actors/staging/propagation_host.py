@@ -37,8 +37,13 @@ class PropagationHost(Host):
         if self._runner is None:
             site = self._spec.queue(self._propagation.from_queue).site
             self._runner = PropagationRunner(
-                self._propagation, self._make_links(self._spec, site, self._propagation.name, self.wake), clock=self._clock, tracks=self.tracks,
-                last_call=lambda source: LastCall(component_file(self._spec.state_dir, self.name, f"{LAST_CALL}.{source}")),
+                self._propagation,
+                self._make_links(self._spec, site, self._propagation.name, self.wake),
+                clock=self._clock,
+                tracks=self.tracks,
+                last_call=lambda source: LastCall(
+                    component_file(self._spec.state_dir, self.name, f"{LAST_CALL}.{source}")
+                ),
             )
         self._runner.open()
 

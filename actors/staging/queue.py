@@ -1,10 +1,11 @@
 """Buffered queue: keep LCR batches until every subscriber's destination has committed them.
 
-Longer than 500 lines: what publishers, subscribers and acknowledgements do moves one log per source, and is only right together.
+Longer than 500 lines: what publishers, subscribers and acknowledgements do moves one log per source, and is only right
+together.
 
 Job
-    Take batches from publishers (capture processes, propagations) and deliver them in order to subscribers (propagations,
-    apply processes), each at its own pace, without decoding them.
+    Take batches from publishers (capture processes, propagations) and deliver them in order to subscribers
+    (propagations, apply processes), each at its own pace, without decoding them.
 
 Main path
     QueueCore.enqueue -> SourceLog.admit -> SourceLog.append -> QueueCore.dequeue -> QueueCore.acknowledge
@@ -16,47 +17,53 @@ States (V$BUFFERED_QUEUES.QUEUE_STATE)
                               left by the amount of free space, memory only.
 
 Durable when
-    Only the acknowledged positions and the refusals are durable here. A batch is ACCEPTED when it is in the queue, which loses it in a
-    crash. It is DURABLE when every subscriber has acknowledged it; a subscriber does so after its destination's commit.
-    The queue reports DURABLE to the publisher only after the position is on disk, so a restarted, empty queue never asks
-    for less than it promised: it asks for everything after the lowest position that its subscribers acknowledged.
+    Only the acknowledged positions and the refusals are durable here. A batch is ACCEPTED when it is in the queue,
+    which loses it in a crash. It is DURABLE when every subscriber has acknowledged it; a subscriber does so after its
+    destination's commit. The queue reports DURABLE to the publisher only after the position is on disk, so a restarted,
+    empty queue never asks for less than it promised: it asks for everything after the lowest position that its
+    subscribers acknowledged.
 
 Beginnings
-    A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber but a refused one has
-    acknowledged (if all are refused, at the queue's own), or at that of one that with the same edit leaves, or brings the changes no more to a site to which the new one
-    does, if it is lower: what is behind the new one goes on. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without
-    the new subscriber, and nothing before it is requested. If all subscribers are new, the position is FIRST_SCN: whatever
-    the publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A subscriber that needs
-    FIRST_SCN never had anything, and gets such a mark first. An apply process asks for it before it copies its tables, so
-    that its copies are later than the mark.
+    A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber but a
+    refused one has acknowledged (if all are refused, at the queue's own), or at that of one that with the same edit
+    leaves, or brings the changes no more to a site to which the new one does, if it is lower: what is behind the new
+    one goes on. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE
+    without the new subscriber, and nothing before it is requested. If all subscribers are new, the position is
+    FIRST_SCN: whatever the publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A
+    subscriber that needs FIRST_SCN never had anything, and gets such a mark first. An apply process asks for it before
+    it copies its tables, so that its copies are later than the mark.
 
 Passing on
-    A queue that its capture process mounts (`actors.combined`) keeps nothing that it has sent: the redo has that, and a new stream gets it mined again. It takes no
-    more than its one subscriber has credit for, saves no positions, and DURABLE is what the subscriber has acknowledged: the source's site records that.
+    A queue that its capture process mounts (`actors.combined`) keeps nothing that it has sent: the redo has that, and a
+    new stream gets it mined again. It takes no more than its one subscriber has credit for, saves no positions, and
+    DURABLE is what the subscriber has acknowledged: the source's site records that.
 
 Refusals
     A destination that lost commits (a failover, a restored backup) needs less than it had acknowledged. What the redo
-    log still has is sent again, and `status` reports that. If redo is gone, only this subscriber is refused (LogGone): the
-    others continue, and nothing is held for it, except for two minutes: one that was asleep may have been refused while the
-    newest one's stream is broken. A propagation passes the answer on to the next queue, which refuses the
+    log still has is sent again, and `status` reports that. If redo is gone, only this subscriber is refused (LogGone):
+    the others continue, and nothing is held for it, except for two minutes: one that was asleep may have been refused
+    while the newest one's stream is broken. A propagation passes the answer on to the next queue, which refuses the
     subscriber concerned; meanwhile the queue holds what follows the beginning of redo for the propagation. A refused
     subscriber that returns with a sufficient position, or with FIRST_SCN, is a subscriber again. Refusals are durable
     before anybody learns of them: a refused apply process does not come again to be refused by the queue's next life.
 
 Bounds
-    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. Credit is in bytes of batches; it is so much that
-    what is on its way fits even if it is the smallest batches there are, of which each costs more memory than it has bytes. The batch that will
-    be read last is spilled first, so a slow subscriber does not slow the others before both are full. A transaction
-    that is larger than both cannot become durable before its end: the queue drops parts that every connected subscriber has
-    received, and requests them again if a subscriber needs them. One that was away waits for that until the others have the whole transaction.
+    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. Credit is in bytes of
+    batches; it is so much that what is on its way fits even if it is the smallest batches there are, of which each
+    costs more memory than it has bytes. The batch that will be read last is spilled first, so a slow subscriber does
+    not slow the others before both are full. A transaction that is larger than both cannot become durable before its
+    end: the queue drops parts that every connected subscriber has received, and requests them again if a subscriber
+    needs them. One that was away waits for that until the others have the whole transaction.
 
 Worked flow
     restarts: acknowledged A=40 B=30 -> position 30, Resume{30} -> the publisher sends 30..50, 50..60
     A subscribes with needed=40: gets 40..50 (cut from 30..50), 50..60; B with needed=30: gets 30..50, 50..60
     A acknowledges 60, B 50 -> saved -> publisher is told DURABLE 50 -> 30..50 is dropped
     B comes back from a backup and needs 20 -> everything is dropped, rewind{20}: the publisher sends from 20 again
-    the publisher has it only from 40 on: gone{40} -> B is refused, nothing is held for it any more -> rewind{60}: A continues
-    C is added, A=60 B=50 -> C=60 is saved -> Resume{50}; C subscribes with needed=FIRST_SCN: gets the mark 0..60, then all
+    the publisher has it only from 40 on: gone{40} -> B is refused, nothing is held for it any more -> rewind{60}: A
+      continues
+    C is added, A=60 B=50 -> C=60 is saved -> Resume{50}; C subscribes with needed=FIRST_SCN: gets the mark 0..60, then
+      all
     after 60; nothing after 60 is DURABLE before C has acknowledged it
 
 Hosting
@@ -112,7 +119,8 @@ class QueueCore:
         folder: of this queue: spill files, acknowledged positions and refusals.
         clock: for periods and statistics.
         tracks: takes notes of labelled transactions.
-        acknowledged: of a queue that passes on, what its subscriber is known to have acknowledged; None: the queue keeps what it sent. See the module.
+        acknowledged: of a queue that passes on, what its subscriber is known to have acknowledged; None: the queue
+            keeps what it sent. See the module.
 
     Raises:
         QueueError: the acknowledged positions are damaged.
@@ -120,7 +128,13 @@ class QueueCore:
     """
 
     def __init__(
-        self, topology: TopologySpec, name: str, folder: Path, clock: Clock | None = None, *, tracks: TrackLog | None = None,
+        self,
+        topology: TopologySpec,
+        name: str,
+        folder: Path,
+        clock: Clock | None = None,
+        *,
+        tracks: TrackLog | None = None,
         acknowledged: Scn | None = None,
     ) -> None:
         self.topology_name, self.name = topology.name, name
@@ -128,13 +142,16 @@ class QueueCore:
         self._clock = clock or SystemClock()
         self._tracks = tracks or TrackLog(self._clock)
         self._file = PositionsFile(folder)
-        self._saving = threading.Lock()  # the file has one writer at a time, and what `adopt` wrote is not overwritten by what was read before it
+        # the file has one writer at a time, and what `adopt` wrote is not overwritten by what was read before it
+        self._saving = threading.Lock()
         self._to_save: Mapping[str, Mapping[str, Scn]] | None = None  # what `positions_to_save` answered last
         self._keeps = acknowledged is None
         interests = interests_of(topology, name)
         saved, places = self._file.load(), self._file.places()
         if acknowledged is not None:
-            saved = {source: dict.fromkeys(interests, acknowledged) for sources in interests.values() for source in sources}
+            saved = {
+                source: dict.fromkeys(interests, acknowledged) for sources in interests.values() for source in sources
+            }
         self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
         self._propagations = {each.name for each in topology.propagations}
         self._places = places_of(topology, name)
@@ -142,7 +159,10 @@ class QueueCore:
         refused = self._refusals.everyone()
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
-            for source, positions in positions_of(interests, saved, refused=refused, places=(places, self._places)).items() for subscriber, scn in positions.items()
+            for source, positions in positions_of(
+                interests, saved, refused=refused, places=(places, self._places)
+            ).items()
+            for subscriber, scn in positions.items()
         }
         self._takers = self._by_source()
         for (subscriber, source), subscription in self._subscriptions.items():
@@ -151,7 +171,8 @@ class QueueCore:
         if self._keeps and (self._acknowledged(), self._places) != (saved, places):
             # A subscriber is new, or removed: it must never return to an old position.
             self._file.save(self._acknowledged(), self._places)
-        self._refusals.forget_others(interests)  # then: as long as its position is on disk, a refused one that left must not be taken for a predecessor
+        # then: as long as its position is on disk, a refused one that left must not be taken for a predecessor
+        self._refusals.forget_others(interests)
         self._logs = {source: SourceLog(source, FIRST_SCN) for source in sources_of(topology, name)}
         for source, log in self._logs.items():
             log.clear(self._durable(source))
@@ -181,11 +202,21 @@ class QueueCore:
         before: dict[str, dict[str, Scn]] = {source: {} for source in self._logs} | self._acknowledged()
         interests, places = interests_of(topology, self.name), places_of(topology, self.name)
         refused = self._refusals.everyone()
-        positions = positions_of(interests, before, places=(self._places, places), refused=refused, fallback={
-            # The queue has waited for former subscribers until now: it holds what follows the most advanced one, as before.
-            source: max((scn for name, scn in known.items() if name not in refused.get(source, ())), default=self._logs[source].position)
-            for source, known in before.items()
-        })
+        positions = positions_of(
+            interests,
+            before,
+            places=(self._places, places),
+            refused=refused,
+            fallback={
+                # The queue has waited for former subscribers until now: it holds what follows the most advanced one, as
+                # before.
+                source: max(
+                    (scn for name, scn in known.items() if name not in refused.get(source, ())),
+                    default=self._logs[source].position,
+                )
+                for source, known in before.items()
+            },
+        )
         self._save_instead(positions, places)
         self._refusals.forget_others(interests)  # then, as where the queue opens
         self._places = places
@@ -194,7 +225,9 @@ class QueueCore:
         for key in [key for key in self._subscriptions if key not in wanted]:
             session = self._subscriptions.pop(key).session
             if session is not None:
-                session.ended = QueueError(f"{key[0]} is no subscriber of queue {self.name} any more", hint=_OLDER_TOPOLOGY)
+                session.ended = QueueError(
+                    f"{key[0]} is no subscriber of queue {self.name} any more", hint=_OLDER_TOPOLOGY
+                )
         for key, scn in wanted.items():
             self._subscriptions.setdefault(key, Subscription(*key, scn)).saved_scn = scn
         self._takers = self._by_source()
@@ -228,14 +261,18 @@ class QueueCore:
             component: name of the capture process or propagation.
             incarnation: orders the sessions of one component; greater is newer.
             source: the site whose LCRs it sends.
-            tell: called when subscribers made news for the publisher; None: it is asked for news after every change anyway.
+            tell: called when subscribers made news for the publisher; None: it is asked for news after every change
+                anyway.
 
         Raises:
-            QueueError: the queue takes no LCRs of this source from it, or a newer incarnation or another publisher is connected.
+            QueueError: the queue takes no LCRs of this source from it, or a newer incarnation or another publisher is
+                connected.
         """
         if source not in self._sources_of.get(component, ()):
             raise QueueError(
-                f"queue {self.name} takes no LCRs of {printable(source)} from {component}", hint=_OLDER_TOPOLOGY, queue=self.name,
+                f"queue {self.name} takes no LCRs of {printable(source)} from {component}",
+                hint=_OLDER_TOPOLOGY,
+                queue=self.name,
             )
         other = self._publishers.get(source)
         if other is not None:
@@ -280,7 +317,8 @@ class QueueCore:
             # With nothing on its way a batch may be larger than its credit, but there must be some.
             raise ProtocolError(
                 f"{session.component} sends more LCRs of {session.source} than it has credit for",
-                hint="the publisher reconnects and sends them again", granted_bytes=session.granted_bytes,
+                hint="the publisher reconnects and sends them again",
+                granted_bytes=session.granted_bytes,
             )
         log = self._logs[session.source]
         if session.is_rewinding:
@@ -324,8 +362,11 @@ class QueueCore:
             session.told_durable_scn = durable
         session.granted_bytes = max(session.granted_bytes, session.accepted_bytes + credit)
         session.told = PublisherNews(
-            through_scn=log.position, accepted_bytes=session.accepted_bytes, credit_bytes=credit,
-            durable_scn=durable, rewind_scn=rewind,
+            through_scn=log.position,
+            accepted_bytes=session.accepted_bytes,
+            credit_bytes=credit,
+            durable_scn=durable,
+            rewind_scn=rewind,
         )
         return session.told
 
@@ -337,7 +378,8 @@ class QueueCore:
         session.rewind_scn, session.is_ordered = None, False
         floor = self._floor(log)
         if not is_ordered and floor > log.position:
-            # The subscriber that needed it has learned meanwhile that its destinations have more: as in `resume`, lower changes may be purged.
+            # The subscriber that needed it has learned meanwhile that its destinations have more: as in `resume`, lower
+            # changes may be purged.
             self._dropped(log, log.clear(floor))
             rewind = floor
         return rewind
@@ -354,7 +396,10 @@ class QueueCore:
         """
         found = [session for session in self._publishers.values() if session.component == publisher]
         if not found:
-            raise QueueError(f"{publisher} does not publish into queue {self.name} now", hint="ask again when it is connected; see `headrace status`")
+            raise QueueError(
+                f"{publisher} does not publish into queue {self.name} now",
+                hint="ask again when it is connected; see `headrace status`",
+            )
         for session in found:
             self._rewind(self._logs[session.source], scn)
             session.is_ordered = True
@@ -362,13 +407,16 @@ class QueueCore:
     def _end_publisher(self, session: PublisherSession) -> None:
         """It publishes its source no more."""
         session.ended = QueueError(
-            f"queue {self.name} takes no LCRs of {session.source} from {session.component} any more", hint=_OLDER_TOPOLOGY
+            f"queue {self.name} takes no LCRs of {session.source} from {session.component} any more",
+            hint=_OLDER_TOPOLOGY,
         )
         self.close_publisher(session)
 
     def close_publisher(self, session: PublisherSession) -> None:
         """The stream has ended; idempotent. Later batches of it are not accepted: the next stream sends them again."""
-        session.ended = session.ended or QueueError(f"the stream of {session.component} was closed", hint="nothing to do")
+        session.ended = session.ended or QueueError(
+            f"the stream of {session.component} was closed", hint="nothing to do"
+        )
         if self._publishers.get(session.source) is session:
             del self._publishers[session.source]
 
@@ -377,7 +425,9 @@ class QueueCore:
     def open_subscriber(
         self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
     ) -> SubscriberSession:
-        """Begin a subscriber's session; the session of an older incarnation ends. Rewinds a source that lacks what is needed.
+        """Begin a subscriber's session; the session of an older incarnation ends.
+
+        Rewinds a source that lacks what is needed.
 
         Args:
             component: name of the propagation or apply process.
@@ -392,7 +442,8 @@ class QueueCore:
         if unknown or not needed:
             raise QueueError(
                 f"{component} is no subscriber of queue {self.name} for {', '.join(unknown) or 'no source at all'}",
-                hint=_OLDER_TOPOLOGY, queue=self.name,
+                hint=_OLDER_TOPOLOGY,
+                queue=self.name,
             )
         for source in needed:
             other = self._subscriptions[component, source].session
@@ -410,7 +461,8 @@ class QueueCore:
                 subscription.begins = scn == FIRST_SCN
                 self._begin_at(subscription, begin)
             else:
-                # What waits was mined for an earlier stream. Where FIRST_SCN is, the capture process says with its mark.
+                # What waits was mined for an earlier stream. Where FIRST_SCN is, the capture process says with its
+                # mark.
                 self._restart(log, scn)
                 subscription.number = log.end
         return session
@@ -418,14 +470,22 @@ class QueueCore:
     def _begin_at(self, subscription: Subscription, scn: Scn) -> bool:
         """Deliver from an SCN on; what is gone is requested again. False: not yet.
 
-        A transaction of which parts were given up is not requested again while another subscriber is in the middle of it, which would make that
-        one begin again: one that comes and goes would keep the others from ever having the transaction.
+        A transaction of which parts were given up is not requested again while another subscriber is in the middle of
+        it, which would make that one begin again: one that comes and goes would keep the others from ever having the
+        transaction.
         """
         log = self._logs[subscription.source]
         start = log.start_for(scn)
-        if start is None and scn >= log.first_scn and any(
-            each is not subscription and each.session is not None and each.awaits_scn is None and log.is_inside(each.number)
-            for each in self._of(log.source)
+        if (
+            start is None
+            and scn >= log.first_scn
+            and any(
+                each is not subscription
+                and each.session is not None
+                and each.awaits_scn is None
+                and log.is_inside(each.number)
+                for each in self._of(log.source)
+            )
         ):
             subscription.awaits_scn = scn
             return False
@@ -468,8 +528,12 @@ class QueueCore:
             raise session.ended
         log = self._logs[session.source]
         lacking = [each for each in self._of(session.source) if FIRST_SCN < each.needed_scn < first_scn]
-        # Before anybody learns of it: an apply process that knows does not come again, and the queue's next life must know by itself.
-        self._refusals.record(session.source, {each.subscriber: first_scn for each in lacking if each.subscriber not in self._propagations})
+        # Before anybody learns of it: an apply process that knows does not come again, and the queue's next life must
+        # know by itself.
+        self._refusals.record(
+            session.source,
+            {each.subscriber: first_scn for each in lacking if each.subscriber not in self._propagations},
+        )
         for subscription in lacking:
             subscription.refuse(first_scn, self._clock.monotonic())
             if subscription.subscriber in self._propagations:
@@ -485,23 +549,25 @@ class QueueCore:
     def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
         """See `QueuePort.acknowledge`.
 
-        Acknowledgements of an ended session do not count: a newer one may have begun with less, because the destination lost
-        what the older one had acknowledged.
+        Acknowledgements of an ended session do not count: a newer one may have begun with less, because the destination
+        lost what the older one had acknowledged.
 
         Raises:
-            ProtocolError: the session did not subscribe to the source, or is an apply process's and acknowledges more than it was sent;
-                nothing is changed.
+            ProtocolError: the session did not subscribe to the source, or is an apply process's and acknowledges more
+                than it was sent; nothing is changed.
         """
         subscription = self._subscriptions.get((session.component, source))
         if source not in session.sources:
             raise ProtocolError(f"{session.component} acknowledges LCRs of {source}, which it does not take")
         # An orderly closed stream may be read to its end, as long as there is no newer one.
-        is_over = session.ended is not None or (subscription is not None and subscription.session not in {None, session})
+        is_over = session.ended is not None or (
+            subscription is not None and subscription.session not in {None, session}
+        )
         if subscription is None or is_over or scn <= subscription.acknowledged_scn:
             return
         log = self._logs[source]
-        # An apply process has what it was sent, or said to have when it subscribed. A propagation passes on what the queue behind it heard: when both
-        # queues began again, empty, that may be ahead of what either of them was sent.
+        # An apply process has what it was sent, or said to have when it subscribed. A propagation passes on what the
+        # queue behind it heard: when both queues began again, empty, that may be ahead of what either of them was sent.
         if scn > max(subscription.sent_scn, log.position) and subscription.subscriber not in self._propagations:
             # Believed, it would let the publisher purge what the destination does not have.
             raise unsent(session.component, source, scn, subscription.sent_scn)
@@ -545,7 +611,10 @@ class QueueCore:
     # ----------------------------------------------------------------------- time, positions, statistics
 
     def housekeeping(self) -> float:
-        """Retry failed spilling, and drop what was held for refused subscribers; returns in how many seconds to call again."""
+        """Retry failed spilling, and drop what was held for refused subscribers.
+
+        Returns in how many seconds to call again.
+        """
         now = self._clock.monotonic()
         for log in self._logs.values():
             if any(each.gone_scn is not None for each in self._of(log.source)):
@@ -566,19 +635,27 @@ class QueueCore:
         return self._to_save
 
     def save_positions(self, positions: Mapping[str, Mapping[str, Scn]]) -> None:
-        """Make positions durable; may be called without the lock. Does nothing if the queue has adopted another topology, or closed, since it answered them."""
+        """Make positions durable; may be called without the lock.
+
+        Does nothing if the queue has adopted another topology, or closed, since it answered them.
+        """
         with self._saving:
             if positions is self._to_save:
                 self._file.save(positions, self._places)
 
     def _save_instead(self, positions: Mapping[str, Mapping[str, Scn]], places: Places) -> None:
-        """Save positions now, behind a save that is under way; one that has been asked for and has not begun does not happen any more."""
+        """Save positions now, behind a save that is under way.
+
+        One that has been asked for and has not begun does not happen any more.
+        """
         with self._saving:
             self._to_save = None
             self._file.save(positions, places)
 
     def positions_saved(self, positions: Mapping[str, Mapping[str, Scn]], problem: OSError | None) -> None:
-        """Report the outcome of `save_positions`; ignored if the queue has adopted another topology, or closed, meanwhile.
+        """Report the outcome of `save_positions`.
+
+        Ignored if the queue has adopted another topology, or closed, meanwhile.
 
         Args:
             positions: those that were to be saved.
@@ -619,16 +696,24 @@ class QueueCore:
         heads = [head for log in self._logs.values() if (head := log.first_entry) is not None]
         entries = self._entries
         return {
-            "queue": self.name, "site": self._spec.site, "state": self.state,
+            "queue": self.name,
+            "site": self._spec.site,
+            "state": self.state,
             "num_msgs": sum(log.rows_from(log.base) for log in self._logs.values()),
-            "spill_msgs": self._spilled_now, "cnum_msgs": self._rows_total, "cspill_msgs": self._spilled_total,
-            "batches": entries, "memory_bytes": self._memory_bytes, "memory_bytes_max": self._spec.memory_bytes_max,
-            "spill_bytes": self._spill.used_bytes, "spill_bytes_max": self._spec.spill_bytes_max,
+            "spill_msgs": self._spilled_now,
+            "cnum_msgs": self._rows_total,
+            "cspill_msgs": self._spilled_total,
+            "batches": entries,
+            "memory_bytes": self._memory_bytes,
+            "memory_bytes_max": self._spec.memory_bytes_max,
+            "spill_bytes": self._spill.used_bytes,
+            "spill_bytes_max": self._spec.spill_bytes_max,
             "oldest_msg_enqtm_us": min((head.enqueued_us for head in heads), default=0),
             "avg_msg_age_s": now - self._age_sum / entries if entries else 0.0,
             "last_enqueue_time_us": self._enqueued_us,
             "last_dequeue_time_us": max((each.dequeued_us for each in self._subscriptions.values()), default=0),
-            "given_up_msgs": self._forgotten_total, "rewinds": self._rewinds,
+            "given_up_msgs": self._forgotten_total,
+            "rewinds": self._rewinds,
             "problem": self._spill_problem or self._save_problem or self._read_problem,
             "sources": {source: self._source_status(log) for source, log in self._logs.items()},
             "subscribers": [self._subscriber_status(each) for each in self._subscriptions.values()],
@@ -639,8 +724,11 @@ class QueueCore:
     def _source_status(self, log: SourceLog) -> dict[str, Any]:
         publisher = self._publishers.get(log.source)
         return {
-            "position_scn": log.position, "oldest_scn": log.first_scn, "durable_scn": self._durable(log.source),
-            "publisher": publisher.component if publisher else "", "open_transaction": log.open_from is not None,
+            "position_scn": log.position,
+            "oldest_scn": log.first_scn,
+            "durable_scn": self._durable(log.source),
+            "publisher": publisher.component if publisher else "",
+            "open_transaction": log.open_from is not None,
         }
 
     def _subscriber_status(self, subscription: Subscription) -> dict[str, Any]:
@@ -649,27 +737,35 @@ class QueueCore:
         number = log.base if subscription.session is None else subscription.number
         first = log.first_after(subscription.acknowledged_scn)
         return {
-            **subscription.described(), "num_msgs": log.rows_from(number), "held_alone_s": self._held_alone_s(subscription, log),
+            **subscription.described(),
+            "num_msgs": log.rows_from(number),
+            "held_alone_s": self._held_alone_s(subscription, log),
             "unacknowledged_s": 0.0 if first is None else self._clock.monotonic() - first[1].enqueued_s,
         }
 
     def _held_alone_s(self, subscription: Subscription, log: SourceLog) -> float:
-        """For how long there has been something that this subscriber has not acknowledged and another one has; 0: there is nothing, or it is refused.
+        """For how long there has been something that this subscriber has not acknowledged and another one has.
 
-        Nobody acknowledges parts of a transaction that is larger than the queue: there it is what this subscriber has not read and another one has, or
-        waits for, because it cannot have the transaction from its beginning before.
+        0: there is nothing, or it is refused.
+
+        Nobody acknowledges parts of a transaction that is larger than the queue: there it is what this subscriber has
+        not read and another one has, or waits for, because it cannot have the transaction from its beginning before.
         """
         if subscription not in self._held_for(log.source):
             return 0.0
         first = log.first_after(subscription.acknowledged_scn)
-        others = max((each.acknowledged_scn for each in self._of(log.source) if each is not subscription), default=FIRST_SCN)
+        others = max(
+            (each.acknowledged_scn for each in self._of(log.source) if each is not subscription), default=FIRST_SCN
+        )
         if first is not None and first[0] <= others:
             return self._clock.monotonic() - first[1].enqueued_s
         readers, unread = self._readers(log), log.entry(subscription.number)
         if unread is None or subscription not in readers:
             return 0.0
         is_full = log.open_from is not None and self._free_bytes() <= 0
-        waits = log.is_inside(subscription.number) and any(each.session is not None and each.awaits_scn is not None for each in self._of(log.source))
+        waits = log.is_inside(subscription.number) and any(
+            each.session is not None and each.awaits_scn is not None for each in self._of(log.source)
+        )
         is_alone = waits or (is_full and any(each.number > subscription.number for each in readers))
         return self._clock.monotonic() - unread.enqueued_s if is_alone else 0.0
 
@@ -683,7 +779,10 @@ class QueueCore:
         return found
 
     def _readers(self, log: SourceLog) -> list[Subscription]:
-        """Subscribers that need the next parts of an open transaction; one that is away, or waits, gets it from its beginning whatever is here."""
+        """Subscribers that need the next parts of an open transaction.
+
+        One that is away, or waits, gets it from its beginning whatever is here.
+        """
         return [each for each in self._of(log.source) if each.session is not None and each.awaits_scn is None]
 
     def _held_for(self, source: str) -> list[Subscription]:
@@ -693,8 +792,11 @@ class QueueCore:
     def _held_still(self, source: str) -> list[Scn]:
         """What is held for a while for refused subscribers; see `REFUSED_HOLD_S`."""
         return [
-            each.held_scn for each in self._of(source)
-            if each.gone_scn is not None and each.subscriber not in self._propagations and self._clock.monotonic() < each.held_until
+            each.held_scn
+            for each in self._of(source)
+            if each.gone_scn is not None
+            and each.subscriber not in self._propagations
+            and self._clock.monotonic() < each.held_until
         ]
 
     def _is_held(self, source: str) -> bool:
@@ -702,14 +804,26 @@ class QueueCore:
         return bool(self._held_for(source) or self._held_still(source))
 
     def _durable(self, source: str) -> Scn:
-        """The SCN that every subscriber except refused ones has durably, as far as it is saved; where nothing is kept, others save it."""
-        durable = [min(each.saved_scn, each.acknowledged_scn) if self._keeps else each.acknowledged_scn for each in self._held_for(source)]
+        """The SCN that every subscriber except refused ones has durably, as far as it is saved.
+
+        Where nothing is kept, others save it.
+        """
+        durable = [
+            min(each.saved_scn, each.acknowledged_scn) if self._keeps else each.acknowledged_scn
+            for each in self._held_for(source)
+        ]
         durable += self._held_still(source)
         return min(durable, default=self._logs[source].position)
 
     def _floor(self, log: SourceLog) -> Scn:
-        """The SCN up to which nothing is needed here: every subscriber except refused ones has that durably, saved or not, or, where nothing is kept, was sent it."""
-        had = [each.acknowledged_scn if self._keeps or each.session is None else each.sent_scn for each in self._held_for(log.source)]
+        """The SCN up to which nothing is needed here.
+
+        Every subscriber except refused ones has that durably, saved or not, or, where nothing is kept, was sent it.
+        """
+        had = [
+            each.acknowledged_scn if self._keeps or each.session is None else each.sent_scn
+            for each in self._held_for(log.source)
+        ]
         had += self._held_still(log.source)
         return min(had, default=log.position)
 
@@ -724,7 +838,8 @@ class QueueCore:
         now_us = self._clock.time_us()
         entry = log.append(delivery, now_s=self._clock.monotonic(), now_us=now_us)
         if entry is None:
-            # The publisher has only now stated where it begins: subscribers that seemed to be served need what is below.
+            # The publisher has only now stated where it begins: subscribers that seemed to be served need what is
+            # below.
             needed = [each.sent_scn for each in self._of(log.source) if each.session is not None]
             behind = [scn for scn in needed if FIRST_SCN < scn < log.first_scn]
             if behind:
@@ -836,7 +951,11 @@ class QueueCore:
         return min(free, self._spec.memory_bytes_max - self._entries * ENTRY_BYTES)
 
     def _window(self, free: int) -> int:
-        """Credit for each publisher: what they may have on its way must fit into so many free bytes, also if it is tiny batches, of which each costs an entry."""
+        """Credit for each publisher.
+
+        What they may have on its way must fit into so many free bytes, also if it is tiny batches, of which each costs
+        an entry.
+        """
         if free <= 0 or not (self._keeps or self._is_taken()):
             return 0
         share = free * BATCH_BYTES_MIN // (BATCH_BYTES_MIN + ENTRY_BYTES) // max(1, len(self._publishers))
@@ -846,9 +965,9 @@ class QueueCore:
     def _is_taken(self) -> bool:
         """Whether a subscriber has credit for more than what waits, or nothing is held for anybody."""
         waiting = self.waiting_bytes
-        return any(each.session is not None and each.session.credit_bytes > waiting for each in self._subscriptions.values()) or not any(
-            self._is_held(source) for source in self._logs
-        )
+        return any(
+            each.session is not None and each.session.credit_bytes > waiting for each in self._subscriptions.values()
+        ) or not any(self._is_held(source) for source in self._logs)
 
     def _make_room(self) -> None:
         if self._memory_bytes > self._spec.memory_bytes_max and self._spec.spill_bytes_max:
@@ -881,7 +1000,8 @@ class QueueCore:
     def _by_distance(self) -> list[tuple[str, int, Entry]]:
         """Entries in memory; those that will be read last come first.
 
-        The distance of an entry is how much the nearest subscriber behind it reads before it; without one it is infinite.
+        The distance of an entry is how much the nearest subscriber behind it reads before it; without one it is
+        infinite.
         """
         found: list[tuple[float, str, int, Entry]] = []
         for source, memory in self._memory.items():

@@ -68,7 +68,10 @@ class QueueHost(Host):
                 server.stop()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """See `Host.adopt`. Continues with changed subscribers and sources, without disturbing the streams of unchanged ones."""
+        """See `Host.adopt`.
+
+        Continues with changed subscribers and sources, without disturbing the streams of unchanged ones.
+        """
         from actors.staging.subscribers import forget_former_subscribers
 
         if self._server is not None and self._core is not None:
@@ -145,7 +148,9 @@ def forget_queues(spec: TopologySpec, site: str, components: Collection[str]) ->
 
 
 def delete_spilled(spec: TopologySpec, site: str, components: Collection[str]) -> None:
-    """Delete what a site's queues spilled that are among these components and do not run: one that was killed could not.
+    """Delete what a site's queues spilled that are among these components and do not run.
+
+    One that was killed could not.
 
     Args:
         spec: the topology; it need not have the queues any more.

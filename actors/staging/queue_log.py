@@ -6,8 +6,8 @@ Methods that drop entries return them with their numbers, so that the owner can 
 Progress marks are not stored: they only move the position, and a subscriber's mark is made when it is due. So an idle
 source costs nothing, however long a subscriber is away.
 An initial mark from FIRST_SCN states where the publisher's chain begins: nothing below it is here.
-Of a transaction that is larger than the queue the first parts may be given up: whoever begins before it gets what is in between, and then the
-transaction is requested again.
+Of a transaction that is larger than the queue the first parts may be given up: whoever begins before it gets what is in
+between, and then the transaction is requested again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class SourceLog:
         # Units in order: the position after each, and the number of the entry after it.
         self._unit_scns: list[Scn] = []
         self._unit_ends: list[int] = []
-        # Large transactions whose first parts were given up, complete or not: number of the first part -> number of the first that is left.
+        # Large transactions whose first parts were given up, complete or not: number of the first part -> number of the
+        #   first that is left.
         # They cannot be delivered again, and are the only places where numbers are missing between `base` and `end`.
         self._beheaded: dict[int, int] = {}
         self._given_up: dict[int, int] = {}  # row LCRs in these parts, by number of the first part
@@ -94,7 +95,8 @@ class SourceLog:
             raise ProtocolError(
                 f"a batch of {self.source} does not follow the one before: LCRs are missing in between",
                 hint="the publisher reconnects and sends them again",
-                expected_scn=self.position, previous_scn=header.previous_scn,
+                expected_scn=self.position,
+                previous_scn=header.previous_scn,
             )
         if header.previous_scn < self.position:
             if not header.is_open and header.through_scn <= self.position:
@@ -102,7 +104,9 @@ class SourceLog:
             if header.is_progress_mark and header.previous_scn == FIRST_SCN:
                 raise ProtocolError(
                     f"the publisher of {self.source} begins above what the queue has: LCRs are missing in between",
-                    hint="the publisher reconnects and is asked for them", expected_scn=self.position, found_scn=header.through_scn,
+                    hint="the publisher reconnects and is asked for them",
+                    expected_scn=self.position,
+                    found_scn=header.through_scn,
                 )
             rest = resume_after(codec.decode(data), self.position)
             if rest is None:
@@ -111,12 +115,15 @@ class SourceLog:
         if header.continues and self.open_from is None:
             raise ProtocolError(
                 f"a batch of {self.source} continues a transaction the queue does not have",
-                hint="the publisher reconnects and sends it again", position_scn=self.position,
+                hint="the publisher reconnects and sends it again",
+                position_scn=self.position,
             )
         return Delivery(header=header, data=data)
 
     def append(self, delivery: Delivery, *, now_s: float, now_us: int) -> Entry | None:
-        """Add an admitted batch; returns None for a progress mark. Drop an open transaction that it replaces before this.
+        """Add an admitted batch; returns None for a progress mark.
+
+        Drop an open transaction that it replaces before this.
 
         Args:
             delivery: as `admit` returned it.
@@ -173,7 +180,10 @@ class SourceLog:
         return False
 
     def first_after(self, scn: Scn) -> tuple[Scn, Entry] | None:
-        """The first complete unit that a receiver at `scn` lacks, as far as it is here: the position after it, and its first entry."""
+        """The first complete unit that a receiver at `scn` lacks, as far as it is here.
+
+        The position after it, and its first entry.
+        """
         unit = bisect_right(self._unit_scns, scn)
         if unit == len(self._unit_scns):
             return None
@@ -275,6 +285,13 @@ def mark(source: str, previous: Scn, through: Scn) -> Delivery:
         through: the new position; the rules let nothing pass in between.
     """
     header = BatchHeader(source=source, previous_scn=previous, through_scn=through)
-    return Delivery(header=header, data=codec.encode(LcrBatch(
-        source=source, previous_scn=previous, through_scn=through,
-    )))
+    return Delivery(
+        header=header,
+        data=codec.encode(
+            LcrBatch(
+                source=source,
+                previous_scn=previous,
+                through_scn=through,
+            )
+        ),
+    )

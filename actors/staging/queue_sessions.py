@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["REFUSED_HOLD_S", "PublisherSession", "SubscriberSession", "Subscription", "end_older", "unsent"]
 
-# What was acknowledged before is still held after a refusal: an old driver that slept may have been refused, while the newest one's
-# stream is broken. It notices that within 15 s (`protos.transport`), tries again every 5 s at most, and a driver starts within half a minute.
+# What was acknowledged before is still held after a refusal: an old driver that slept may have been refused, while the
+# newest one's stream is broken. It notices that within 15 s (`protos.transport`), tries again every 5 s at most, and a
+# driver starts within half a minute.
 REFUSED_HOLD_S = 120.0
 
 
@@ -25,7 +26,8 @@ class PublisherSession:
         self.component, self.incarnation, self.source = component, incarnation, source
         self.tell = tell or _nobody_waits
         self.ended: StreamsError | None = None
-        self.accepted_bytes = self.granted_bytes = 0  # since the stream began: accepted, and the most that was ever granted
+        # since the stream began: accepted, and the most that was ever granted
+        self.accepted_bytes = self.granted_bytes = 0
         self.in_transaction = False  # the last batch was open, so the next one may continue it
         self.rewind_scn: Scn | None = None  # not reported yet
         self.is_ordered = False  # the operator wants the rewind, whatever the subscribers have
@@ -59,14 +61,16 @@ class Subscription:
         self.number = 0  # of the next entry to deliver
         self.sent_scn = FIRST_SCN  # position of the last delivery
         self.begins = False  # it never had anything, and nothing was delivered on this stream
-        # It needs what was given up of a large transaction that others are in the middle of, and waits for them; None: it does not.
+        # It needs what was given up of a large transaction that others are in the middle of, and waits for them; None:
+        # it does not.
         self.awaits_scn: Scn | None = None
         self.acknowledged_scn = acknowledged
         self.saved_scn = acknowledged
         self.before_scn = acknowledged  # what was acknowledged when this stream began, which may have asked for less
         self.dequeued_rows = 0
         self.dequeued_us = 0
-        # Changes up to here that it lacks are gone; None: none are. Nothing is held for it until it returns with enough.
+        # Changes up to here that it lacks are gone; None: none are. Nothing is held for it until it returns with
+        # enough.
         self.gone_scn: Scn | None = None
         self.held_until = 0.0  # of a refused one, monotonic: until then `held_scn` holds
         self.lost: tuple[Scn, Scn, int] | None = None  # it returned from the first to the second SCN, and when
@@ -94,15 +98,22 @@ class Subscription:
     def described(self) -> dict[str, Any]:
         """Its statistics, JSON-able, without what waits for it (V$BUFFERED_SUBSCRIBERS)."""
         return {
-            "subscriber": self.subscriber, "source": self.source, "connected": self.session is not None,
+            "subscriber": self.subscriber,
+            "source": self.source,
+            "connected": self.session is not None,
             "credit_bytes": self.session.credit_bytes if self.session else 0,
-            "sent_scn": self.sent_scn, "acknowledged_scn": self.acknowledged_scn,
-            "gone_scn": self.gone_scn, "lost": list(self.lost or ()),
-            "total_dequeued_msg": self.dequeued_rows, "last_dequeue_time_us": self.dequeued_us,
+            "sent_scn": self.sent_scn,
+            "acknowledged_scn": self.acknowledged_scn,
+            "gone_scn": self.gone_scn,
+            "lost": list(self.lost or ()),
+            "total_dequeued_msg": self.dequeued_rows,
+            "last_dequeue_time_us": self.dequeued_us,
         }
 
     def refuse(self, gone_scn: Scn, now: float) -> None:
-        """End its session, if any: it needs changes that are gone. What it may need nevertheless is held for `REFUSED_HOLD_S`.
+        """End its session, if any: it needs changes that are gone.
+
+        What it may need nevertheless is held for `REFUSED_HOLD_S`.
 
         Args:
             gone_scn: changes up to here are gone.
@@ -123,7 +134,10 @@ class Subscription:
         return LogGone(
             f"{self.subscriber} needs the changes of {self.source} after SCN {scn_text(needed_scn)}, but up to SCN"
             f" {scn_text(gone_scn)} they are gone from the redo log: its destination has less than it had acknowledged",
-            hint=COPY_ONE_AGAIN, source=self.source, needed_scn=needed_scn, first_scn=gone_scn,
+            hint=COPY_ONE_AGAIN,
+            source=self.source,
+            needed_scn=needed_scn,
+            first_scn=gone_scn,
         )
 
 
@@ -141,7 +155,8 @@ def unsent(component: str, source: str, scn: Scn, sent: Scn) -> ProtocolError:
         sent: the SCN up to which it was sent something.
     """
     return ProtocolError(
-        f"{component} acknowledges the changes of {printable(source)} up to SCN {scn_text(scn)}, and was sent those up to {scn_text(sent)}",
+        f"{component} acknowledges the changes of {printable(source)} up to SCN {scn_text(scn)}, and was sent those up"
+        f" to {scn_text(sent)}",
         hint="it connects again; if that recurs, it is another version of Headrace, or not Headrace",
     )
 

@@ -1,8 +1,9 @@
 """Which subscribers a queue refuses, kept for its next life.
 
-A refused apply process aborts and does not subscribe again before an operator acts. A queue that begins again learns of the refusal only
-from this file; without it, everything would be held for the apply process until the queue and the redo log are full, for all other subscribers too.
-The queue that a combined capture process mounts has such a file, too (`actors.combined`).
+A refused apply process aborts and does not subscribe again before an operator acts. A queue that begins again learns of
+the refusal only from this file; without it, everything would be held for the apply process until the queue and the redo
+log are full, for all other subscribers too. The queue that a combined capture process mounts has such a file, too
+(`actors.combined`).
 
 One small JSON file, replaced atomically (`streams.durable_file`): after a crash it is the old or the new one.
 """
@@ -24,7 +25,9 @@ log = logging.getLogger("headrace")
 
 
 class Refusals:
-    """The file `refused.json` of one queue: by source and subscriber the SCN up to which changes that it lacks are gone.
+    """The file `refused.json` of one queue.
+
+    By source and subscriber the SCN up to which changes that it lacks are gone.
 
     Args:
         folder: of the queue.
@@ -69,10 +72,12 @@ class Refusals:
         Raises:
             QueueError: it could not be written; what was recorded before holds.
         """
-        self._write({
-            source: {subscriber: scn for subscriber, scn in each.items() if source in interests.get(subscriber, ())}
-            for source, each in self._gone.items()
-        })
+        self._write(
+            {
+                source: {subscriber: scn for subscriber, scn in each.items() if source in interests.get(subscriber, ())}
+                for source, each in self._gone.items()
+            }
+        )
 
     def _write(self, gone: Mapping[str, Mapping[str, Scn]]) -> None:
         wanted = {source: dict(each) for source, each in gone.items() if each}
@@ -91,7 +96,10 @@ class Refusals:
     def _read(self) -> dict[str, dict[str, Scn]]:
         try:
             document = json.loads(self._path.read_text(encoding="utf-8"))
-            return {source: {name: Scn(int(scn)) for name, scn in each.items()} for source, each in document["refused"].items()}
+            return {
+                source: {name: Scn(int(scn)) for name, scn in each.items()}
+                for source, each in document["refused"].items()
+            }
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -15,10 +15,12 @@ __all__ = ["forget_former_subscribers", "positions_of", "sources_of"]
 
 
 def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
-    """Drop the saved positions of those that are no subscribers of a closed queue: one that comes back has no old position.
+    """Drop the saved positions of those that are no subscribers of a closed queue.
 
-    An open queue does it in `QueueCore.adopt`. As where a queue opens, one that is new begins where those that leave were, if that is lower: it may be
-    the successor of one of them. That is saved now: nobody knows them later.
+    One that comes back has no old position.
+
+    An open queue does it in `QueueCore.adopt`. As where a queue opens, one that is new begins where those that leave
+    were, if that is lower: it may be the successor of one of them. That is saved now: nobody knows them later.
 
     Args:
         topology: the whole topology.
@@ -34,7 +36,8 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
     begin = positions_of(interests, saved, refused=refusals.everyone(), places=(earlier, places))
     # Where nobody stays, the queue begins at what the publisher has.
     left = {
-        source: begin[source] for source, positions in saved.items()
+        source: begin[source]
+        for source, positions in saved.items()
         if any(source in interests.get(subscriber, ()) for subscriber in positions)
     }
     if (left, places) != (saved, earlier):
@@ -43,8 +46,10 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
 
 
 def positions_of(
-    interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
-    fallback: Mapping[str, Scn] | None = None, places: tuple[Places, Places] = ({}, {}),
+    interests: Mapping[str, tuple[str, ...]],
+    saved: Mapping[str, Mapping[str, Scn]],
+    fallback: Mapping[str, Scn] | None = None,
+    places: tuple[Places, Places] = ({}, {}),
     refused: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, dict[str, Scn]]:
     """The position of each subscriber of each source; see Beginnings in `actors.staging.queue`.
@@ -53,7 +58,8 @@ def positions_of(
         interests: sources by subscriber.
         saved: positions by source and subscriber, as far as they are known.
         fallback: by source, the beginning of a new subscriber if no other one has a position; FIRST_SCN if not given.
-        places: by source, the sites that each subscriber brings the changes to, before and now; not known before: it may be the same ones.
+        places: by source, the sites that each subscriber brings the changes to, before and now; not known before: it
+            may be the same ones.
         refused: by source, who is refused: nothing is held for it, so nobody new begins there.
     """
     positions: dict[str, dict[str, Scn]] = {}
@@ -62,16 +68,32 @@ def positions_of(
         earlier, now = (each.get(source, {}) for each in places)
         known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
         outside = (refused or {}).get(source, ())
-        furthest = max((scn for name, scn in known.items() if name not in outside), default=(fallback or {}).get(source, FIRST_SCN))
+        furthest = max(
+            (scn for name, scn in known.items() if name not in outside), default=(fallback or {}).get(source, FIRST_SCN)
+        )
         given_up = {  # the sites that one brings the changes to no more; None: it may be any
-            name: earlier.get(name) if name not in subscribers else earlier.get(name, frozenset()) - now.get(name, frozenset())
-            for name in saved.get(source, {}) if name not in outside
+            name: earlier.get(name)
+            if name not in subscribers
+            else earlier.get(name, frozenset()) - now.get(name, frozenset())
+            for name in saved.get(source, {})
+            if name not in outside
         }
         positions[source] = {
-            # One that brings the changes to a site in the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
-            subscriber: known.get(subscriber, min([furthest, *(
-                saved[source][name] for name, sites in given_up.items() if sites is None or sites & now.get(subscriber, frozenset())
-            )]))
+            # One that brings the changes to a site in the place of another (a propagation that was renamed) may need
+            # all that this one had not acknowledged.
+            subscriber: known.get(
+                subscriber,
+                min(
+                    [
+                        furthest,
+                        *(
+                            saved[source][name]
+                            for name, sites in given_up.items()
+                            if sites is None or sites & now.get(subscriber, frozenset())
+                        ),
+                    ]
+                ),
+            )
             for subscriber in subscribers
         }
     return positions

@@ -1,7 +1,7 @@
 """Rows of a table in memory that a change meets. See `databases.memory.destination`.
 
-Values are put in order, added and shown as their database does where the store knows its types. Else by their bytes: so are text, and the
-binary form of numbers that are not negative.
+Values are put in order, added and shown as their database does where the store knows its types. Else by their bytes: so
+are text, and the binary form of numbers that are not negative.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _NUMERIC_DIGITS_MAX: Final = 150_000  # of PostgreSQL's numeric: 131,072 before 
 
 
 def find_rows(
-    found: StoredTable, write: Write, question: RowQuestion, types: ValueTypes | None = None,
+    found: StoredTable,
+    write: Write,
+    question: RowQuestion,
+    types: ValueTypes | None = None,
 ) -> list[tuple[int, RowInTheWay]]:
     """See `DestinationSession.find_rows`.
 
@@ -40,16 +43,26 @@ def find_rows(
 
 
 def _found_by(
-    found: StoredTable, write: Write, question: RowQuestion, of: int, types: ValueTypes | None,
+    found: StoredTable,
+    write: Write,
+    question: RowQuestion,
+    of: int,
+    types: ValueTypes | None,
 ) -> list[tuple[int, RowInTheWay]]:
     target = targets(found, write)
     old, new = _row(write.old, of), _row(write.new, of)
     is_insert = write.command is Command.INSERT
     if question.by_key:
-        numbers = {n: True for n, row in found.rows.items() if old is not None and _has(row, old, write.match_columns, target)}
+        numbers = {
+            n: True for n, row in found.rows.items() if old is not None and _has(row, old, write.match_columns, target)
+        }
     else:
         assert new is not None
-        own = [n for n, row in found.rows.items() if not is_insert and old is not None and _has(row, old, write.match_columns, target)]
+        own = [
+            n
+            for n, row in found.rows.items()
+            if not is_insert and old is not None and _has(row, old, write.match_columns, target)
+        ]
         numbers = {}
         for key in _whole_keys(found, new, write):
             is_key = is_insert and tuple(target[p] for p in key) == found.table.key
@@ -59,13 +72,31 @@ def _found_by(
     image = new if is_insert else old
     forms = {column.name: column for column in write.version.columns}
     return [
-        (n, RowInTheWay(
-            number=str(n), of=of, is_same=is_same, differs=frozenset(p for p in question.compare if image and found.rows[n][target[p]] != image[p]),
-            order={p: _order(new[p], found.rows[n][target[p]], write.version.columns[p], types) for p in question.order if new},
-            sums={p: _sum(found.rows[n][target[p]], new[p], old[p], write.version.columns[p], types) for p in question.sums if new and old},
-            values={c.name: None if v is None else _shown(v, forms.get(c.name, Column(name=c.name, type_name=c.type_name)), types)
-                    for c, v in zip(found.table.columns, found.rows[n], strict=True)},
-        ))
+        (
+            n,
+            RowInTheWay(
+                number=str(n),
+                of=of,
+                is_same=is_same,
+                differs=frozenset(p for p in question.compare if image and found.rows[n][target[p]] != image[p]),
+                order={
+                    p: _order(new[p], found.rows[n][target[p]], write.version.columns[p], types)
+                    for p in question.order
+                    if new
+                },
+                sums={
+                    p: _sum(found.rows[n][target[p]], new[p], old[p], write.version.columns[p], types)
+                    for p in question.sums
+                    if new and old
+                },
+                values={
+                    c.name: None
+                    if v is None
+                    else _shown(v, forms.get(c.name, Column(name=c.name, type_name=c.type_name)), types)
+                    for c, v in zip(found.table.columns, found.rows[n], strict=True)
+                },
+            ),
+        )
         for n, is_same in numbers.items()
     ]
 
@@ -98,15 +129,25 @@ def conflicting(found: StoredTable, write: Write, table: DestinationTable) -> li
         keys = [key for key in _keys(found, write) if (write.new.lengths[list(key)] >= NULL).all()]
         there = [(key, {tuple(row[target[p]] for p in key) for row in found.rows.values()}) for key in keys]
         images = [list(rows_of(write.new, key, write)) for key in keys]
-        return [
-            n for n in range(write.row_count)
-            if any(None not in image[n] and image[n] in values for (_, values), image in zip(there, images, strict=True))
-        ] if keys else None
+        return (
+            [
+                n
+                for n in range(write.row_count)
+                if any(
+                    None not in image[n] and image[n] in values
+                    for (_, values), image in zip(there, images, strict=True)
+                )
+            ]
+            if keys
+            else None
+        )
     assert write.old is not None
     if found_rows(table, write) is not FoundRows.ONE:
         return None
     columns = [
-        p for p in dict.fromkeys((*write.match_columns, *write.compare_columns)) if not found.table.columns[target[p]].is_generated
+        p
+        for p in dict.fromkeys((*write.match_columns, *write.compare_columns))
+        if not found.table.columns[target[p]].is_generated
     ]
     rows = {tuple(row[target[p]] for p in columns) for row in found.rows.values()}
     return [n for n, values in enumerate(rows_of(write.old, columns, write)) if values not in rows]
@@ -128,7 +169,11 @@ def _row(values: ColumnValues | None, row: int) -> dict[int, bytes | None] | Non
     if values is None:
         return None
     found = {p: values.value(p, row) for p in range(values.column_count)}
-    return {p: value if isinstance(value, bytes) else None for p, value in found.items() if isinstance(value, bytes) or value == NULL}
+    return {
+        p: value if isinstance(value, bytes) else None
+        for p, value in found.items()
+        if isinstance(value, bytes) or value == NULL
+    }
 
 
 def _has(row: Row, values: dict[int, bytes | None], columns: Sequence[int], target: Sequence[int]) -> bool:
@@ -157,7 +202,9 @@ def _order(value: bytes | None, there: bytes | None, column: Column, types: Valu
     return int(one > other) - int(one < other)
 
 
-def _sum(there: bytes | None, new: bytes | None, old: bytes | None, column: Column, types: ValueTypes | None) -> bytes | None:
+def _sum(
+    there: bytes | None, new: bytes | None, old: bytes | None, column: Column, types: ValueTypes | None
+) -> bytes | None:
     if there is None or new is None or old is None:
         return None
     if types is not None:

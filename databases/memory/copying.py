@@ -66,7 +66,9 @@ class SourceTables:
             return None
         table = self._source.table(f"{owner}.{name}")
         columns = tuple(column.name for column in table.version.columns)
-        return TableContent(columns=columns, rows=self._source.rows(f"{owner}.{name}"), types=table.version.columns, file=table.file)
+        return TableContent(
+            columns=columns, rows=self._source.rows(f"{owner}.{name}"), types=table.version.columns, file=table.file
+        )
 
 
 class StoreTables:
@@ -81,7 +83,9 @@ class StoreTables:
         if found is None:
             return None
         columns = tuple(column.name for column in found.table.columns)
-        return TableContent(columns=columns, rows=tuple(self._store.rows(owner, name)), types=compared_columns(found), file=found.file)
+        return TableContent(
+            columns=columns, rows=tuple(self._store.rows(owner, name)), types=compared_columns(found), file=found.file
+        )
 
 
 class MemoryTableReader:
@@ -96,7 +100,10 @@ class MemoryTableReader:
     _numbers = itertools.count(1)
 
     def __init__(
-        self, tables: Tables, snapshots: dict[str, dict[tuple[str, str], TableContent | None]], names: Sequence[tuple[str, str]],
+        self,
+        tables: Tables,
+        snapshots: dict[str, dict[tuple[str, str], TableContent | None]],
+        names: Sequence[tuple[str, str]],
     ) -> None:
         self._tables, self._snapshots, self._names = tables, snapshots, names
 
@@ -116,17 +123,30 @@ class MemoryTableReader:
         return None if content is None else SeenTable(columns=content.columns, stored=frozenset({(owner, name)}))
 
     def plan(
-        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES,  # noqa: ARG002
+        self,
+        owner: str,
+        name: str,
+        columns: Mapping[str, str],
+        *,
+        snapshot: str = "",
+        piece_bytes: int = PIECE_BYTES,
         rows: str = "",
     ) -> TablePlan:
         """See `TableReader.plan`."""
         content = self._content(owner, name, snapshot)
         step = max(1, piece_bytes // _ROW_BYTES)
         starts = range(0, max(len(content.rows), 1), step)
-        return TablePlan(pieces=tuple(
-            TablePiece(owner=owner, name=name, place=f"{content.file}:{start}:{start + step}:{rows}", bytes=step * _ROW_BYTES)
-            for start in starts
-        ))
+        return TablePlan(
+            pieces=tuple(
+                TablePiece(
+                    owner=owner,
+                    name=name,
+                    place=f"{content.file}:{start}:{start + step}:{rows}",
+                    bytes=step * _ROW_BYTES,
+                )
+                for start in starts
+            )
+        )
 
     @contextlib.contextmanager
     def open_piece(self, piece: TablePiece, *, snapshot: str = "") -> Iterator[_OpenPiece]:
@@ -139,11 +159,21 @@ class MemoryTableReader:
         content = self._content(piece.owner, piece.name, snapshot)
         yield _OpenPiece(content.columns, tuple(_those(content, content.rows[start:end], rows)))
 
-    def prove_large(self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = "") -> None:
+    def prove_large(
+        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = ""
+    ) -> None:
         """See `TableReader.prove_large`: here every row can be."""
 
     def bucket_digests(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        *,
+        buckets: int,
+        snapshot: str = "",
+        rows: str = "",
     ) -> tuple[TableDigest, ...]:
         """See `TableReader.bucket_digests`."""
         digests = [TableDigest()] * buckets
@@ -152,15 +182,34 @@ class MemoryTableReader:
         return tuple(digests)
 
     def bucket_rows(  # noqa: PLR0913 - which rows of which table, and how many
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
-        rows_max: int, snapshot: str = "", rows: str = "",
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        *,
+        buckets: int,
+        wanted: Sequence[int],
+        rows_max: int,
+        snapshot: str = "",
+        rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.bucket_rows`."""
-        found = [row for bucket, row in self._keyed(owner, name, key, columns, buckets, snapshot, rows) if bucket in wanted]
+        found = [
+            row for bucket, row in self._keyed(owner, name, key, columns, buckets, snapshot, rows) if bucket in wanted
+        ]
         return tuple(sorted(found, key=lambda row: (str(row.key), row.digest))[:rows_max])
 
     def keyed_rows(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, keys: Sequence[tuple[str | None, ...]], snapshot: str = "", rows: str = "",
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        *,
+        keys: Sequence[tuple[str | None, ...]],
+        snapshot: str = "",
+        rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.keyed_rows`."""
         wanted = set(keys)
@@ -178,7 +227,14 @@ class MemoryTableReader:
         return content
 
     def _keyed(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], buckets: int, snapshot: str, rows: str,
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        buckets: int,
+        snapshot: str,
+        rows: str,
     ) -> Iterator[tuple[int, KeyedRow]]:
         content = self._content(owner, name, snapshot)
         for row in _those(content, content.rows, rows):
@@ -205,7 +261,7 @@ class _OpenPiece:
         digests = (TableDigest(row_count=1, sums=_hashes(row)) for row in self._chosen(columns))
         return sum(digests, TableDigest())
 
-    def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:  # noqa: ARG002 - one form for all
+    def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:
         """See `OpenPiece.rows`."""
         constants = tuple(None if value is None else value.encode() for value in added)
         rows = [row + constants for row in self._chosen(columns)]
@@ -222,11 +278,11 @@ class _OpenPiece:
         """See `OpenPiece.texts_of_log`."""
         return frozenset(types)
 
-    def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:  # noqa: ARG002 - a row is its bytes
+    def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:
         """See `OpenPiece.digest_values`."""
         return sum((TableDigest(row_count=1, sums=_hashes(row)) for rows in blocks for row in rows), TableDigest())
 
-    def lacking(self, columns: Sequence[str], encoding: str) -> str:  # noqa: ARG002 - bytes have no encoding
+    def lacking(self, columns: Sequence[str], encoding: str) -> str:
         """See `OpenPiece.lacking`."""
         return ""
 

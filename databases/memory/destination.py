@@ -6,7 +6,8 @@ For unit tests and simulations; verified by the same contract suite as the real 
 behaves like the real thing where apply could notice: unique and NOT NULL violations fail the transaction with the
 real SQLSTATEs, a set is matched against the state its statement began with, rows without a key are paired one to one,
 a row that another open transaction has written cannot be written (the real one waits, then says lock_not_available),
-a rollback undoes everything, a newer epoch ends older sessions, the end of the store's life every epoch. Values are bytes and equal when their bytes are.
+a rollback undoes everything, a newer epoch ends older sessions, the end of the store's life every epoch. Values are
+bytes and equal when their bytes are.
 
 Several `MemoryDestination`s on one `MemoryStore` are several processes at one database.
 """
@@ -86,7 +87,11 @@ class MemoryDestination:
     """See the module, and `databases.ports.DestinationDatabase`."""
 
     def __init__(
-        self, *, store: MemoryStore | None = None, site: str = "memory", settings: TableSettings = NO_TABLE_SETTINGS,
+        self,
+        *,
+        store: MemoryStore | None = None,
+        site: str = "memory",
+        settings: TableSettings = NO_TABLE_SETTINGS,
     ) -> None:
         """A process's access to `store`, or to a new one; `settings`: of the apply process that asks."""
         self.store = store or MemoryStore()
@@ -97,7 +102,12 @@ class MemoryDestination:
         return f"memory {id(self.store)}"
 
     def preflight(
-        self, topology: str, *, sessions: int, applies: int = 1, copies: int = 0,  # noqa: ARG002 - there is no bound
+        self,
+        topology: str,
+        *,
+        sessions: int,
+        applies: int = 1,
+        copies: int = 0,
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight`."""
         self._reach()
@@ -113,7 +123,7 @@ class MemoryDestination:
         """See `DestinationDatabase.tables_in`: a schema is there with its name."""
         return frozenset(name for of, name in self.store.tables if of == owner)
 
-    def nested_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:  # noqa: ARG002
+    def nested_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:
         """See `DestinationDatabase.nested_tables`: it has no partitions."""
         return {}
 
@@ -126,49 +136,60 @@ class MemoryDestination:
         return f"DELETE FROM ONLY {table}"
 
     def preflight_tables(
-        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (),  # noqa: ARG002 - types never change here
+        self,
+        versions: Sequence[TableVersion],
+        *,
+        now: Sequence[TableVersion] = (),
         at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
         found = [
-            (version, missing_alter(version, self.describe(version.owner, version.name)) or missing_key(version, self._settings, (at_source or {}).get(TableName.of(version))))
+            (
+                version,
+                missing_alter(version, self.describe(version.owner, version.name))
+                or missing_key(version, self._settings, (at_source or {}).get(TableName.of(version))),
+            )
             for version in versions
         ]
         return tuple(
             Finding(
-                path=f"sites.{self._site} table {version.qualified_name}", fix=fix,
+                path=f"sites.{self._site} table {version.qualified_name}",
+                fix=fix,
                 problem="the table does not exist here or does not fit the source's rows",
             )
-            for version, fix in found if fix
+            for version, fix in found
+            if fix
         )
 
     def preflight_shapes(
-        self, shapes: Sequence[TableShape], versions: Sequence[TableVersion],  # noqa: ARG002 - see `MemorySource.table_shapes`
+        self,
+        shapes: Sequence[TableShape],
+        versions: Sequence[TableVersion],
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_shapes`."""
         self._reach()
         return ()
 
-    def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:  # noqa: ARG002 - as above
+    def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_domains`."""
         self._reach()
         return ()
 
-    def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:  # noqa: ARG002
+    def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
         """See `DestinationDatabase.plan`: there is nothing to create."""
         self._reach()
         return ()
 
-    def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - nothing to create
+    def prepare(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.prepare`."""
         self._reach()
         return ()
 
-    def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:  # noqa: ARG002
+    def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_times`: who changes rows here says when (`MemoryStore.changed_here`)."""
         return ()
 
-    def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:  # noqa: ARG002 - as `preflight_times`
+    def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
         """See `DestinationDatabase.keep_tombstones`."""
         return ()
 
@@ -211,14 +232,24 @@ class MemoryDestination:
         written = self.store.commit_count
         return LogPositions(written=written, flushed=written - len(self.store.unflushed))
 
-    def describe_apply(self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    def describe_apply(
+        self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> None:
         """See `DestinationDatabase.describe_apply`."""
         described = self._reach().described
         if described.get((topology, apply), (0,))[0] <= epoch:
             described[topology, apply] = epoch, dict(configuration), dict(state)
 
     def open_session(
-        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "",  # noqa: ARG002 - it runs no SQL
+        self,
+        topology: str,
+        apply: str,
+        *,
+        server: int,
+        epoch: int,
+        tag: bytes,
+        incarnation: int = 1,
+        source: str = "",
         is_lazy: bool = False,
     ) -> MemorySession:
         """See `DestinationDatabase.open_session`."""
@@ -229,22 +260,36 @@ class MemoryDestination:
         if server in process.sessions:
             process.sessions[server].close()
         self.store.flush()
-        session = MemorySession(self.store, process, (topology, apply, server, epoch), tag, self._settings, is_lazy=is_lazy)
+        session = MemorySession(
+            self.store, process, (topology, apply, server, epoch), tag, self._settings, is_lazy=is_lazy
+        )
         process.sessions[server] = session
         return session
 
     def errors(
-        self, topology: str, apply: str | None = None, *, number: int | None = None, first: int | None = None,
+        self,
+        topology: str,
+        apply: str | None = None,
+        *,
+        number: int | None = None,
+        first: int | None = None,
     ) -> tuple[ErrorTransaction, ...]:
         """See `DestinationDatabase.errors`."""
         return tuple(
-            error.transaction for _, error in sorted(self._reach().errors.items())
-            if error.topology == topology and apply in {None, error.transaction.apply} and number in {None, error.transaction.number}
+            error.transaction
+            for _, error in sorted(self._reach().errors.items())
+            if error.topology == topology
+            and apply in {None, error.transaction.apply}
+            and number in {None, error.transaction.number}
         )[:first]
 
     def conflicts(self, topology: str, apply: str | None = None, *, last: int) -> tuple[ConflictRecord, ...]:
         """See `DestinationDatabase.conflicts`."""
-        found = [record for _, (of, record) in sorted(self._reach().conflicts.items()) if of == topology and apply in {None, record.apply}]
+        found = [
+            record
+            for _, (of, record) in sorted(self._reach().conflicts.items())
+            if of == topology and apply in {None, record.apply}
+        ]
         return tuple(found[-last:])
 
     def error_batches(self, number: int, *, original: bool = False) -> Iterator[bytes]:
@@ -253,7 +298,9 @@ class MemoryDestination:
         for part, (batch, _) in sorted(error.parts.items()) if error else ():
             yield error.originals.get(part, batch) if error is not None and original else batch
 
-    def edit_error(self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
+    def edit_error(
+        self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]
+    ) -> bool:
         """See `DestinationDatabase.edit_error`."""
         store = self._reach()
         error = store.errors.get(edit.number)
@@ -276,8 +323,13 @@ class MemoryDestination:
         error = self._reach().errors.get(found.number)
         if error is not None and error.topology == topology:
             error.transaction = replace(
-                error.transaction, depends_on=0, failed_position=found.failed_position, conflict_type=found.conflict_type,
-                sqlstate=found.sqlstate, message=found.message, readable=found.readable,
+                error.transaction,
+                depends_on=0,
+                failed_position=found.failed_position,
+                conflict_type=found.conflict_type,
+                sqlstate=found.sqlstate,
+                message=found.message,
+                readable=found.readable,
             )
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
@@ -313,7 +365,11 @@ class MemoryDestination:
         """See `DestinationDatabase.instantiations`."""
         store = self._reach()
         names = {table.number: name for name, table in store.tables.items()}
-        found = (self._as_it_is(table, store.recorded.get(key, 0), names) for key, table in store.instantiations.items() if key[:2] == (topology, apply))
+        found = (
+            self._as_it_is(table, store.recorded.get(key, 0), names)
+            for key, table in store.instantiations.items()
+            if key[:2] == (topology, apply)
+        )
         return tuple(sorted(found, key=lambda table: (table.source, table.owner, table.name, table.identity)))
 
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
@@ -323,20 +379,35 @@ class MemoryDestination:
         number = 0 if stored is None else stored.number
         return tuple(
             OtherCopy(
-                topology=key[0], apply=key[1], source=found.source, state=found.state, row_count=found.row_count, digest=found.digest, identity=found.identity,
+                topology=key[0],
+                apply=key[1],
+                source=found.source,
+                state=found.state,
+                row_count=found.row_count,
+                digest=found.digest,
+                identity=found.identity,
             )
             for key, found in sorted(store.instantiations.items())
-            if key[:2] != (topology, apply) and ((found.owner, found.name) == (owner, name) or (number and store.recorded.get(key) == number))
+            if key[:2] != (topology, apply)
+            and ((found.owner, found.name) == (owner, name) or (number and store.recorded.get(key) == number))
             and (found.state in ROWS_THERE or (found.state == "FAILED" and found.scn > 0))
         )
 
     def record_instantiation(
-        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+        self,
+        topology: str,
+        apply: str,
+        epoch: int,
+        instantiation: Instantiation,
+        *,
+        replaces: Collection[str] = (),
         beside: Collection[OtherCopy] | None = None,
     ) -> bool:
         """See `DestinationDatabase.record_instantiation`."""
         self._process(topology, apply, epoch)
-        if beside is not None and set(beside) != set(self.other_copies(topology, apply, instantiation.owner, instantiation.name)):
+        if beside is not None and set(beside) != set(
+            self.other_copies(topology, apply, instantiation.owner, instantiation.name)
+        ):
             return False
         for identity in replaces:
             self.store.instantiations.pop((topology, apply, instantiation.source, identity), None)
@@ -352,44 +423,75 @@ class MemoryDestination:
         return {key[3]: mark for key, mark in self._reach().row_marks.items() if key[:3] == (topology, apply, source)}
 
     def record_row_marks(
-        self, topology: str, apply: str, epoch: int, source: str, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None,
+        self,
+        topology: str,
+        apply: str,
+        epoch: int,
+        source: str,
+        marks: Mapping[str, RowMark],
+        *,
+        was: Mapping[str, RowMark] | None = None,
     ) -> None:
         """See `DestinationDatabase.record_row_marks`."""
         self._process(topology, apply, epoch)
         found = self.row_marks(topology, apply, source)
-        changed = {identity: mark for identity, mark in marks.items() if was is None or found.get(identity) == was.get(identity)}
-        kept = {key: mark for key, mark in self.store.row_marks.items() if key in self.store.instantiations or key[:3] != (topology, apply, source)}
-        self.store.row_marks = kept | {(topology, apply, source, identity): mark for identity, mark in (found | changed).items() if identity in marks}
+        changed = {
+            identity: mark
+            for identity, mark in marks.items()
+            if was is None or found.get(identity) == was.get(identity)
+        }
+        kept = {
+            key: mark
+            for key, mark in self.store.row_marks.items()
+            if key in self.store.instantiations or key[:3] != (topology, apply, source)
+        }
+        self.store.row_marks = kept | {
+            (topology, apply, source, identity): mark
+            for identity, mark in (found | changed).items()
+            if identity in marks
+        }
 
-    def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:  # noqa: ARG002
+    def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:
         """See `DestinationDatabase.marked_columns`: columns have no numbers."""
         return {}
 
-    def computed_columns(self, table: TableName) -> dict[str, str]:  # noqa: ARG002
+    def computed_columns(self, table: TableName) -> dict[str, str]:
         """See `DestinationDatabase.computed_columns`: nothing is computed."""
         return {}
 
-    def may_hold(self, table: TableName, part: TableName) -> bool:  # noqa: ARG002 - it has no partitions
+    def may_hold(self, table: TableName, part: TableName) -> bool:
         """See `DestinationDatabase.may_hold`."""
         return bool(self.filled([table]))
 
-    def partition_rows(self, table: TableName, part: TableName) -> str:  # noqa: ARG002
+    def partition_rows(self, table: TableName, part: TableName) -> str:
         """See `DestinationDatabase.partition_rows`: it has no partitions."""
         return ""
 
-    def missing_grant(self, part: TableName) -> str:  # noqa: ARG002
+    def missing_grant(self, part: TableName) -> str:
         """See `DestinationDatabase.missing_grant`: there are no rights."""
         return ""
 
     def remove_partition(
-        self, topology: str, apply: str, epoch: int, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool],  # noqa: ARG002
+        self,
+        topology: str,
+        apply: str,
+        epoch: int,
+        table: TableName,
+        part: TableName,
+        *,
+        how: str,
+        may: Callable[[str], bool],
     ) -> bool:
         """See `DestinationDatabase.remove_partition`: it has no partitions."""
         return True
 
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""
-        left = [found for found in self.instantiations(topology, apply) if found.identity.partition("/")[0] not in kept and found.state != "LEFT"]
+        left = [
+            found
+            for found in self.instantiations(topology, apply)
+            if found.identity.partition("/")[0] not in kept and found.state != "LEFT"
+        ]
         if left:
             self.raise_epoch(topology, apply)
         for found in left:
@@ -402,7 +504,15 @@ class MemoryDestination:
 
     def recorded_applies(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.recorded_applies`."""
-        return tuple(sorted({key[1] for key, found in self.store.instantiations.items() if key[0] == topology and found.state != "LEFT"}))
+        return tuple(
+            sorted(
+                {
+                    key[1]
+                    for key, found in self.store.instantiations.items()
+                    if key[0] == topology and found.state != "LEFT"
+                }
+            )
+        )
 
     def join_tables(
         self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
@@ -438,8 +548,12 @@ class MemoryDestination:
             del store.processes[topology, apply]
         for error in self.errors(topology, apply):
             del store.errors[error.number]
-        store.conflicts = {n: each for n, each in store.conflicts.items() if each[0] != topology or each[1].apply != apply}
-        store.instantiations = {key: value for key, value in store.instantiations.items() if key[:2] != (topology, apply)}
+        store.conflicts = {
+            n: each for n, each in store.conflicts.items() if each[0] != topology or each[1].apply != apply
+        }
+        store.instantiations = {
+            key: value for key, value in store.instantiations.items() if key[:2] != (topology, apply)
+        }
         store.row_marks = {key: mark for key, mark in store.row_marks.items() if key[:2] != (topology, apply)}
         store.handler_calls = {key: calls for key, calls in store.handler_calls.items() if key[:2] != (topology, apply)}
         return ()
@@ -450,7 +564,9 @@ class MemoryDestination:
     def _as_it_is(self, record: Instantiation, number: int, names: Mapping[int, tuple[str, str]]) -> Instantiation:
         """A record with what became of its table: of this number when it was recorded; 0: there was none."""
         return replace(
-            record, is_remade=bool(number) and self._number(record) not in {0, number}, name_now=names.get(number) if number else None,
+            record,
+            is_remade=bool(number) and self._number(record) not in {0, number},
+            name_now=names.get(number) if number else None,
             is_gone=bool(number) and number not in names,
         )
 
@@ -474,8 +590,14 @@ class MemorySession:
     """See `databases.ports.DestinationSession`."""
 
     def __init__(
-        self, store: MemoryStore, process: StoredProcess, identity: tuple[str, str, int, int], tag: bytes,
-        settings: TableSettings = NO_TABLE_SETTINGS, *, is_lazy: bool = False,
+        self,
+        store: MemoryStore,
+        process: StoredProcess,
+        identity: tuple[str, str, int, int],
+        tag: bytes,
+        settings: TableSettings = NO_TABLE_SETTINGS,
+        *,
+        is_lazy: bool = False,
     ) -> None:
         self._settings = settings
         self._store, self._process, self._tag = store, process, tag
@@ -492,11 +614,12 @@ class MemorySession:
         self._at_commit: list[Callable[[], object]] = []
         self._commit_savepoint = 0
         self._deleted_errors: set[int] = set()
-        self._marks: list[tuple[int, int, int | None, int]] = []  # lengths of `_undo` and `_at_commit`, and the savepoint then
+        # lengths of `_undo` and `_at_commit`, and the savepoint then
+        self._marks: list[tuple[int, int, int | None, int]] = []
 
     # ------------------------------------------------------------------ tables
 
-    def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:  # noqa: ARG002
+    def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
         """See `DestinationSession.describe`; nothing is cached here."""
         self._live()
         found = self._store.tables.get((owner, name))
@@ -504,7 +627,9 @@ class MemorySession:
 
     def missing_alter(self, version: TableVersion) -> str:
         """See `DestinationSession.missing_alter`."""
-        return missing_alter(version, self.describe(version.owner, version.name)) or missing_key(version, self._settings)
+        return missing_alter(version, self.describe(version.owner, version.name)) or missing_key(
+            version, self._settings
+        )
 
     # ------------------------------------------------------------------ transactions
 
@@ -557,7 +682,9 @@ class MemorySession:
         self._sequence = self._server.sequence
         store.commit_count += 1
         store.tags.append(self._tag)
-        commit = StoredCommit(self._topology, self._apply, self._tag, tuple(change for _, change in self._changes), tuple(labels))
+        commit = StoredCommit(
+            self._topology, self._apply, self._tag, tuple(change for _, change in self._changes), tuple(labels)
+        )
         self._undo.clear()
         self._changes.clear()
         self._end()
@@ -573,7 +700,10 @@ class MemorySession:
             raise DatabaseUnavailable("the connection broke after COMMIT")
 
     def _taken_back(self) -> Callable[[], None]:
-        """What a crash does to the open transaction, once it is committed and not flushed: rows and progress are as before it."""
+        """What a crash does to the open transaction, once it is committed and not flushed.
+
+        Rows and progress are as before it.
+        """
         server, before, undo = self._server, (self._server.low_watermark, self._server.applied), list(self._undo)
 
         def take_back() -> None:
@@ -606,7 +736,7 @@ class MemorySession:
         self._in_transaction()
         return self._ahead.expect(lambda: self.write(writes))
 
-    def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:  # noqa: ARG002
+    def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
         """See `DestinationSession.truncate`; there are no foreign keys, no sequences and no partitions here."""
         self._in_transaction()
         for truncated in tables:
@@ -634,17 +764,31 @@ class MemorySession:
         found = self._table(write)
         known = self._store.changes.setdefault((write.version.owner, write.version.name), {})
         notes = list(_notes_of(found, write))
-        # As the real one: a row that was changed later here is not found, and what is noted is looked at behind the write.
-        if any((there := known.get(key)) is not None and (there.own_us is not None or there.lost_us) and _stays(there, write.times, n) for n, key, _ in notes):
+        # As the real one: a row that was changed later here is not found, and what is noted is looked at behind the
+        # write.
+        if any(
+            (there := known.get(key)) is not None
+            and (there.own_us is not None or there.lost_us)
+            and _stays(there, write.times, n)
+            for n, key, _ in notes
+        ):
             return -1
         count = self._write(write)
         for number, key, is_gone in notes:
             before = known.get(key)
             if before is not None and _stays(before, write.times, number):
                 return -1
-            self._note_change(found, known, key, LastChange(
-                noted_us=int(write.times.last_us[number]), noted_rank=write.times.rank, noted_source=write.times.source, is_gone=is_gone,
-            ))
+            self._note_change(
+                found,
+                known,
+                key,
+                LastChange(
+                    noted_us=int(write.times.last_us[number]),
+                    noted_rank=write.times.rank,
+                    noted_source=write.times.source,
+                    is_gone=is_gone,
+                ),
+            )
         return count
 
     def _note_change(self, found: StoredTable, known: dict[Row, LastChange], key: Row, change: LastChange) -> None:
@@ -685,14 +829,19 @@ class MemorySession:
         """Numbers of the rows that each of the write's rows changes, as of now."""
         assert write.old is not None
         compared = [
-            p for p in dict.fromkeys((*write.match_columns, *write.compare_columns))
+            p
+            for p in dict.fromkeys((*write.match_columns, *write.compare_columns))
             if not found.table.columns[target[p]].is_generated
         ]
         index: dict[Row, list[int]] = {}
         for number, row in reversed(found.rows.items()):
             index.setdefault(tuple(row[target[p]] for p in compared), []).append(number)
         rows = found_rows(self._seen(found), write)
-        by_key = Counter(tuple(row[target[p]] for p in write.match_columns) for row in found.rows.values()) if rows is FoundRows.SINGLE else Counter()
+        by_key = (
+            Counter(tuple(row[target[p]] for p in write.match_columns) for row in found.rows.values())
+            if rows is FoundRows.SINGLE
+            else Counter()
+        )
         matches: list[list[int]] = []
         for number, values in enumerate(rows_of(write.old, compared, write)):
             numbers = index.get(values, [])
@@ -710,7 +859,9 @@ class MemorySession:
     def _seen(self, found: StoredTable) -> DestinationTable:
         return with_settings(found.table, self._settings, is_hidden=False)
 
-    def _wait_for_key(self, found: StoredTable, write: Write, target: list[int], values: dict[int, bytes | None]) -> None:
+    def _wait_for_key(
+        self, found: StoredTable, write: Write, target: list[int], values: dict[int, bytes | None]
+    ) -> None:
         """A row that is not there may be one that another open transaction has changed: that would be waited for."""
         by_target = {target[p]: value for p, value in values.items() if p in write.match_columns}
         key = self._seen(found).key
@@ -731,22 +882,29 @@ class MemorySession:
             for value, column in zip(row, table.columns, strict=True):
                 if value is None and column.not_null and not column.is_generated:
                     raise DataError(
-                        f"null value in column {column.name}", sqlstate=_NOT_NULL_VIOLATION,
+                        f"null value in column {column.name}",
+                        sqlstate=_NOT_NULL_VIOLATION,
                         table=f"{table.owner}.{table.name}",
                     )
             for index, key in found.keys_of(row):
                 if found.unique[index].get(key, number) != number:
                     raise DataError(
-                        f"duplicate key in unique key {index}", sqlstate=_UNIQUE_VIOLATION, violates="unique",
+                        f"duplicate key in unique key {index}",
+                        sqlstate=_UNIQUE_VIOLATION,
+                        violates="unique",
                         table=f"{table.owner}.{table.name}",
                     )
         found.put(number, row)
         self._undo.append(lambda: found.put(number, old))
-        self._note(found, Command.INSERT if old is None else Command.DELETE if row is None else Command.UPDATE, old, row)
+        self._note(
+            found, Command.INSERT if old is None else Command.DELETE if row is None else Command.UPDATE, old, row
+        )
 
     def _note(self, found: StoredTable, command: Command, old: Row | None, new: Row | None) -> None:
         if self._store.on_commit is not None:
-            self._changes.append((len(self._undo), StoredChange(found.table.owner, found.table.name, command, old, new)))
+            self._changes.append(
+                (len(self._undo), StoredChange(found.table.owner, found.table.name, command, old, new))
+            )
 
     def _lock(self, lock: tuple[Any, ...], *, take: bool = True) -> None:
         owner = self._store.locks.get(lock)
@@ -757,7 +915,7 @@ class MemorySession:
 
     # ------------------------------------------------------------------ copies
 
-    def copy_rows(self, owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str) -> int:  # noqa: ARG002
+    def copy_rows(self, owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str) -> int:
         """See `databases.copying.TableWriter.copy_rows`."""
         self._live()
         found = self._store.tables.get((owner, name))
@@ -797,7 +955,7 @@ class MemorySession:
         self.empty_tables([table])
         return self.files_mark(table)
 
-    def files_mark(self, table: DestinationTable) -> str:  # noqa: ARG002 - of no table is it known
+    def files_mark(self, table: DestinationTable) -> str:
         """See `databases.copying.TableWriter.files_mark`."""
         self._live()
         return ""
@@ -839,10 +997,15 @@ class MemorySession:
         known = self._store.changes.get((write.version.owner, write.version.name), {})
         changes = (known.get(key, LastChange()) for key in rows_of(write.old, _key_places(found, write), write))
         return tuple(
-            replace(change, forgotten_us=self._store.forgotten_us, lost_us=_lost_us(change, write.times) if write.times is not None else 0) for change in changes
+            replace(
+                change,
+                forgotten_us=self._store.forgotten_us,
+                lost_us=_lost_us(change, write.times) if write.times is not None else 0,
+            )
+            for change in changes
         )
 
-    def sample_times(self, *, age_s: float, every_s: float) -> None:  # noqa: ARG002
+    def sample_times(self, *, age_s: float, every_s: float) -> None:
         """See `DestinationSession.sample_times`: `MemoryStore.lose_times` says itself how late what it loses was."""
         self._live()
 
@@ -850,7 +1013,11 @@ class MemorySession:
         """See `DestinationSession.forget_changes`."""
         self._live()
         store, oldest = self._store, self._store.clock.time_us() - int(age_s * 1e6)
-        noted = sorted((each.noted_us or each.own_us or each.lost_us, table, key) for table, keys in store.changes.items() for key, each in keys.items())
+        noted = sorted(
+            (each.noted_us or each.own_us or each.lost_us, table, key)
+            for table, keys in store.changes.items()
+            for key, each in keys.items()
+        )
         gone = [each for place, each in enumerate(noted) if each[0] < oldest or place < len(noted) - count]
         for time_us, table, key in gone:
             del store.changes[table][key]
@@ -858,7 +1025,7 @@ class MemorySession:
         store.kept_times.update((table, key) for table, keys in store.changes.items() for key in keys)
         return len(gone)
 
-    def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:  # noqa: ARG002
+    def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
         """See `DestinationSession.run_sql`. There is no SQL here: `MemoryStore.sql` says what each text does."""
         self._in_transaction()
         results = []
@@ -867,7 +1034,8 @@ class MemorySession:
             if answer is None:
                 self._state = "failed"
                 raise DataError(
-                    f"the database in memory does not know the statement {statement.sql!r}", sqlstate="42601",
+                    f"the database in memory does not know the statement {statement.sql!r}",
+                    sqlstate="42601",
                     hint="say what it answers (MemoryStore.sql)",
                 )
             try:
@@ -936,11 +1104,16 @@ class MemorySession:
         def record() -> None:
             for each in records:
                 store.conflicts[store.next_conflict] = (
-                    self._topology, replace(each, number=store.next_conflict, resolved_us=store.clock.time_us()),
+                    self._topology,
+                    replace(each, number=store.next_conflict, resolved_us=store.clock.time_us()),
                 )
                 store.next_conflict += 1
             oldest = store.clock.time_us() - age_max_s * 1e6
-            for number in [n for n, (_, kept) in store.conflicts.items() if n < store.next_conflict - count_max or kept.resolved_us < oldest]:
+            for number in [
+                n
+                for n, (_, kept) in store.conflicts.items()
+                if n < store.next_conflict - count_max or kept.resolved_us < oldest
+            ]:
                 del store.conflicts[number]
 
         self._at_commit.append(record)
@@ -948,8 +1121,13 @@ class MemorySession:
     # ------------------------------------------------------------------ error queue
 
     def put_error(
-        self, transaction: ErrorTransaction, batch: bytes, key_hashes: NDArray[np.uint64],
-        *, part: int, readable: Sequence[str] = (),
+        self,
+        transaction: ErrorTransaction,
+        batch: bytes,
+        key_hashes: NDArray[np.uint64],
+        *,
+        part: int,
+        readable: Sequence[str] = (),
     ) -> int:
         """See `DestinationSession.put_error`."""
         self._in_transaction()
@@ -959,7 +1137,9 @@ class MemorySession:
             number = store.next_error
             store.next_error += 1
         described = replace(
-            transaction, number=number, readable=tuple(readable) or transaction.readable,
+            transaction,
+            number=number,
+            readable=tuple(readable) or transaction.readable,
             created_us=store.clock.time_us(),
         )
 
@@ -969,7 +1149,8 @@ class MemorySession:
             else:
                 first = store.errors[number].transaction
                 store.errors[number].transaction = replace(
-                    first, row_count=first.row_count + described.row_count,
+                    first,
+                    row_count=first.row_count + described.row_count,
                     commit_scn=max(first.commit_scn, described.commit_scn),
                     commit_time_us=max(first.commit_time_us, described.commit_time_us),
                 )
@@ -1059,7 +1240,9 @@ def _lost_us(change: LastChange, times: WriteTimes) -> int:
 
 def _stays(change: LastChange, times: WriteTimes, row: int) -> bool:
     """Whether a change is later than a row of a write, or may be."""
-    return change.is_later_than(times, row) or replace(change, lost_us=_lost_us(change, times)).may_be_later_than(times, row)
+    return change.is_later_than(times, row) or replace(change, lost_us=_lost_us(change, times)).may_be_later_than(
+        times, row
+    )
 
 
 def _key_places(found: StoredTable, write: Write) -> tuple[int, ...]:
@@ -1086,7 +1269,8 @@ def _notes_of(found: StoredTable, write: Write) -> Iterator[tuple[int, Row, bool
         assert write.new is not None
         found_new = list(rows_of(write.new, moved, write))
         after = [
-            tuple(found_new[n][moved.index(p)] if p in moved else before[n][i] for i, p in enumerate(key)) for n in range(write.row_count)
+            tuple(found_new[n][moved.index(p)] if p in moved else before[n][i] for i, p in enumerate(key))
+            for n in range(write.row_count)
         ]
         yield from ((number, values, True) for number, values in enumerate(before) if values != after[number])
     yield from ((number, values, False) for number, values in enumerate(after))

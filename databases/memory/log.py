@@ -117,9 +117,7 @@ def _frame(kind: str, body: bytes) -> bytes:
 
 def _describe(version: TableVersion) -> bytes:
     columns = [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in version.columns]
-    return json.dumps(
-        [version.object_number, version.owner, version.name, int(version.old_image), columns]
-    ).encode()
+    return json.dumps([version.object_number, version.owner, version.name, int(version.old_image), columns]).encode()
 
 
 def _encode_change(change: Change) -> bytes:
@@ -196,16 +194,26 @@ class _Chunk:
         values = np.array([value[:2] for value in self.values], np.int64).reshape(-1, 2)
         transactions = np.array(self.transactions, np.int64).reshape(-1, 6)
         return DecodedChunk(
-            consumed=consumed, versions=tuple(self.versions),
-            command=rows[:, 0].astype(np.uint8), object_number=rows[:, 1].copy(), old_image=rows[:, 2].astype(np.uint8),
-            old_first=rows[:, 3].copy(), new_first=rows[:, 4].copy(),
-            value_offset=values[:, 0].copy(), value_length=values[:, 1].astype(np.int32),
-            value_binary=np.array([value[2] for value in self.values], np.bool_), truncates=self.truncates,
-            transaction_id=transactions[:, 0].copy(), order_scn=transactions[:, 1].copy(),
-            commit_scn=transactions[:, 2].copy(), commit_time_us=transactions[:, 3].copy(),
+            consumed=consumed,
+            versions=tuple(self.versions),
+            command=rows[:, 0].astype(np.uint8),
+            object_number=rows[:, 1].copy(),
+            old_image=rows[:, 2].astype(np.uint8),
+            old_first=rows[:, 3].copy(),
+            new_first=rows[:, 4].copy(),
+            value_offset=values[:, 0].copy(),
+            value_length=values[:, 1].astype(np.int32),
+            value_binary=np.array([value[2] for value in self.values], np.bool_),
+            truncates=self.truncates,
+            transaction_id=transactions[:, 0].copy(),
+            order_scn=transactions[:, 1].copy(),
+            commit_scn=transactions[:, 2].copy(),
+            commit_time_us=transactions[:, 3].copy(),
             tag=transactions[:, 4].astype(np.int16),
             first_row=np.append(transactions[:, 5], len(self.rows)).astype(np.int32),
-            tags=tuple(self.tags), continues=continues, messages=tuple(self.messages),
+            tags=tuple(self.tags),
+            continues=continues,
+            messages=tuple(self.messages),
         )
 
 
@@ -282,7 +290,11 @@ def _frames(raw: bytes, start: int) -> Iterator[tuple[int, int, int]]:
 def _parse_description(body: bytes) -> TableVersion:
     number, owner, name, old_image, columns = json.loads(body)
     return TableVersion(
-        object_number=number, version=0, owner=owner, name=name, old_image=OldImage(old_image),
+        object_number=number,
+        version=0,
+        owner=owner,
+        name=name,
+        old_image=OldImage(old_image),
         columns=tuple(
             Column(name=c[0], type_name=c[1], type_number=c[2], type_modifier=c[3], is_key=c[4], is_binary=c[5])
             for c in columns

@@ -175,8 +175,11 @@ class MemoryTransaction:
             self._undo.append(lambda target=target, rows=rows: setattr(target, "rows", rows))  # type: ignore[misc]
         self._changes.append(
             Change(
-                command=Command.TRUNCATE, version=targets[0].version, cascade=cascade,
-                truncated=tuple(target.version for target in targets), restart_identity=restart_identity,
+                command=Command.TRUNCATE,
+                version=targets[0].version,
+                cascade=cascade,
+                truncated=tuple(target.version for target in targets),
+                restart_identity=restart_identity,
             )
         )
 
@@ -210,18 +213,26 @@ class MemorySource:
     """
 
     def __init__(
-        self, *, system_identifier: str = "memory-1", timeline: int = 1,
+        self,
+        *,
+        system_identifier: str = "memory-1",
+        timeline: int = 1,
         gulp_bytes: Callable[[], int] = lambda: GULP_BYTES_DEFAULT,
     ) -> None:
         self.options = StreamOptions(
-            database_kind="memory", system_identifier=system_identifier, timeline=timeline, binary=False,
-            encoding="UTF8", server_version=1,
+            database_kind="memory",
+            system_identifier=system_identifier,
+            timeline=timeline,
+            binary=False,
+            encoding="UTF8",
+            server_version=1,
         )
         self.gulp_bytes = gulp_bytes
         self.left: dict[int, Scn] = {}  # timelines of before, and where the log left them
         self.confirmed_scn = FIRST_SCN
         self.breaks: deque[int] = deque()
-        self.invisible: set[int] = set()  # transactions that are in the log, and that a synchronous standby keeps from being seen
+        # transactions that are in the log, and that a synchronous standby keeps from being seen
+        self.invisible: set[int] = set()
         self.log: list[Committed] = []
         self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, also after a drop
         self._tables: dict[str, _Table] = {}
@@ -234,8 +245,14 @@ class MemorySource:
     # ------------------------------------------------------------------ what a user does
 
     def create_table(
-        self, name: str, columns: Sequence[str | Column], *, key: Sequence[str] = (), old_image: OldImage | None = None,
-        root: str = "", holds: str = "",
+        self,
+        name: str,
+        columns: Sequence[str | Column],
+        *,
+        key: Sequence[str] = (),
+        old_image: OldImage | None = None,
+        root: str = "",
+        holds: str = "",
     ) -> ObjectNumber:
         """Create a table.
 
@@ -249,13 +266,18 @@ class MemorySource:
         """
         owner, _, short = name.partition(".")
         described = tuple(
-            replace(column, is_key=column.name in key) if isinstance(column, Column)
+            replace(column, is_key=column.name in key)
+            if isinstance(column, Column)
             else Column(name=column, type_name="pg_catalog.text", type_number=25, is_key=column in key)
             for column in columns
         )
         number = ObjectNumber(_FIRST_OBJECT_NUMBER + len(self._tables))
         version = TableVersion(
-            object_number=number, version=0, owner=owner, name=short, columns=described,
+            object_number=number,
+            version=0,
+            owner=owner,
+            name=short,
+            columns=described,
             old_image=old_image if old_image is not None else (OldImage.KEY if key else OldImage.FULL),
         )
         root_owner, _, root_name = root.partition(".")
@@ -365,7 +387,10 @@ class MemorySource:
         return self._scn
 
     def _commit(
-        self, tag: Tag | None, changes: tuple[Change, ...], message: tuple[str, bytes] | None = None,
+        self,
+        tag: Tag | None,
+        changes: tuple[Change, ...],
+        message: tuple[str, bytes] | None = None,
         labels: tuple[str, ...] = (),
     ) -> Scn:
         self._transaction_id += 1
@@ -373,8 +398,14 @@ class MemorySource:
         order_scn, commit_scn = self._scn, self._advance()
         self.log.append(
             Committed(
-                order_scn=order_scn, commit_scn=commit_scn, commit_time_us=self.commit_time(),
-                transaction_id=self._transaction_id, tag=tag, changes=changes, message=message, labels=labels,
+                order_scn=order_scn,
+                commit_scn=commit_scn,
+                commit_time_us=self.commit_time(),
+                transaction_id=self._transaction_id,
+                tag=tag,
+                changes=changes,
+                message=message,
+                labels=labels,
             )
         )
         return Scn(commit_scn)
@@ -396,9 +427,12 @@ class MemorySource:
                 rows = sum(len(rows) for rows in table.rows.values())
                 before = found.get((owner, name))
                 found[owner, name] = SourceTable(
-                    owner=owner, name=name, columns=tuple(column.name for column in version.columns),
+                    owner=owner,
+                    name=name,
+                    columns=tuple(column.name for column in version.columns),
                     is_partitioned=table.root is not None,
-                    row_estimate=rows + (before.row_estimate if before else 0), bytes=0,
+                    row_estimate=rows + (before.row_estimate if before else 0),
+                    bytes=0,
                 )
         return tuple(found[name] for name in sorted(found))
 
@@ -414,25 +448,30 @@ class MemorySource:
         """See `SourceDatabase.table_shapes`: nothing here differs from one database to another."""
         return tuple(TableShape(owner=table.owner, name=table.name) for table in tables)
 
-    def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:  # noqa: ARG002
+    def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
         """See `SourceDatabase.domain_shapes`: there are no such types."""
         return ()
 
-    def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:  # noqa: ARG002
+    def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
         """See `SourceDatabase.supplemental_logging`: what a table logs is said where it is made."""
         return ()
 
     def preflight(
-        self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = (), may_be_copied: Callable[[TableName], bool] = bool,  # noqa: ARG002
+        self,
+        rules: Sequence[object],
+        *,
+        streams: int,
+        needs: Sequence[LogNeed] = (),
+        may_be_copied: Callable[[TableName], bool] = bool,
     ) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`: nothing is missing here."""
         return ()
 
-    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:  # noqa: ARG002
+    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
         """See `SourceDatabase.plan`: there is nothing to prepare."""
         return ()
 
-    def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002
+    def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.prepare`: the log is always on."""
         return ()
 
@@ -443,25 +482,35 @@ class MemorySource:
         self._advance()
 
     def open_stream(
-        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,  # noqa: ARG002
-        last_commit_scn: Scn = FIRST_SCN,  # noqa: ARG002
+        self,
+        topology: str,
+        start: Scn,
+        *,
+        timeline: int = 0,
+        allow_binary: bool = True,
+        last_transaction: int = 0,
+        last_commit_scn: Scn = FIRST_SCN,
     ) -> MemoryLogStream:
         """See `SourceDatabase.open_stream`."""
         check_timeline("memory", redo=timeline, start=start, now=self.options.timeline, left=self.left)
         if start != FIRST_SCN and start < self.confirmed_scn:
             raise LogGone(
-                f"the log up to SCN {scn_text(self.confirmed_scn)} is gone", hint="instantiate again", scn=self.confirmed_scn
+                f"the log up to SCN {scn_text(self.confirmed_scn)} is gone",
+                hint="instantiate again",
+                scn=self.confirmed_scn,
             )
         return MemoryLogStream(self, start or self.confirmed_scn)
 
-    def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
+    def check_stream(
+        self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]
+    ) -> None:
         """See `SourceDatabase.check_stream`: every value travels in every form."""
 
-    def check_prepared(self, topology: str, start: Scn) -> str:  # noqa: ARG002
+    def check_prepared(self, topology: str, start: Scn) -> str:
         """See `SourceDatabase.check_prepared`: nothing can be missing."""
         return "the log"
 
-    def retained_bytes(self, topology: str) -> int | None:  # noqa: ARG002
+    def retained_bytes(self, topology: str) -> int | None:
         """See `SourceDatabase.retained_bytes`: the log is kept for ever, for nobody."""
         return None
 
@@ -469,40 +518,43 @@ class MemorySource:
         """See `SourceDatabase.holding_up`: nothing waits here."""
         return ()
 
-    def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002
+    def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.uncaptured`: every table is in the log from the start."""
         return ()
 
-    def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:  # noqa: ARG002
+    def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
         """See `SourceDatabase.row_marks`: every change of a row is in the log."""
         return {}
 
-    def computed_columns(self, identity: str) -> dict[str, str]:  # noqa: ARG002
+    def computed_columns(self, identity: str) -> dict[str, str]:
         """See `SourceDatabase.computed_columns`: nothing is computed."""
         return {}
 
-    def began_empty(self, part: str) -> bool:  # noqa: ARG002
+    def began_empty(self, part: str) -> bool:
         """See `SourceDatabase.began_empty`: every change of a row is in the log."""
         return True
 
-    def is_default_part(self, part: str) -> bool:  # noqa: ARG002
+    def is_default_part(self, part: str) -> bool:
         """See `SourceDatabase.is_default_part`: there are no marks, so nobody asks."""
         return False
 
-    def partition_rows(self, part: str) -> str:  # noqa: ARG002
+    def partition_rows(self, part: str) -> str:
         """See `SourceDatabase.partition_rows`: there are no marks, so nobody asks."""
         return ""
 
-    def has_part(self, part: str) -> bool:  # noqa: ARG002
+    def has_part(self, part: str) -> bool:
         """See `SourceDatabase.has_part`: there are no marks, so nobody asks."""
         return True
 
-    def holds(self, table: TableName, rows: str) -> bool:  # noqa: ARG002
+    def holds(self, table: TableName, rows: str) -> bool:
         """See `SourceDatabase.holds`: there are no marks, so nobody asks."""
         return True
 
-    def captured(self, topology: str) -> tuple[CapturedTable, ...]:  # noqa: ARG002
-        """See `SourceDatabase.captured`: every table, as long as it exists; a partitioned one, as long as it has partitions."""
+    def captured(self, topology: str) -> tuple[CapturedTable, ...]:
+        """See `SourceDatabase.captured`: every table, as long as it exists.
+
+        A partitioned one, as long as it has partitions.
+        """
         found: dict[tuple[str, str], list[ObjectNumber]] = {}
         for table in self._tables.values():
             version = table.version
@@ -512,13 +564,15 @@ class MemorySource:
                 found.setdefault(table.root, [self._root_numbers[table.root]]).append(version.object_number)
         return tuple(
             CapturedTable(
-                identity=f"{self.options.system_identifier}.{numbers[0]}.{numbers[0]}", owner=owner, name=name,
+                identity=f"{self.options.system_identifier}.{numbers[0]}.{numbers[0]}",
+                owner=owner,
+                name=name,
                 object_numbers=tuple(numbers),
             )
             for (owner, name), numbers in sorted(found.items())
         )
 
-    def dictionary_build(self, topology: str = "", *, seeing: Collection[int] = ()) -> DictionaryBuild | None:  # noqa: ARG002
+    def dictionary_build(self, topology: str = "", *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
         """See `SourceDatabase.dictionary_build`."""
         if not self.invisible.isdisjoint(seeing):
             return None
@@ -528,8 +582,12 @@ class MemorySource:
             owner, name = table.root or stored
             tables.append(
                 DictionaryTable(
-                    object_number=table.version.object_number, owner=owner, name=name, stored_owner=stored[0],
-                    stored_name=stored[1], rows=table.holds,
+                    object_number=table.version.object_number,
+                    owner=owner,
+                    name=name,
+                    stored_owner=stored[0],
+                    stored_name=stored[1],
+                    rows=table.holds,
                     root_number=self._root_numbers[table.root] if table.root else table.version.object_number,
                 )
             )
@@ -548,7 +606,7 @@ class MemorySource:
         rows = {name: self.rows(name) for name in self._tables}
         return MemorySnapshot(self.current_scn(), f"{topology}-{self._scn}", rows, self)
 
-    def remove(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002
+    def remove(self, topology: str) -> tuple[str, ...]:
         """See `SourceDatabase.remove`."""
         return ()
 
@@ -583,7 +641,7 @@ class MemoryLogStream:
         """See `LogStream.start_scn`."""
         return self._start
 
-    def read(self, timeout_s: float) -> LogChunk | None:  # noqa: ARG002 - nothing comes while we wait
+    def read(self, timeout_s: float) -> LogChunk | None:
         """See `LogStream.read`."""
         if self._is_closed or self._break_after == 0:
             raise DatabaseUnavailable("the log stream broke", hint="open a new one")
@@ -614,9 +672,15 @@ class MemoryLogStream:
             return None
         self._told_scn = Scn(max(end_scn, self._told_scn))
         return LogChunk(
-            data=b"".join(parts), end_scn=end_scn, commit_scn=Scn(commit_scn), is_open=self._is_open,
-            objects=tuple(objects), commit_end=commit_end, has_truncates=has_truncates,
-            describers=tuple(describers), transaction=transaction,
+            data=b"".join(parts),
+            end_scn=end_scn,
+            commit_scn=Scn(commit_scn),
+            is_open=self._is_open,
+            objects=tuple(objects),
+            commit_end=commit_end,
+            has_truncates=has_truncates,
+            describers=tuple(describers),
+            transaction=transaction,
         )
 
     def confirm(self, scn: Scn) -> None:

@@ -32,12 +32,36 @@ from streams.lcr_batch import NULL, Column, ColumnValues, Command, Partition, Ta
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
-    "MemoryStore", "Row", "StoreSession", "StoredChange", "StoredCommit", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "compared_columns", "destination_column",
-    "missing_alter", "row_condition", "rows_of",
+    "MemoryStore",
+    "Row",
+    "StoreSession",
+    "StoredChange",
+    "StoredCommit",
+    "StoredError",
+    "StoredProcess",
+    "StoredServer",
+    "StoredTable",
+    "compared_columns",
+    "destination_column",
+    "missing_alter",
+    "row_condition",
+    "rows_of",
 ]
 
 Row = tuple[bytes | None, ...]
-_COMMITTED = ("tables", "processes", "errors", "edits", "conflicts", "instantiations", "recorded", "row_marks", "changes", "kept_times", "forgotten_us")
+_COMMITTED = (
+    "tables",
+    "processes",
+    "errors",
+    "edits",
+    "conflicts",
+    "instantiations",
+    "recorded",
+    "row_marks",
+    "changes",
+    "kept_times",
+    "forgotten_us",
+)
 
 
 def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
@@ -51,19 +75,24 @@ def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[
         Says of a row, values in the order of the table's columns, whether the partition holds it.
 
     Raises:
-        DataError: the source does not know the partition's rows, or says them by columns that the table does not have here.
+        DataError: the source does not know the partition's rows, or says them by columns that the table does not have
+            here.
     """
     if partition is None:
         return lambda row: True  # noqa: ARG005
     try:
         return condition_in_memory(partition.rows, compared_columns(stored))
     except DataError as error:
-        raise DataError(f"the rows of partition {partition.qualified_name} cannot be told here", sqlstate="42601") from error
+        raise DataError(
+            f"the rows of partition {partition.qualified_name} cannot be told here", sqlstate="42601"
+        ) from error
 
 
 def compared_columns(stored: StoredTable) -> tuple[Column, ...]:
     """The columns of a table as conditions compare them: values are as the log brought them."""
-    return tuple(Column(name=column.name, type_name=column.type_name, is_binary=True) for column in stored.table.columns)
+    return tuple(
+        Column(name=column.name, type_name=column.type_name, is_binary=True) for column in stored.table.columns
+    )
 
 
 class StoreSession(Protocol):
@@ -75,8 +104,13 @@ class StoreSession(Protocol):
 
 
 def destination_column(
-    name: str, type_name: str = "pg_catalog.text", *, not_null: bool = False, has_default: bool = False,
-    is_generated: bool = False, equality: str = "text",
+    name: str,
+    type_name: str = "pg_catalog.text",
+    *,
+    not_null: bool = False,
+    has_default: bool = False,
+    is_generated: bool = False,
+    equality: str = "text",
 ) -> DestinationColumn:
     """Describe a column for `MemoryStore.create_table`, which gives it its number.
 
@@ -84,13 +118,23 @@ def destination_column(
         name: of the column.
         type_name: qualified; a source's column of another type does not fit.
         not_null: a write that leaves NULL in it fails.
-        has_default: a source's table without this column fits though it is `not_null`; a write puts NULL there all the same.
+        has_default: a source's table without this column fits though it is `not_null`; a write puts NULL there all the
+            same.
         is_generated: left out of every write; it stays NULL.
         equality: see `DestinationColumn.equality`.
     """
     return DestinationColumn(
-        name=name, number=0, type_name=type_name, type_number=0, type_modifier=-1, not_null=not_null, has_default=has_default,
-        is_generated=is_generated, is_identity_always=False, equality=equality, is_ordered=type_name != "pg_catalog.json",
+        name=name,
+        number=0,
+        type_name=type_name,
+        type_number=0,
+        type_modifier=-1,
+        not_null=not_null,
+        has_default=has_default,
+        is_generated=is_generated,
+        is_identity_always=False,
+        equality=equality,
+        is_ordered=type_name != "pg_catalog.json",
         is_number=type_name in {"pg_catalog.int2", "pg_catalog.int4", "pg_catalog.int8"},
     )
 
@@ -205,9 +249,11 @@ class MemoryStore:
         commit_count: transactions committed by sessions.
         tags: tag of each committed transaction, the last thousand.
         on_commit: called with each commit of a session, before its answer; None: nobody listens.
-        on_durable: called with each commit of a session once no crash takes it, in the order of the commits; None: nobody listens.
+        on_durable: called with each commit of a session once no crash takes it, in the order of the commits; None:
+            nobody listens.
         unflushed: of the last commits, oldest first, what a crash does to each, and what it was.
-        sql: what a statement of users' handlers does, by its text: called with the session and the values, returns the rows it answers.
+        sql: what a statement of users' handlers does, by its text: called with the session and the values, returns the
+            rows it answers.
         types: how values are put in order, added and shown; None: as bytes.
     """
 
@@ -225,14 +271,18 @@ class MemoryStore:
         self.errors: dict[int, StoredError] = {}
         self.handler_calls: dict[tuple[str, str, int, str], int] = {}
         self.edits: list[tuple[str, ErrorEdit]] = []  # of error transactions: the topology, and what was changed
-        self.described: dict[tuple[str, str], tuple[int, dict[str, Any], dict[str, Any]]] = {}  # epoch, configuration, state
+        # epoch, configuration, state
+        self.described: dict[tuple[str, str], tuple[int, dict[str, Any], dict[str, Any]]] = {}
         self.roles: set[str] = set()  # that a session may take
         self.conflicts: dict[int, tuple[str, ConflictRecord]] = {}  # by number: the topology, and what happened
-        self.changes: dict[tuple[str, str], dict[Row, LastChange]] = {}  # by table and key: only of tables with latest_timestamp
-        self.kept_times: set[tuple[tuple[str, str], Row]] = set()  # of deletes by users: by table and key, those whose times are not lost any more
+        # by table and key: only of tables with latest_timestamp
+        self.changes: dict[tuple[str, str], dict[Row, LastChange]] = {}
+        # of deletes by users: by table and key, those whose times are not lost any more
+        self.kept_times: set[tuple[tuple[str, str], Row]] = set()
         self.forgotten_us = 0  # what was noted of changes up to then may be forgotten
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
-        self.recorded: dict[tuple[str, str, str, str], int] = {}  # the number of the table that an instantiation was recorded of
+        # the number of the table that an instantiation was recorded of
+        self.recorded: dict[tuple[str, str, str, str], int] = {}
         self.row_marks: dict[tuple[str, str, str, str], RowMark] = {}
         self._tables_made = 0
         self.locks: dict[tuple[Any, ...], StoreSession] = {}
@@ -252,7 +302,8 @@ class MemoryStore:
         found = self.errors.pop(number, None)
         if found is not None:
             self.edits = [
-                (of, replace(edit, outcome=outcome) if of == found.topology and edit.number == number else edit) for of, edit in self.edits
+                (of, replace(edit, outcome=outcome) if of == found.topology and edit.number == number else edit)
+                for of, edit in self.edits
             ]
 
     def next_epoch(self, epoch: int) -> int:
@@ -263,10 +314,18 @@ class MemoryStore:
     # ------------------------------------------------------------------ for tests
 
     def create_table(
-        self, owner: str, name: str, columns: Sequence[DestinationColumn], *,
-        key: Sequence[str] = (), unique: Sequence[Sequence[str]] = (), references: Sequence[ForeignKey] = (),
+        self,
+        owner: str,
+        name: str,
+        columns: Sequence[DestinationColumn],
+        *,
+        key: Sequence[str] = (),
+        unique: Sequence[Sequence[str]] = (),
+        references: Sequence[ForeignKey] = (),
     ) -> DestinationTable:
-        """Create or replace a table. Rows of a table that is replaced are kept, columns that stay by name with their values.
+        """Create or replace a table.
+
+        Rows of a table that is replaced are kept, columns that stay by name with their values.
 
         Args:
             owner: schema.
@@ -280,16 +339,22 @@ class MemoryStore:
         names = [column.name for column in columns]
         key_positions = tuple(names.index(column) for column in key)
         unique_keys = ((key_positions,) if key else ()) + tuple(tuple(names.index(c) for c in u) for u in unique)
-        settled = tuple(
-            replace(c, number=p, not_null=c.not_null or p in key_positions) for p, c in enumerate(columns)
-        )
+        settled = tuple(replace(c, number=p, not_null=c.not_null or p in key_positions) for p, c in enumerate(columns))
         before = self.tables.get((owner, name))
         if before is None:
             self._tables_made += 1
         number = self._tables_made if before is None else before.number
         table = DestinationTable(
-            number=number, owner=owner, name=name, columns=settled, key=key_positions, unique_keys=unique_keys, serialise=not key,
-            ordered=len(unique_keys) > 1, references=tuple(references), referred=self._referred(owner, name),
+            number=number,
+            owner=owner,
+            name=name,
+            columns=settled,
+            key=key_positions,
+            unique_keys=unique_keys,
+            serialise=not key,
+            ordered=len(unique_keys) > 1,
+            references=tuple(references),
+            referred=self._referred(owner, name),
         )
         made = self.tables[owner, name] = StoredTable(table, number=number)
         if before is not None:
@@ -302,7 +367,12 @@ class MemoryStore:
         return self.tables[owner, name].table
 
     def _referred(self, owner: str, name: str) -> tuple[tuple[str, ...], ...]:
-        found = (key for each in self.tables.values() for key in each.table.references if (key.owner, key.name) == (owner, name))
+        found = (
+            key
+            for each in self.tables.values()
+            for key in each.table.references
+            if (key.owner, key.name) == (owner, name)
+        )
         return tuple(dict.fromkeys(tuple(sorted(key.referred_columns)) for key in found))
 
     def drop_table(self, owner: str, name: str) -> None:
@@ -344,14 +414,18 @@ class MemoryStore:
         self.kept_times.discard(((owner, name), key))
 
     def lose_times(self, time_us: int) -> None:
-        """Lose the times of what users did, as a server does that freezes rows: it is only known to be no later than a moment.
+        """Lose the times of what users did, as a server does that freezes rows.
+
+        It is only known to be no later than a moment.
 
         Args:
             time_us: that moment, microseconds since the epoch.
         """
         for table, known in self.changes.items():
             for key, found in known.items():
-                is_own_delete = found.noted_us is not None and not found.noted_source and (table, key) not in self.kept_times
+                is_own_delete = (
+                    found.noted_us is not None and not found.noted_source and (table, key) not in self.kept_times
+                )
                 if found.own_us is not None or is_own_delete:
                     known[key] = LastChange(is_gone=found.is_gone, lost_us=time_us)
 
@@ -395,7 +469,10 @@ class MemoryStore:
             self.on_durable(commit)
 
     def crash(self) -> int:
-        """The server dies and starts again: open transactions, and commits that are not flushed, are gone. Returns how many of these."""
+        """The server dies and starts again: open transactions, and commits that are not flushed, are gone.
+
+        Returns how many of these.
+        """
         self.end_life()
         lost = len(self.unflushed)
         while self.unflushed:
@@ -427,10 +504,12 @@ def rows_of(values: ColumnValues, columns: Sequence[int], write: Write) -> Itera
         lengths, offsets = values.lengths[column], values.offsets(column)
         if (lengths < NULL).any():
             raise BugError(f"a write to {write.version.qualified_name} uses a value that is not in the LCR")
-        found.append([
-            values.data[offset : offset + length].tobytes() if length >= 0 else None
-            for length, offset in zip(lengths.tolist(), offsets.tolist(), strict=True)
-        ])
+        found.append(
+            [
+                values.data[offset : offset + length].tobytes() if length >= 0 else None
+                for length, offset in zip(lengths.tolist(), offsets.tolist(), strict=True)
+            ]
+        )
     if not found:
         return iter([()] * values.row_count)
     return iter(list(zip(*found, strict=True)))
@@ -453,7 +532,8 @@ def missing_alter(version: TableVersion, table: DestinationTable | None) -> str:
         elif found.type_name != column.type_name:
             missing.append(f"{alter} ALTER COLUMN {column.name} TYPE {column.type_name};")
     missing += [
-        f"{alter} ALTER COLUMN {column.name} DROP NOT NULL;" for column in there.values()
+        f"{alter} ALTER COLUMN {column.name} DROP NOT NULL;"
+        for column in there.values()
         if column.not_null and not column.has_default and not column.is_generated
     ]
     return "\n".join(missing)

@@ -1,8 +1,9 @@
 """What Headrace needs of a database, as ports. Every connector passes one contract suite (`tests/contract`).
 
 A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and a destination half
-(`DestinationDatabase`, `DestinationSession`); what reads and writes whole tables is in `databases.copying`. One module for the log, one for each half, one for what both say beforehand. Positions
-are SCNs here; a connector translates its own.
+(`DestinationDatabase`, `DestinationSession`); what reads and writes whole tables is in `databases.copying`. One module
+for the log, one for each half, one for what both say beforehand. Positions are SCNs here; a connector translates its
+own.
 """
 
 from __future__ import annotations
@@ -56,4 +57,61 @@ from databases.ports.planning import (
 from databases.ports.row_marks import MarkedColumn, MarkedField, MarkedLabel, MarkedPart, RowMark
 from databases.ports.source import NEVER_CAPTURED, CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["BEGUN", "NEVER_CAPTURED", "ROWS_THERE", "ApplyProgress", "CapturedTable", "ComputedColumn", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "Diversion", "DomainColumn", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogPositions", "LogStream", "LoggedTable", "MarkedColumn", "MarkedField", "MarkedLabel", "MarkedPart", "NamedType", "OtherCopy", "PartOf", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowMark", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TakenErrors", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]
+__all__ = [
+    "BEGUN",
+    "NEVER_CAPTURED",
+    "ROWS_THERE",
+    "ApplyProgress",
+    "CapturedTable",
+    "ComputedColumn",
+    "ConflictRecord",
+    "DecodedChunk",
+    "DestinationColumn",
+    "DestinationDatabase",
+    "DestinationSession",
+    "DestinationTable",
+    "DictionaryBuild",
+    "DictionaryTable",
+    "Diversion",
+    "DomainColumn",
+    "EnumLabels",
+    "ErrorEdit",
+    "ErrorTransaction",
+    "Finding",
+    "ForeignKey",
+    "FoundRows",
+    "HandlerSql",
+    "Instantiation",
+    "LastChange",
+    "LogChunk",
+    "LogDecoder",
+    "LogNeed",
+    "LogPositions",
+    "LogStream",
+    "LoggedTable",
+    "MarkedColumn",
+    "MarkedField",
+    "MarkedLabel",
+    "MarkedPart",
+    "NamedType",
+    "OtherCopy",
+    "PartOf",
+    "PlannedApply",
+    "PlannedStatement",
+    "RowInTheWay",
+    "RowMark",
+    "RowQuestion",
+    "ScnRange",
+    "ShapedPartition",
+    "Snapshot",
+    "SourceDatabase",
+    "SourceTable",
+    "SqlResult",
+    "StreamOptions",
+    "TableShape",
+    "TakenErrors",
+    "TruncatedTable",
+    "Write",
+    "WriteTimes",
+    "are_comparable",
+]

@@ -18,8 +18,10 @@ class RowQuestion:
     """What to find out about the rows that each row of a write meets.
 
     Args:
-        by_key: the row that the write's `match_columns` find; False: the rows that have one of the new values' unique keys.
-        compare: positions in the write's version whose old value is compared with the row's (with `by_key`), or whose new one is.
+        by_key: the row that the write's `match_columns` find; False: the rows that have one of the new values' unique
+            keys.
+        compare: positions in the write's version whose old value is compared with the row's (with `by_key`), or whose
+            new one is.
         order: positions whose new value is put in order with the row's, by the type's own order.
         sums: positions of numbers: the row's value, plus the new one, minus the old one.
     """
@@ -38,7 +40,8 @@ class RowInTheWay:
         number: identifies it inside the transaction, as the database writes it.
         values: as the database shows them, by column; None: NULL.
         differs: of `RowQuestion.compare`: where the row has another value.
-        order: of `RowQuestion.order`: 1 where the write's value is higher than the row's, -1 lower, 0 equal; None: one is NULL.
+        order: of `RowQuestion.order`: 1 where the write's value is higher than the row's, -1 lower, 0 equal; None: one
+            is NULL.
         sums: of `RowQuestion.sums`, in the form of the write's columns; None: NULL.
         is_same: it has the values of `Write.match_columns` (an INSERT: of the table's key).
         of: number of the write's row that meets it.
@@ -58,20 +61,24 @@ class WriteTimes:
     """When and where the rows of a write were changed: only tables with latest_timestamp have it.
 
     Args:
-        times_us: int64[n], one per row of the write: its commit at the source, microseconds since the epoch; where the write is of several
-            changes of a row, the commit of the first: if that one is the last change of its row, so are those that follow it.
+        times_us: int64[n], one per row of the write: its commit at the source, microseconds since the epoch; where the
+            write is of several changes of a row, the commit of the first: if that one is the last change of its row, so
+                are those that follow it.
         source: the site of all of them.
         rank: of that site; of two changes at one time the one of the higher rank counts as later.
         own_rank: of the destination's site.
         has_tombstones: a delete counts as a change; without, what is gone was never there.
-        has_one_source: no other site's changes of the table are applied here: of rows that are there, nothing needs to be noted.
-        keys: uint64[n]: hashes of the keys that the rows have behind the write (a DELETE: had), of which equal keys have equal ones. A destination may
-            note the times of a whole set by them; None: it must note each row by its key.
+        has_one_source: no other site's changes of the table are applied here: of rows that are there, nothing needs to
+            be noted.
+        keys: uint64[n]: hashes of the keys that the rows have behind the write (a DELETE: had), of which equal keys
+            have equal ones. A destination may note the times of a whole set by them; None: it must note each row by its
+            key.
         key_form: hashes of keys of another form do not compare.
         is_decided: the rows are locked, and were not changed later.
-        awaited: the rows were looked for and are not there: the other sites whose changes may be making them at this moment. A destination waits for
-            those that are under way, and for its clock, before it looks once more; of what comes behind, the write is known. A row that is there then counts,
-            also one that was changed later. None: nobody looked.
+        awaited: the rows were looked for and are not there: the other sites whose changes may be making them at this
+            moment. A destination waits for those that are under way, and for its clock, before it looks once more; of
+            what comes behind, the write is known. A row that is there then counts, also one that was changed later.
+                None: nobody looked.
         noted_us: int64[n]: what is noted, the commit of the last change of each row; None: each row has one change.
         keeps_key: columns of the key that the write sets get an equal value, which is written otherwise.
     """
@@ -106,7 +113,9 @@ class WriteTimes:
             chosen: their numbers, in the order wanted.
         """
         return replace(
-            self, times_us=self.times_us[chosen], noted_us=None if self.noted_us is None else self.noted_us[chosen],
+            self,
+            times_us=self.times_us[chosen],
+            noted_us=None if self.noted_us is None else self.noted_us[chosen],
             keys=None if self.keys is None else self.keys[chosen],
         )
 
@@ -116,16 +125,19 @@ class LastChange:
     """What a destination knows of the last change of a row, which may be gone.
 
     Args:
-        own_us: the row is there as a session of this site left it, which committed then, microseconds since the epoch; None: it is not
-            there, an apply process wrote it last, or nobody knows any more.
-        noted_us: when a change was made that an apply process wrote, or the delete of a session of this site; None: nothing is noted.
-        noted_rank: of the site that made it, see `WriteTimes.rank`; of this site's own deletes it is `WriteTimes.own_rank` instead.
+        own_us: the row is there as a session of this site left it, which committed then, microseconds since the epoch;
+            None: it is not there, an apply process wrote it last, or nobody knows any more.
+        noted_us: when a change was made that an apply process wrote, or the delete of a session of this site; None:
+            nothing is noted.
+        noted_rank: of the site that made it, see `WriteTimes.rank`; of this site's own deletes it is
+            `WriteTimes.own_rank` instead.
         noted_source: that site; empty: a delete by a session of this site.
         is_gone: what is noted is a delete.
         forgotten_us: what was noted up to then may be forgotten; 0: nothing is.
-        lost_us: a session of this site may have changed or deleted the row last, at a time that is lost, then or earlier; 0: none has.
-        applied_us: an apply process committed the last change here then, and its time is not noted, because there was no other source, SQL of a handler
-            made it, or the note is forgotten; None: not so.
+        lost_us: a session of this site may have changed or deleted the row last, at a time that is lost, then or
+            earlier; 0: none has.
+        applied_us: an apply process committed the last change here then, and its time is not noted, because there was
+            no other source, SQL of a handler made it, or the note is forgotten; None: not so.
         applied_source: the site that made that change, then or earlier.
     """
 
@@ -140,7 +152,9 @@ class LastChange:
     applied_source: str = ""
 
     def may_be_later_than(self, times: WriteTimes, row: int = 0) -> bool:
-        """Whether nobody knows which is later: the row was changed at a time that is lost, or was not noted, and not known to be earlier.
+        """Whether nobody knows which is later.
+
+        The row was changed at a time that is lost, or was not noted, and not known to be earlier.
 
         Args:
             times: of the write.

@@ -26,7 +26,27 @@ if TYPE_CHECKING:
     from streams.scn import Scn
     from streams.table_name import TableName
 
-__all__ = ["BEGUN", "ROWS_THERE", "ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "Diversion", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "LogPositions", "OtherCopy", "PartOf", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
+__all__ = [
+    "BEGUN",
+    "ROWS_THERE",
+    "ApplyProgress",
+    "DestinationColumn",
+    "DestinationDatabase",
+    "DestinationSession",
+    "DestinationTable",
+    "Diversion",
+    "ErrorTransaction",
+    "ForeignKey",
+    "FoundRows",
+    "Instantiation",
+    "LogPositions",
+    "OtherCopy",
+    "PartOf",
+    "ScnRange",
+    "TruncatedTable",
+    "Write",
+    "are_comparable",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +65,25 @@ class DestinationColumn:
     equality: str  # canonical form for hashing: see `spark_apply.dependencies` ("integer", "bytes", ..., "none")
     converted: tuple[str, ...] = ()  # the source's types whose values an operator's function converts
     is_ordered: bool = False  # of two values one is higher, or they are equal
-    has_one_order: bool = True  # it is the same at every site: not that of texts under the rules of a language, which have versions, too
+    # it is the same at every site: not that of texts under the rules of a language, which have versions, too
+    has_one_order: bool = True
     is_number: bool = False  # values can be added without losing any of them (not floating point)
-    base_type: str = ""  # of a domain the type below it, by which a source's log calls such a column; "": the type itself
+    # of a domain the type below it, by which a source's log calls such a column; "": the type itself
+    base_type: str = ""
 
 
 def are_comparable(tables: Sequence[Sequence[DestinationColumn]]) -> bool:
     """Whether equal values have equal canonical forms in all tables; "bytes" are those of one type's binary form.
 
     Args:
-        tables: of each table the columns whose values are compared, in one order; a table that lacks one compares with none.
+        tables: of each table the columns whose values are compared, in one order; a table that lacks one compares with
+            none.
     """
     first = tables[0] if tables else ()
     return all(len(columns) == len(first) for columns in tables) and all(
         one.equality == other.equality != "none" and (one.equality != "bytes" or one.type_name == other.type_name)
-        for columns in tables for one, other in zip(first, columns, strict=True)
+        for columns in tables
+        for one, other in zip(first, columns, strict=True)
     )
 
 
@@ -83,9 +107,10 @@ class ForeignKey:
 class FoundRows(Enum):
     """What the values by which an UPDATE or a DELETE finds its row can find."""
 
-    ONE = "one"        # a unique key is among them: one row at most
-    ANY = "any"        # several rows: one of them is changed
-    SINGLE = "single"  # several rows: that is an error, which the count shows: none of them counts, or all of a write with one row
+    ONE = "one"  # a unique key is among them: one row at most
+    ANY = "any"  # several rows: one of them is changed
+    # several rows: that is an error, which the count shows: none of them counts, or all of a write with one row
+    SINGLE = "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +135,19 @@ class DestinationTable:
     Args:
         owner, name: as LCRs name it.
         columns: in the table's order.
-        key: positions in `columns` that identify a row: the primary key, else the smallest unique key of columns that are
-            all NOT NULL, else the smallest with one that is; empty: all columns together (duplicates are possible). With a
-            NULL in it several rows may have it.
+        key: positions in `columns` that identify a row: the primary key, else the smallest unique key of columns that
+            are all NOT NULL, else the smallest with one that is; empty: all columns together (duplicates are possible).
+            With a NULL in it several rows may have it.
         unique_keys: column positions of every unique constraint and unique index, `key` included.
         serialise: dependencies cannot be told from values (no canonical equality in a key column, partial or
             expression unique index, exclusion constraint, no key): transactions on it run one after the other.
         ordered: collapsing could be noticed (several unique keys, replica triggers): rows in source order.
-        fires: triggers or rules of it also run for what apply writes. They can see other tables: rows of those keep their order with its own.
+        fires: triggers or rules of it also run for what apply writes. They can see other tables: rows of those keep
+            their order with its own.
         references: its foreign keys.
         referred: column names of each of its keys that a foreign key refers to, each once.
-        is_substitute: `key` is the substitute key that the topology file sets: it need not be unique, and takes precedence.
+        is_substitute: `key` is the substitute key that the topology file sets: it need not be unique, and takes
+            precedence.
         allow_duplicate_rows: see `rules.table_settings`.
         number: of the table in its database, which keeps it when it is renamed or gets another key; 0: not known.
         above: owner and name of the partitioned table that it is a partition of, the topmost; empty: it is none.
@@ -151,7 +178,9 @@ class DestinationTable:
         """
         if self.is_substitute:
             return self.unique_keys
-        others = (key for key in self.unique_keys if key != self.key and any(self.columns[place].not_null for place in key))
+        others = (
+            key for key in self.unique_keys if key != self.key and any(self.columns[place].not_null for place in key)
+        )
         return (self.key, *others) if self.key else ()
 
     def rows_found_by(self, columns: Collection[int], *, is_whole: bool, has_null: bool) -> FoundRows:
@@ -181,9 +210,10 @@ class Write:
         match_columns: positions in `version.columns` that find the row, taken from `old`.
         compare_columns: positions whose old value must equal the row's.
         set_columns: positions to write (INSERT: to insert).
-        paired: several rows may have these values (a NULL in the key): each of the write's rows changes one row at most.
-        times: when its rows were changed, of a table with latest_timestamp: a row of it finds no row that was changed later, and is noted
-            as the last change of its key, unless a later one is.
+        paired: several rows may have these values (a NULL in the key): each of the write's rows changes one row at
+            most.
+        times: when its rows were changed, of a table with latest_timestamp: a row of it finds no row that was changed
+            later, and is noted as the last change of its key, unless a later one is.
     """
 
     table: DestinationTable
@@ -222,7 +252,10 @@ class ScnRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPositions:
-    """Two positions in a database's own log: every commit that was answered before is at or below `written`, and durable at or below `flushed`."""
+    """Two positions in a database's own log.
+
+    Every commit that was answered before is at or below `written`, and durable at or below `flushed`.
+    """
 
     written: int
     flushed: int
@@ -230,14 +263,16 @@ class LogPositions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyProgress:
-    """What is committed at a destination for one apply process; durable but for the last commits of lazy sessions (`LogPositions`).
+    """What is committed at a destination for one apply process.
+
+    Durable but for the last commits of lazy sessions (`LogPositions`).
 
     Args:
         epoch: of the incarnation that wrote last.
         low_watermark: everything up to here is applied or in the error queue.
         above: ranges above the low watermark that are applied too, disjoint and ascending.
-        ahead_scn: above the low watermark while copied tables join (`DestinationDatabase.join_tables`): up to here every
-            table but those that are JOINING is applied.
+        ahead_scn: above the low watermark while copied tables join (`DestinationDatabase.join_tables`): up to here
+            every table but those that are JOINING is applied.
     """
 
     epoch: int
@@ -302,7 +337,10 @@ class PartOf:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What is known of it is found by this: its name may be another partition's by tomorrow. No table has it as its name."""
+        """What is known of it is found by this: its name may be another partition's by tomorrow.
+
+        No table has it as its name.
+        """
         return "", str(self.number)
 
     @classmethod
@@ -318,19 +356,22 @@ class Instantiation:
 
     Args:
         source: the site it was copied from.
-        identity: which table of that site it is (`CapturedTable.identity`), or which partition (`PartOf`): it is recorded once per identity.
+        identity: which table of that site it is (`CapturedTable.identity`), or which partition (`PartOf`): it is
+            recorded once per identity.
         owner, name: the table, as LCRs name it; what it was called when this was recorded.
         scn: changes with `commit_scn <= scn` are in the copy: the instantiation SCN; 0: not known yet.
         state: PENDING, COPYING, COMPARING, COPIED (equal; later changes are not applied yet), JOINING (they are being
-            applied, up to `ApplyProgress.ahead_scn`; below that the low watermark says which), DONE, KEPT (its rows were kept,
-            only the SCN was set), FAILED, or LEFT (it was copied, and then its changes did not come here for a while: its
-            rows are out of date).
+            applied, up to `ApplyProgress.ahead_scn`; below that the low watermark says which), DONE, KEPT (its rows
+            were kept, only the SCN was set), FAILED, or LEFT (it was copied, and then its changes did not come here for
+            a while: its rows are out of date).
         row_count: rows copied (KEPT: not counted, 0).
         digest: of the rows, as the connector writes it; empty when not computed.
         problem: why it FAILED; empty otherwise.
-        is_remade: what has this name at the destination now is another table than when this was recorded: it was dropped and
-            created again, or exchanged. Recorded with it, the record stays of the earlier table; without, it is of this one.
-        name_now: (owner, name) that the destination's table of when this was recorded has now; None: it is gone, or nobody knows.
+        is_remade: what has this name at the destination now is another table than when this was recorded: it was
+            dropped and created again, or exchanged. Recorded with it, the record stays of the earlier table; without,
+            it is of this one.
+        name_now: (owner, name) that the destination's table of when this was recorded has now; None: it is gone, or
+            nobody knows.
         is_gone: that table is gone; False: it is there, or nobody knows.
     """
 
@@ -348,7 +389,9 @@ class Instantiation:
     is_gone: bool = False
 
     def may_be(self, owner: str, name: str) -> bool:
-        """Whether the destination's table of a name can be the one that was recorded; also where nobody knows that (a dump was restored).
+        """Whether the destination's table of a name can be the one that was recorded.
+
+        Also where nobody knows that (a dump was restored).
 
         Args:
             owner: its schema.
@@ -383,7 +426,8 @@ class OtherCopy:
         topology: whose apply process it is.
         apply: its name.
         source: the site that its rows are from.
-        state: one of `ROWS_THERE`, or FAILED with an SCN: rows of its copy may be in the table. (FAILED without an SCN, and LEFT, are none.)
+        state: one of `ROWS_THERE`, or FAILED with an SCN: rows of its copy may be in the table. (FAILED without an SCN,
+            and LEFT, are none.)
         row_count: see `Instantiation`.
         digest: see `Instantiation`.
         identity: see `Instantiation`.
@@ -467,7 +511,8 @@ class DestinationSession(TableWriter, Protocol):
             writes: of rows that differ in their keys, inside one write.
 
         Returns:
-            Rows affected per write; -1 of a write with `times` where a change that was made later is noted for one of its rows.
+            Rows affected per write; -1 of a write with `times` where a change that was made later is noted for one of
+            its rows.
         """
         ...
 
@@ -478,11 +523,12 @@ class DestinationSession(TableWriter, Protocol):
             writes: see `write`.
 
         Returns:
-            A function that waits, and answers or raises what `write` would; it may be called more than once. Whatever else needs the
-            database waits as well, and raises what the writes raised; what undoes them only waits.
+            A function that waits, and answers or raises what `write` would; it may be called more than once. Whatever
+            else needs the database waits as well, and raises what the writes raised; what undoes them only waits.
 
         Raises:
-            StreamsError: see `write`, where that is known before all of it is under way: of many rows only the last ones are.
+            StreamsError: see `write`, where that is known before all of it is under way: of many rows only the last
+                ones are.
         """
         ...
 
@@ -497,8 +543,8 @@ class DestinationSession(TableWriter, Protocol):
             restart_identity: restart the sequences their columns own.
 
         Raises:
-            DataError: a table that is not among them refers to one of them; or the rows of a partition are not known, or
-                cannot be told here.
+            DataError: a table that is not among them refers to one of them; or the rows of a partition are not known,
+                or cannot be told here.
         """
         ...
 
@@ -516,8 +562,8 @@ class DestinationSession(TableWriter, Protocol):
         Args:
             applied: what this transaction applied.
             low_watermark: the coordinator's, to fold older ranges into.
-            labels: of tracked transactions among them (`streams.tracking`): they go on in this database's log, where a capture
-                process finds them as a user's. A database without such a log leaves them out.
+            labels: of tracked transactions among them (`streams.tracking`): they go on in this database's log, where a
+                capture process finds them as a user's. A database without such a log leaves them out.
 
         Raises:
             DatabaseUnavailable: the outcome is unknown. `ask_outcome` on a new session tells.
@@ -540,8 +586,13 @@ class DestinationSession(TableWriter, Protocol):
         ...
 
     def put_error(
-        self, transaction: ErrorTransaction, batch: bytes, key_hashes: NDArray[np.uint64],
-        *, part: int, readable: Sequence[str] = (),
+        self,
+        transaction: ErrorTransaction,
+        batch: bytes,
+        key_hashes: NDArray[np.uint64],
+        *,
+        part: int,
+        readable: Sequence[str] = (),
     ) -> int:
         """Write a failed transaction (or one part of it) into the error queue, inside the transaction.
 
@@ -563,15 +614,17 @@ class DestinationSession(TableWriter, Protocol):
             question: what to find out about them.
 
         Returns:
-            In any order, for each row of the write (`RowInTheWay.of`): by key one at most; by unique keys one for each row that has one
-            of them, but for the row that an UPDATE is about. A uniqueness that values do not show (partial or expression indexes) finds none.
+            In any order, for each row of the write (`RowInTheWay.of`): by key one at most; by unique keys one for each
+            row that has one of them, but for the row that an UPDATE is about. A uniqueness that values do not show
+            (partial or expression indexes) finds none.
         """
         ...
 
     def last_changes(self, write: Write) -> tuple[LastChange, ...]:
         """What is known of the last changes of the rows that an UPDATE or a DELETE finds; a row may be gone.
 
-        Nothing is locked: what was found with `find_rows` stays as it is, and `write` looks again before it notes anything.
+        Nothing is locked: what was found with `find_rows` stays as it is, and `write` looks again before it notes
+        anything.
 
         Args:
             write: with `times`.
@@ -596,7 +649,8 @@ class DestinationSession(TableWriter, Protocol):
     def sample_times(self, *, age_s: float, every_s: float) -> None:
         """Note how far the database's own commit times go back, so that what is lost of them later is known, in transactions of its own.
 
-        Without it, nobody knows how late a row can have been changed whose time is lost: whatever arrives for it is undecided.
+        Without it, nobody knows how late a row can have been changed whose time is lost: whatever arrives for it is
+        undecided.
 
         Args:
             age_s: changes that are older need not be told from each other, seconds.
@@ -605,13 +659,16 @@ class DestinationSession(TableWriter, Protocol):
         ...
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
-        """Which rows of a write would meet a conflict now, without locking anything: it may be otherwise when they are written.
+        """Which rows of a write would meet a conflict now, without locking anything.
+
+        It may be otherwise when they are written.
 
         Args:
             write: any number of rows.
 
         Returns:
-            int64, ascending: rows of an UPDATE or DELETE that find no row with their old values, rows of an INSERT of which a
+            int64, ascending: rows of an UPDATE or DELETE that find no row with their old values, rows of an INSERT of
+                which a
             unique key is there. None: that cannot be told for this write.
         """
         ...
@@ -624,8 +681,8 @@ class DestinationSession(TableWriter, Protocol):
             timeout_s: for each of them.
 
         Raises:
-            DataError: the database refuses one of them, it took too long, or it is none that reads or writes rows: nothing else runs,
-                so a transaction can neither end nor begin here.
+            DataError: the database refuses one of them, it took too long, or it is none that reads or writes rows:
+                nothing else runs, so a transaction can neither end nor begin here.
         """
         ...
 
@@ -663,17 +720,20 @@ class DestinationSession(TableWriter, Protocol):
     def delete_error(self, number: int) -> bool:
         """Delete an error transaction with all its parts, inside the transaction; False when it is not there.
 
-        `errors execute`: together with the data it applies, then `commit` with nothing in `applied`. Its edits count as EXECUTED
-        from then on, and the original of what was edited goes with it.
+        `errors execute`: together with the data it applies, then `commit` with nothing in `applied`. Its edits count as
+        EXECUTED from then on, and the original of what was edited goes with it.
         """
         ...
 
     def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
-        """Delete several error transactions, as `delete_error` does each, and read what they had; nobody can edit one meanwhile.
+        """Delete several error transactions, as `delete_error` does each, and read what they had.
+
+        Nobody can edit one meanwhile.
 
         Args:
             numbers: of the error transactions, ascending.
-            bytes_max: of all batches together; the first error transaction that goes beyond this, and all behind it, are left.
+            bytes_max: of all batches together; the first error transaction that goes beyond this, and all behind it,
+                are left.
         """
         ...
 
@@ -696,10 +756,11 @@ class DestinationSession(TableWriter, Protocol):
 class DestinationDatabase(Protocol):
     """A database that changes are applied to: catalog, progress, error queue, instantiation.
 
-    An epoch ends when a newer one is raised, and when the database may have lost what it answered to be committed: after a
-    crash, a failover, a restart, a restore from a backup. From then on `open_session`, `record_low_watermark` and
-    `record_instantiation` raise `DestinationRestarted` until `raise_epoch`, which reads what is really there. So nothing
-    that one epoch was told to be committed is lost while it lasts, and no later commit hides that something was.
+    An epoch ends when a newer one is raised, and when the database may have lost what it answered to be committed:
+    after a crash, a failover, a restart, a restore from a backup. From then on `open_session`, `record_low_watermark`
+    and `record_instantiation` raise `DestinationRestarted` until `raise_epoch`, which reads what is really there. So
+    nothing that one epoch was told to be committed is lost while it lasts, and no later commit hides that something
+    was.
     """
 
     def database_identity(self) -> str:
@@ -713,8 +774,8 @@ class DestinationDatabase(Protocol):
             topology: whose apply processes are meant: what it has here already is not needed twice.
             sessions: sessions of all its apply servers, each of which needs an origin.
             applies: apply processes, each of which has a session of its own.
-            copies: tasks that copy tables while the others are applied: they need sessions and origins besides. Where there is no place
-                for them, that is no error: only such a copy waits.
+            copies: tasks that copy tables while the others are applied: they need sessions and origins besides. Where
+                there is no place for them, that is no error: only such a copy waits.
         """
         ...
 
@@ -736,7 +797,8 @@ class DestinationDatabase(Protocol):
 
         Raises the epoch, ends their sessions and waits until they are gone. A caller that was overtaken meanwhile, by
         a newer epoch, ends nothing of it and writes nothing. No epoch is given out twice, also when a restore took back
-        what recorded it. Copied tables whose rows the database has lost since, because it keeps them in no log, are recorded as to be copied again.
+        what recorded it. Copied tables whose rows the database has lost since, because it keeps them in no log, are
+        recorded as to be copied again.
 
         Args:
             topology: name of the topology.
@@ -764,8 +826,8 @@ class DestinationDatabase(Protocol):
             topology: name of the topology.
             apply: name of the apply process.
             epoch: as `raise_epoch` answered.
-            scn: of the apply process's source; everything up to it is applied or in the error queue. What is recorded never
-                goes back: a lower one changes nothing.
+            scn: of the apply process's source; everything up to it is applied or in the error queue. What is recorded
+                never goes back: a lower one changes nothing.
 
         Raises:
             FencedError: a newer epoch exists.
@@ -787,7 +849,9 @@ class DestinationDatabase(Protocol):
         """
         ...
 
-    def describe_apply(self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    def describe_apply(
+        self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> None:
         """Keep what an apply process says of itself, for people; nothing is decided by it.
 
         Args:
@@ -800,7 +864,15 @@ class DestinationDatabase(Protocol):
         ...
 
     def open_session(
-        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "",
+        self,
+        topology: str,
+        apply: str,
+        *,
+        server: int,
+        epoch: int,
+        tag: bytes,
+        incarnation: int = 1,
+        source: str = "",
         is_lazy: bool = False,
     ) -> DestinationSession:
         """Open one apply server's session. Ends the session of an older incarnation, and an older one of its own.
@@ -812,9 +884,10 @@ class DestinationDatabase(Protocol):
             epoch: as `raise_epoch` answered.
             tag: marks the session's changes; empty: their tag is NULL.
             incarnation: of the server within the epoch. A lower one than the highest that was ever seen ends nothing.
-            source: the site whose changes it applies: what users' SQL writes in its transactions counts as that site's. Empty: none runs.
-            is_lazy: commits of rows alone do not wait until they are durable: `log_positions` tells. A crash of the server takes the
-                last of them, rows and progress together.
+            source: the site whose changes it applies: what users' SQL writes in its transactions counts as that site's.
+                Empty: none runs.
+            is_lazy: commits of rows alone do not wait until they are durable: `log_positions` tells. A crash of the
+                server takes the last of them, rows and progress together.
 
         Raises:
             FencedError: a newer epoch or a newer incarnation exists.
@@ -833,7 +906,9 @@ class DestinationDatabase(Protocol):
         ...
 
     def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
-        """See to it that deletes by sessions of this site leave a note, in their own transaction; idempotent, behind `prepare`.
+        """See to it that deletes by sessions of this site leave a note, in their own transaction.
+
+        Idempotent, behind `prepare`.
 
         Args:
             tables: owners and names; those that are not there are left out.
@@ -859,7 +934,12 @@ class DestinationDatabase(Protocol):
         ...
 
     def errors(
-        self, topology: str, apply: str | None = None, *, number: int | None = None, first: int | None = None,
+        self,
+        topology: str,
+        apply: str | None = None,
+        *,
+        number: int | None = None,
+        first: int | None = None,
     ) -> tuple[ErrorTransaction, ...]:
         """List the error queue in order.
 
@@ -896,14 +976,17 @@ class DestinationDatabase(Protocol):
         """
         ...
 
-    def edit_error(self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
+    def edit_error(
+        self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]
+    ) -> bool:
         """Replace one part of an error transaction, in one transaction with the record of what was changed.
 
         The part as it failed is kept until the transaction is executed or deleted; a later edit does not touch it.
 
         Args:
             topology: whose error queue.
-            edit: `number`, and `edit` as it must be the next one: another operator's edit in between is not overwritten.
+            edit: `number`, and `edit` as it must be the next one: another operator's edit in between is not
+                overwritten.
             part: which of its parts (`error_batches`), from 0.
             batch: the part as it is now, serialized.
             key_hashes: what later transactions must be checked against besides what is stored already.
@@ -921,7 +1004,8 @@ class DestinationDatabase(Protocol):
             number: of an error transaction; None: all.
 
         Returns:
-            In the order they were made; `EDITS_KEPT_MAX` of ended transactions at most, none older than `EDITS_AGE_MAX_S`.
+            In the order they were made; `EDITS_KEPT_MAX` of ended transactions at most, none older than
+            `EDITS_AGE_MAX_S`.
         """
         ...
 
@@ -930,13 +1014,15 @@ class DestinationDatabase(Protocol):
 
         Args:
             topology: whose error queue.
-            found: `number`, and the failure: `failed_position`, `conflict_type`, `sqlstate`, `message`, `readable`. One that waited
-                behind another does so no more. One that is not there is left alone.
+            found: `number`, and the failure: `failed_position`, `conflict_type`, `sqlstate`, `message`, `readable`. One
+                that waited behind another does so no more. One that is not there is left alone.
         """
         ...
 
     def begin_handler_call(self, topology: str, apply: str, scn: Scn, function: str) -> int:
-        """Record durably that a process is about to call a user's handler for a transaction; how many began it before and did not end it.
+        """Record durably that a process is about to call a user's handler for a transaction.
+
+        How many began it before and did not end it.
 
         Args:
             topology: name of the topology.
@@ -980,8 +1066,9 @@ class DestinationDatabase(Protocol):
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
         """What other apply processes have in a table of this database, by topology and name.
 
-        A record is of the table that has its name now, and of the table that it was recorded of, whatever that is called now. One of a
-        partition, or of the table that this one is a partition of, counts, too: rows of one are rows of the other.
+        A record is of the table that has its name now, and of the table that it was recorded of, whatever that is
+        called now. One of a partition, or of the table that this one is a partition of, counts, too: rows of one are
+        rows of the other.
 
         Args:
             topology: whose apply process asks.
@@ -992,12 +1079,19 @@ class DestinationDatabase(Protocol):
         ...
 
     def record_instantiation(
-        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+        self,
+        topology: str,
+        apply: str,
+        epoch: int,
+        instantiation: Instantiation,
+        *,
+        replaces: Collection[str] = (),
         beside: Collection[OtherCopy] | None = None,
     ) -> bool:
         """Record a table's instantiation, replacing what was recorded of this identity before.
 
-        With `beside` it is a claim: of two apply processes that claim a table at once, and have seen nothing of each other, one gets it.
+        With `beside` it is a claim: of two apply processes that claim a table at once, and have seen nothing of each
+        other, one gets it.
 
         Args:
             topology: whose apply process it is.
@@ -1005,8 +1099,8 @@ class DestinationDatabase(Protocol):
             epoch: of the driver that records it.
             instantiation: what is known now.
             replaces: identities of tables whose place at the destination it takes; their records are removed with it.
-            beside: what `other_copies` answered; nothing is recorded if others have anything else in the table by now. None: whatever they
-                have. Anything that takes a table, or that removes rows from it, must say it.
+            beside: what `other_copies` answered; nothing is recorded if others have anything else in the table by now.
+                None: whatever they have. Anything that takes a table, or that removes rows from it, must say it.
 
         Returns:
             Whether it is recorded.
@@ -1018,7 +1112,9 @@ class DestinationDatabase(Protocol):
         ...
 
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
-        """What is recorded of the source's tables (`SourceDatabase.row_marks`), by identity; one that another version wrote is left out.
+        """What is recorded of the source's tables (`SourceDatabase.row_marks`), by identity.
+
+        One that another version wrote is left out.
 
         Args:
             topology: whose apply process it is.
@@ -1028,9 +1124,18 @@ class DestinationDatabase(Protocol):
         ...
 
     def record_row_marks(
-        self, topology: str, apply: str, epoch: int, source: str, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None,
+        self,
+        topology: str,
+        apply: str,
+        epoch: int,
+        source: str,
+        marks: Mapping[str, RowMark],
+        *,
+        was: Mapping[str, RowMark] | None = None,
     ) -> None:
-        """Record the marks of tables whose rows here are the source's of that moment. Marks of tables without a record are forgotten.
+        """Record the marks of tables whose rows here are the source's of that moment.
+
+        Marks of tables without a record are forgotten.
 
         Args:
             topology: whose apply process it is.
@@ -1038,7 +1143,8 @@ class DestinationDatabase(Protocol):
             epoch: of the driver that records it.
             source: name of the site.
             marks: by identity.
-            was: what `row_marks` answered: those that are not the same any more stay as they are. None: all are recorded.
+            was: what `row_marks` answered: those that are not the same any more stay as they are. None: all are
+                recorded.
 
         Raises:
             FencedError: a newer epoch exists.
@@ -1075,7 +1181,9 @@ class DestinationDatabase(Protocol):
         ...
 
     def partition_rows(self, table: TableName, part: TableName) -> str:
-        """Which rows a partition of a table here holds, in the words of `SourceDatabase.partition_rows`; empty: the table has no such partition.
+        """Which rows a partition of a table here holds, in the words of `SourceDatabase.partition_rows`.
+
+        Empty: the table has no such partition.
 
         Args:
             table: name here.
@@ -1084,7 +1192,9 @@ class DestinationDatabase(Protocol):
         ...
 
     def missing_grant(self, part: TableName) -> str:
-        """The statement that gives the role what it lacks to copy rows into a partition itself; empty: it lacks nothing.
+        """The statement that gives the role what it lacks to copy rows into a partition itself.
+
+        Empty: it lacks nothing.
 
         Args:
             part: name of the partition.
@@ -1092,7 +1202,15 @@ class DestinationDatabase(Protocol):
         ...
 
     def remove_partition(
-        self, topology: str, apply: str, epoch: int, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool],
+        self,
+        topology: str,
+        apply: str,
+        epoch: int,
+        table: TableName,
+        part: TableName,
+        *,
+        how: str,
+        may: Callable[[str], bool],
     ) -> bool:
         """Detach a partition of a table here, at any depth, drop it, or remove its rows.
 
@@ -1103,7 +1221,8 @@ class DestinationDatabase(Protocol):
             table: name here.
             part: name of the partition.
             how: detach, drop or empty.
-            may: asked when nobody can write the table any more, with the rows that the partition holds (`partition_rows`): whether it may be done.
+            may: asked when nobody can write the table any more, with the rows that the partition holds
+                (`partition_rows`): whether it may be done.
 
         Returns:
             Whether it was done; a partition that is not there is.
@@ -1119,8 +1238,9 @@ class DestinationDatabase(Protocol):
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """Record that changes of all but some tables do not come to an apply process any more.
 
-        Partitions with a record of their own (`PartOf`) stay and go with their tables. What was copied of them is LEFT. A table whose rows were never ours (KEPT, or without an SCN) is forgotten.
-        Called before the first change can be missing. A driver that still runs is fenced out.
+        Partitions with a record of their own (`PartOf`) stay and go with their tables. What was copied of them is LEFT.
+        A table whose rows were never ours (KEPT, or without an SCN) is forgotten. Called before the first change can be
+        missing. A driver that still runs is fenced out.
 
         Args:
             topology: whose apply process it is.
@@ -1145,9 +1265,10 @@ class DestinationDatabase(Protocol):
     ) -> ApplyProgress:
         """Let copied tables take part, in one transaction: the low watermark goes back to the oldest copy among them.
 
-        Tables that joined before become DONE (without a digest: KEPT), these become JOINING. The low watermark becomes the
-        oldest instantiation SCN among them, or `through` if that is lower; `ahead_scn` becomes `through`. What the sessions
-        recorded before is forgotten: each must be opened again before it commits. Calling it again with the same arguments changes nothing.
+        Tables that joined before become DONE (without a digest: KEPT), these become JOINING. The low watermark becomes
+        the oldest instantiation SCN among them, or `through` if that is lower; `ahead_scn` becomes `through`. What the
+        sessions recorded before is forgotten: each must be opened again before it commits. Calling it again with the
+        same arguments changes nothing.
 
         Args:
             topology: its name.
@@ -1155,7 +1276,8 @@ class DestinationDatabase(Protocol):
             epoch: its current one.
             joining: the tables, as they are recorded.
             through: the low watermark. The caller knows that nothing above it is applied, that it is not below the
-                recorded `ahead_scn`, that no session is in a transaction, and that no copy's SCN was told upstream as durable.
+                recorded `ahead_scn`, that no session is in a transaction, and that no copy's SCN was told upstream as
+                durable.
 
         Returns:
             The progress as it is now.
@@ -1179,22 +1301,33 @@ class DestinationDatabase(Protocol):
         ...
 
     def is_reserved(self, owner: str) -> bool:
-        """Whether a schema is the database's or Headrace's own: no LCR changes a table of it, whoever sends it, and nobody is asked to put one there."""
+        """Whether a schema is the database's or Headrace's own.
+
+        No LCR changes a table of it, whoever sends it, and nobody is asked to put one there.
+        """
         ...
 
     def how_to_empty(self, table: TableName) -> str:
-        """The statements with which an operator removes the rows of a table, and of no other one: neither of those that inherit from it or refer to it, nor by triggers."""
+        """The statements with which an operator removes the rows of a table, and of no other one.
+
+        Neither of those that inherit from it or refer to it, nor by triggers.
+        """
         ...
 
     def preflight_tables(
-        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (), at_source: Mapping[TableName, TableName] | None = None,
+        self,
+        versions: Sequence[TableVersion],
+        *,
+        now: Sequence[TableVersion] = (),
+        at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
         """What keeps these source tables from being applied here: missing tables, columns that do not fit, ...
 
         Args:
             versions: the tables as their rows come.
-            now: those of them that are known as the source has them at this moment. Where a column has another type here,
-                they tell whether the rows are older than the column, or the column is to be altered: one fix of two.
+            now: those of them that are known as the source has them at this moment. Where a column has another type
+                here, they tell whether the rows are older than the column, or the column is to be altered: one fix of
+                    two.
             at_source: the names that they have at the source, by their names here, for fixes there; None: not known.
         """
         ...
@@ -1224,7 +1357,8 @@ class DestinationDatabase(Protocol):
             apply: name of the apply process.
 
         Yields:
-            Number of the error transaction, and uint64[n]: what `DestinationSession.put_error` got, of all parts together.
+            Number of the error transaction, and uint64[n]: what `DestinationSession.put_error` got, of all parts
+            together.
         """
         ...
 

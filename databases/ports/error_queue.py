@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 __all__ = ["EDITS_AGE_MAX_S", "EDITS_KEPT_MAX", "ErrorEdit", "TakenErrors"]
 
-# Of edits whose error transaction was executed or deleted: a quarter, for whoever asks who changed a row. Those of transactions that
-# are still there always stay.
+# Of edits whose error transaction was executed or deleted: a quarter, for whoever asks who changed a row. Those of
+# transactions that are still there always stay.
 EDITS_AGE_MAX_S = 92 * 86_400.0
 EDITS_KEPT_MAX = 10_000  # some MB: an edit is a few lines of text
 

@@ -29,8 +29,8 @@ class StreamOptions:
         binary: values in the database's binary form where a type has one.
         encoding: of text, as the database names it.
         server_version: major version number, e.g. 18.
-        switches: the timelines that the log was on before this one, oldest first, each with the SCN at which it left it. Empty on the first
-            timeline, and where it is not known (written by an earlier version).
+        switches: the timelines that the log was on before this one, oldest first, each with the SCN at which it left
+            it. Empty on the first timeline, and where it is not known (written by an earlier version).
     """
 
     database_kind: str
@@ -56,8 +56,8 @@ class LogChunk:
         commit_end: bytes of `data` up to the end of the last transaction that ends in it, where mining can
             begin without having seen what was before; 0: none ends, or not told (restarts then begin earlier).
         has_truncates: a TRUNCATE appears in `data`: which partitions their tables have is to be known before it.
-        describers: numbers of the transactions that have one of these descriptions, or a TRUNCATE. What the catalog says of the
-            tables is to be read when these are visible (`SourceDatabase.dictionary_build`).
+        describers: numbers of the transactions that have one of these descriptions, or a TRUNCATE. What the catalog
+            says of the tables is to be read when these are visible (`SourceDatabase.dictionary_build`).
         transaction: number of the last transaction that ends in `data`; 0: none ends.
     """
 
@@ -122,10 +122,10 @@ class DictionaryTable:
         stored_owner: schema of the table where the rows are stored (the partition's own); else as `owner`.
         stored_name: of the same stored table; else as `name`.
         rows: of a partition, which rows of the root it holds (`streams.lcr_batch.Partition`); else empty.
-        root_number: of the table that LCRs name: of a partition, its root's; else its own. NO_OBJECT: not known, as in redo
-            of earlier versions.
-        computed: names of the columns that the source computes and whose values are in the log all the same; None: not known, as
-            in redo of earlier versions: any may be.
+        root_number: of the table that LCRs name: of a partition, its root's; else its own. NO_OBJECT: not known, as in
+            redo of earlier versions.
+        computed: names of the columns that the source computes and whose values are in the log all the same; None: not
+            known, as in redo of earlier versions: any may be.
     """
 
     object_number: ObjectNumber
@@ -171,8 +171,8 @@ class DecodedChunk:
         order_scn: int64[t].
         commit_scn: int64[t].
         commit_time_us: int64[t].
-        tag: int16[t], index into `tags`, -1: NULL. The log may give a transaction's tag behind its begin, before its first
-            row: a chunk that ends between the two says -1, and the next one, which continues it, is right.
+        tag: int16[t], index into `tags`, -1: NULL. The log may give a transaction's tag behind its begin, before its
+            first row: a chunk that ends between the two says -1, and the next one, which continues it, is right.
         first_row: int32[t + 1].
         tags: the tags found.
         continues: the first transaction began in an earlier chunk.

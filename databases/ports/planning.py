@@ -9,7 +9,19 @@ from rules.rule import Rule, RuleSet, TruthValue, passages
 from rules.transformation import Transformation, columns_at_the_end
 from streams.table_name import TableName
 
-__all__ = ["ComputedColumn", "DomainColumn", "EnumLabels", "Finding", "LogNeed", "LoggedTable", "NamedType", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
+__all__ = [
+    "ComputedColumn",
+    "DomainColumn",
+    "EnumLabels",
+    "Finding",
+    "LogNeed",
+    "LoggedTable",
+    "NamedType",
+    "PlannedApply",
+    "PlannedStatement",
+    "ShapedPartition",
+    "TableShape",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +67,13 @@ class LogNeed:
     Args:
         place: in the file.
         rule: whose tables, and whose condition or subset.
-        before: the rules of the clients before it, as far as they transform: the rule speaks of columns as they are behind them. Of a
-            handler or a substitute key: of all clients.
-        old, new: columns whose values before or after a change a handler or a substitute key needs: of the one table that the rule names, as it is called
-            behind `before`. Empty: the rule says what it needs.
+        before: the rules of the clients before it, as far as they transform: the rule speaks of columns as they are
+            behind them. Of a handler or a substitute key: of all clients.
+        old, new: columns whose values before or after a change a handler or a substitute key needs: of the one table
+            that the rule names, as it is called behind `before`. Empty: the rule says what it needs.
         every_old: every column's value before a change is needed, of that table.
-        function: that the rule's LCRs go through, as the file names it: it looks at new values, of `new`, or of every column where that is empty. Its rule's own steps
-            are in `before`.
+        function: that the rule's LCRs go through, as the file names it: it looks at new values, of `new`, or of every
+            column where that is empty. Its rule's own steps are in `before`.
     """
 
     place: str
@@ -89,7 +101,11 @@ class LogNeed:
         if any(rules.prefilter(*each.table) is TruthValue.FALSE for rules, each in zip(before, found, strict=True)):
             return False
         called = found[-1].behind if found else (owner, name)
-        return self.rule.matches_object(*called) if self.is_of_rule or self.function else called == (self.rule.owner, self.rule.name)
+        return (
+            self.rule.matches_object(*called)
+            if self.is_of_rule or self.function
+            else called == (self.rule.owner, self.rule.name)
+        )
 
     def called(self, owner: str, name: str) -> TableName:
         """What a table is called where the rule is asked; of a function's rule: before its own steps.
@@ -117,7 +133,9 @@ class LogNeed:
         return tuple(each for each in found if each is not None)
 
     def at_source(self, owner: str, name: str, columns: Sequence[str]) -> dict[str, str]:
-        """The source's names of the columns that the rule sees, by their names there; without those that transformations add.
+        """The source's names of the columns that the rule sees, by their names there.
+
+        Without those that transformations add.
 
         Args:
             owner: the table's schema.
@@ -203,7 +221,9 @@ class EnumLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainColumn:
-    """A column of a domain, of an array of such or of a composite type: its name, the type's own, and one of the types that are below it.
+    """A column of a domain, of an array of such or of a composite type.
+
+    Its name, the type's own, and one of the types that are below it.
 
     Args:
         name: of the column.
@@ -268,11 +288,13 @@ class TableShape:
         partitioned_by: how; empty: it is not partitioned.
         partitions: at every level, parents first.
         enums: the types of its columns, and those that are part of them.
-        domains: what is below its columns of types that are not built in, of which the log does not say it; only from `domain_shapes`, which read nothing else but `computed`.
+        domains: what is below its columns of types that are not built in, of which the log does not say it; only from
+            `domain_shapes`, which read nothing else but `computed`.
         computed: columns that it computes; only from `domain_shapes`.
         types: of its columns, those that are not built in; only from `domain_shapes`.
         keys: columns of each unique key.
-        identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or nothing.
+        identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or
+            nothing.
         encoding: of text in its database, as that calls it; empty: not read.
     """
 

@@ -1,7 +1,8 @@
 """What of a source table's definition changes when its rows change, join or leave it without an event in the log.
 
-A mark is read in the snapshot that a table is copied under, and kept with the table's record at the destination. While the
-mark of now says the same, the log has every change of the table's rows since the copy (see `spark_apply.copy.row_marks`).
+A mark is read in the snapshot that a table is copied under, and kept with the table's record at the destination. While
+the mark of now says the same, the log has every change of the table's rows since the copy (see
+`spark_apply.copy.row_marks`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ class MarkedColumn:
     """A column under one name.
 
     Args:
-        number: which column it is: it keeps the number when it is renamed, and another column of the name has another one.
-        stamp: of its definition. Whatever rewrites the column's values changes it; much else does, too. Of a column that both sides compute: of the
-            definition that was compared with the destination's last.
+        number: which column it is: it keeps the number when it is renamed, and another column of the name has another
+            one.
+        stamp: of its definition. Whatever rewrites the column's values changes it; much else does, too. Of a column
+            that both sides compute: of the definition that was compared with the destination's last.
         is_generated: its values are computed, and may be in no copy.
-        has_passing_default: it was added with a default, which every older row has, and whose expression says something else at another
-            moment (the time, a random number).
+        has_passing_default: it was added with a default, which every older row has, and whose expression says something
+            else at another moment (the time, a random number).
         has_own_values: its default is not the same for all rows.
         type_name: of it, below a domain.
         older: SQL of the value that older rows have, see `Column.older_value`.

@@ -51,9 +51,9 @@ class CapturedTable:
 
     Args:
         identity: of the table and of the unbroken time in which its changes have been captured, as the connector writes
-            it, with the source database's own. A table keeps it when it is renamed. It is another one when the table was
-            dropped and made again, and when its changes were not captured for a while. What is before its last dot is of the table
-            alone: two topologies that capture one table write it alike.
+            it, with the source database's own. A table keeps it when it is renamed. It is another one when the table
+            was dropped and made again, and when its changes were not captured for a while. What is before its last dot
+            is of the table alone: two topologies that capture one table write it alike.
         owner, name: what the table is called now; the root of a partitioned one.
         object_numbers: its own number and those of its partitions, as table descriptions in the log have them.
     """
@@ -109,11 +109,17 @@ class SourceDatabase(Protocol):
         ...
 
     def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-        """Partitions, enum labels and keys of those of the tables that exist: for comparing them with a destination's beforehand."""
+        """Partitions, enum labels and keys of those of the tables that exist.
+
+        For comparing them with a destination's beforehand.
+        """
         ...
 
     def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-        """Of those tables that exist and have such columns: what the log does not say of their types, and what is computed; nothing else of their shapes."""
+        """Of those tables that exist and have such columns.
+
+        What the log does not say of their types, and what is computed; nothing else of their shapes.
+        """
         ...
 
     def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
@@ -126,15 +132,23 @@ class SourceDatabase(Protocol):
         ...
 
     def preflight(
-        self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = (), may_be_copied: Callable[[TableName], bool] = bool,
+        self,
+        rules: Sequence[object],
+        *,
+        streams: int,
+        needs: Sequence[LogNeed] = (),
+        may_be_copied: Callable[[TableName], bool] = bool,
     ) -> tuple[Finding, ...]:
         """What keeps this database from being a source.
 
         Args:
             rules: rule sets (`rules.rule.RuleSet`) of the topology's capture processes whose source this is.
-            streams: log streams and snapshots open at once: one for the log writer, one per apply process of this source.
-            needs: of everything that looks at values: what the log lacks is told, and what cannot be evaluated as the database would.
-            may_be_copied: whether nothing else writes a table at its destinations, so that a fix may be to copy it again; `bool`: none is written by others.
+            streams: log streams and snapshots open at once: one for the log writer, one per apply process of this
+                source.
+            needs: of everything that looks at values: what the log lacks is told, and what cannot be evaluated as the
+                database would.
+            may_be_copied: whether nothing else writes a table at its destinations, so that a fix may be to copy it
+                again; `bool`: none is written by others.
         """
         ...
 
@@ -160,7 +174,13 @@ class SourceDatabase(Protocol):
         ...
 
     def open_stream(
-        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,
+        self,
+        topology: str,
+        start: Scn,
+        *,
+        timeline: int = 0,
+        allow_binary: bool = True,
+        last_transaction: int = 0,
         last_commit_scn: Scn = FIRST_SCN,
     ) -> LogStream:
         """Open the log stream from `start` (FIRST_SCN: where the source last knew us durable).
@@ -175,12 +195,17 @@ class SourceDatabase(Protocol):
 
         Raises:
             DatabaseSetBack: the database was set back to a state from before the end of that redo log.
-            LogGone: the source no longer has `start`, or the slot is new or ahead of it, or the log left the timeline before `start`.
+            LogGone: the source no longer has `start`, or the slot is new or ahead of it, or the log left the timeline
+                before `start`.
         """
         ...
 
-    def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
-        """Tell whether tables can travel as an open stream's options say. Never waits for a user, as `dictionary_build`.
+    def check_stream(
+        self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]
+    ) -> None:
+        """Tell whether tables can travel as an open stream's options say.
+
+        Never waits for a user, as `dictionary_build`.
 
         Args:
             options: of the open stream.
@@ -209,18 +234,25 @@ class SourceDatabase(Protocol):
         ...
 
     def retained_bytes(self, topology: str) -> int | None:
-        """Bytes of log that the database keeps for this topology; None: nothing is prepared that would make it keep any."""
+        """Bytes of log that the database keeps for this topology.
+
+        None: nothing is prepared that would make it keep any.
+        """
         ...
 
     def holding_up(self) -> tuple[str, ...]:
-        """Who holds up a call of ours at this database now (transactions that are open), a sentence each; empty: nobody.
+        """Who holds up a call of ours at this database now (transactions that are open), a sentence each.
+
+        Empty: nobody.
 
         Called on a connection of its own, while `prepare` or `open_snapshot` waits on another one.
         """
         ...
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated.
+        """Tables the rules select that were created after `prepare`.
+
+        Nothing of them is in the log until it is repeated.
 
         Args:
             topology: its name, as `prepare` had it.
@@ -274,7 +306,9 @@ class SourceDatabase(Protocol):
         ...
 
     def partition_rows(self, part: str) -> str:
-        """Which rows of its table a partition holds, as a condition that means the same in another database of this kind; empty: it is none (any more).
+        """Which rows of its table a partition holds; empty: it is none (any more).
+
+        A condition that means the same in another database of this kind.
 
         Args:
             part: its number in `RowMark.parts`.

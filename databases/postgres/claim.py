@@ -1,10 +1,11 @@
 """One copy of a topology per database: a session that holds an advisory lock as long as the copy runs.
 
 A second copy of the same file, started in another folder or on another machine, would read the same slot and fence out
-the first one's apply processes; both would be stuck. It is refused instead, with the place of the first. So is another file whose
-topology has the same name and calls the database by another site's name: by topology and apply process the database keeps its
-records, and each `up` would mark the other one's tables as left, and copy its own again. A second lock, which all of one name share,
-shows them to each other. (An edit that renames a site has both for a moment, of one place.)
+the first one's apply processes; both would be stuck. It is refused instead, with the place of the first. So is another
+file whose topology has the same name and calls the database by another site's name: by topology and apply process the
+database keeps its records, and each `up` would mark the other one's tables as left, and copy its own again. A second
+lock, which all of one name share, shows them to each other. (An edit that renames a site has both for a moment, of one
+place.)
 
 States
     held       the session is open and has the lock. It dies with the process, or when the server notices that the other
@@ -14,12 +15,14 @@ States
 Who holds the lock stands in a comment of the session's last statement, where `pg_stat_activity` shows it: no table is
 needed, so a source is not written to.
 
-Of two holders of the same place the one that began later has the lock: it is the next life of the same process, which cannot begin before the
-last one. When it is a second copy that looks the same (containers with one host name and path, and a copied state folder), the first one
-stops, and they do not take the lock from each other forever. When a holder began says the database's clock, the only one they share.
+Of two holders of the same place the one that began later has the lock: it is the next life of the same process, which
+cannot begin before the last one. When it is a second copy that looks the same (containers with one host name and path,
+and a copied state folder), the first one stops, and they do not take the lock from each other forever. When a holder
+began says the database's clock, the only one they share.
 
 Worked flow
-    host A runs, holds the lock -> the same file on host B: `RunsElsewhere`, nothing is touched -> A's machine dies -> its
+    host A runs, holds the lock -> the same file on host B: `RunsElsewhere`, nothing is touched -> A's machine dies ->
+      its
     session ends after 35 s -> B may start. Or A cannot be reached and its session stays: B takes over, which ends that
     session; A, if it lives, finds the lock taken when it connects again, and stops.
 """
@@ -96,7 +99,10 @@ class PostgresClaim:
             raise
 
     def _is_held(self) -> bool:
-        """Whether the session is there, and the lock with it. One that ended says nothing about this call: the next session tells."""
+        """Whether the session is there, and the lock with it.
+
+        One that ended says nothing about this call: the next session tells.
+        """
         if self._connection is None or self._connection.closed:
             return False
         try:
@@ -108,7 +114,15 @@ class PostgresClaim:
 
     @property
     def _comment(self) -> str:
-        document = json.dumps({"site": self._site[:_SITE_CHARACTERS_MAX], "place": self._place, "identity": self._identity, "since": self._since, "began_us": self._began_us})
+        document = json.dumps(
+            {
+                "site": self._site[:_SITE_CHARACTERS_MAX],
+                "place": self._place,
+                "identity": self._identity,
+                "since": self._since,
+                "began_us": self._began_us,
+            }
+        )
         # Neither end nor beginning of a comment can stand in what a folder is called.
         return f"/* headrace claim {document.replace('*', chr(92) + 'u002a')} */"
 
@@ -120,9 +134,12 @@ class PostgresClaim:
 
     def _take(self, connection: psycopg.Connection[Any], *, take_over: bool, spares_own: bool) -> None:
         deadline = time.monotonic() + _ENDED_TIMEOUT_S
-        connection.execute(f"{self._comment} SELECT pg_catalog.pg_advisory_lock_shared({self._shared_key})".encode())  # nobody has it alone: it does not wait
+        # nobody has it alone: it does not wait
+        connection.execute(f"{self._comment} SELECT pg_catalog.pg_advisory_lock_shared({self._shared_key})".encode())
         while True:
-            row = connection.execute(f"{self._comment} SELECT pg_catalog.pg_try_advisory_lock({self._key})".encode()).fetchone()
+            row = connection.execute(
+                f"{self._comment} SELECT pg_catalog.pg_try_advisory_lock({self._key})".encode()
+            ).fetchone()
             is_taken = row is not None and row[0]
             holder = next(iter(self._others(connection) if is_taken else self._holders(connection, self._key)), None)
             if is_taken and holder is None:
@@ -134,23 +151,30 @@ class PostgresClaim:
                     return
                 is_later = is_own and int(told.get("began_us", 0)) > self._began_us
                 if (is_later or not is_own) and not take_over:
-                    # The session ends a moment after it is closed: what it holds by then would refuse the copy that it gave way to.
+                    # The session ends a moment after it is closed: what it holds by then would refuse the copy that it
+                    # gave way to.
                     connection.execute("SELECT pg_catalog.pg_advisory_unlock_all()")
                     raise self._elsewhere(holder, told, is_later=is_later)
-                connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (holder[0],))  # an earlier life of this process, or what is taken over
+                # an earlier life of this process, or what is taken over
+                connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (holder[0],))
             if time.monotonic() > deadline:
-                raise DatabaseUnavailable("the session that claimed the database before does not end", pid=holder[0] if holder else 0)
+                raise DatabaseUnavailable(
+                    "the session that claimed the database before does not end", pid=holder[0] if holder else 0
+                )
             time.sleep(_POLL_S)
 
     def _holders(self, connection: psycopg.Connection[Any], key: int) -> list[tuple[Any, ...]]:
         """Of an advisory lock: process id, last statement, address and role of each."""
         # This is a last statement, too.
-        return connection.execute(f"{self._comment} {_HOLDER.format((key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)}".encode()).fetchall()
+        return connection.execute(
+            f"{self._comment} {_HOLDER.format((key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)}".encode()
+        ).fetchall()
 
     def _others(self, connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
         """Who has a claim on the database for another file's topology of this name."""
         return [
-            holder for holder in self._holders(connection, self._shared_key)
+            holder
+            for holder in self._holders(connection, self._shared_key)
             if holder[0] != connection.info.backend_pid and not self._is_own(_told(holder[1]))
         ]
 
@@ -160,27 +184,33 @@ class PostgresClaim:
     def _elsewhere(self, holder: tuple[Any, ...], told: dict[str, str], *, is_later: bool) -> RunsElsewhere:
         pid, _, client, role = holder
         where = (
-            f"from {told['place']} since {told['since']}" if {"place", "since"} <= told.keys()
+            f"from {told['place']} since {told['since']}"
+            if {"place", "since"} <= told.keys()
             else f"elsewhere (session {pid}{f' of role {role}' if role else ''}{f' from {client}' if client else ''})"
         )
         site = told.get("site", self._site)
         if site != self._site:
             return RunsElsewhere(
-                f"a topology {self._topology} runs already {where}, and calls this database {site} instead of {self._site}",
-                hint="give one of the two another name (`topology:` in its file): the database keeps its records by that name; if it is the same topology, "
-                "with the site renamed, end it there with `headrace down ITS_FILE`, or `headrace up FILE --take-over` here, which copies the tables again",
+                f"a topology {self._topology} runs already {where}, and calls this database {site} instead of"
+                f" {self._site}",
+                hint="give one of the two another name (`topology:` in its file): the database keeps its records by"
+                " that name; if it is the same topology, "
+                "with the site renamed, end it there with `headrace down ITS_FILE`, or `headrace up FILE --take-over`"
+                " here, which copies the tables again",
                 pid=int(pid),
             )
         if is_later:
             return RunsElsewhere(
                 f"topology {self._topology} was started again {where}, in a second copy of the same place",
-                hint="two copies run, on two Ray clusters or in two containers with the same host name and path: end one there with `headrace down ITS_FILE`; "
-                "`headrace up FILE --take-over` gives the database to this one",
+                hint="two copies run, on two Ray clusters or in two containers with the same host name and path: end"
+                " one there with `headrace down ITS_FILE`; `headrace up FILE --take-over` gives the database to this"
+                " one",
                 pid=int(pid),
             )
         return RunsElsewhere(
             f"topology {self._topology} runs already {where}",
-            hint="end it there with `headrace down ITS_FILE`; if that machine is gone for good, `headrace up FILE --take-over` here",
+            hint="end it there with `headrace down ITS_FILE`; if that machine is gone for good, `headrace up FILE"
+            " --take-over` here",
             pid=int(pid),
         )
 

@@ -1,7 +1,8 @@
 """PostgreSQL's values as conditions compare them: see `rules.conditions.values.ValueTypes`.
 
-Only types whose comparison depends on nothing but the two values are named here. Everything else - arrays, JSON, ranges, enumerated and
-other user-defined types, interval, time with time zone - is OPAQUE: in a batch nothing says how such a type compares.
+Only types whose comparison depends on nothing but the two values are named here. Everything else - arrays, JSON,
+ranges, enumerated and other user-defined types, interval, time with time zone - is OPAQUE: in a batch nothing says how
+such a type compares.
 """
 
 from __future__ import annotations
@@ -25,14 +26,36 @@ if TYPE_CHECKING:
 __all__ = ["PostgresValueTypes"]
 
 _KINDS: Final = {
-    "int2": Kind.INTEGER, "int4": Kind.INTEGER, "int8": Kind.INTEGER, "float4": Kind.SINGLE, "float8": Kind.FLOAT,
-    "numeric": Kind.NUMERIC, "bool": Kind.BOOLEAN, "text": Kind.TEXT, "varchar": Kind.TEXT, "name": Kind.TEXT, "bpchar": Kind.PADDED_TEXT,
-    "bytea": Kind.BYTES, "uuid": Kind.UUID, "date": Kind.DATE, "time": Kind.TIME, "timestamp": Kind.TIMESTAMP, "timestamptz": Kind.INSTANT,
+    "int2": Kind.INTEGER,
+    "int4": Kind.INTEGER,
+    "int8": Kind.INTEGER,
+    "float4": Kind.SINGLE,
+    "float8": Kind.FLOAT,
+    "numeric": Kind.NUMERIC,
+    "bool": Kind.BOOLEAN,
+    "text": Kind.TEXT,
+    "varchar": Kind.TEXT,
+    "name": Kind.TEXT,
+    "bpchar": Kind.PADDED_TEXT,
+    "bytea": Kind.BYTES,
+    "uuid": Kind.UUID,
+    "date": Kind.DATE,
+    "time": Kind.TIME,
+    "timestamp": Kind.TIMESTAMP,
+    "timestamptz": Kind.INSTANT,
 }
 # The binary form of types of fixed width, big-endian, as numpy and struct spell it.
 _FIXED: Final = {
-    "int2": ">i2", "int4": ">i4", "int8": ">i8", "float4": ">f4", "float8": ">f8", "bool": "?", "date": ">i4", "time": ">i8",
-    "timestamp": ">i8", "timestamptz": ">i8",
+    "int2": ">i2",
+    "int4": ">i4",
+    "int8": ">i8",
+    "float4": ">f4",
+    "float8": ">f8",
+    "bool": "?",
+    "date": ">i4",
+    "time": ">i8",
+    "timestamp": ">i8",
+    "timestamptz": ">i8",
 }
 _AS_THEY_ARE: Final = ("text", "varchar", "name", "bytea", "uuid")  # the binary form is what compares
 _FLOATS: Final = (Kind.FLOAT, Kind.SINGLE)
@@ -94,8 +117,15 @@ class PostgresValueTypes:
             return _OF_TEXT[_KINDS[name]](raw.decode("utf-8"))
         if name in _FIXED:
             try:
-                (found,) = struct.unpack(_FIXED[name].replace("i2", "h").replace("i4", "i").replace("i8", "q")
-                                         .replace("f4", "f").replace("f8", "d"), raw)
+                (found,) = struct.unpack(
+                    _FIXED[name]
+                    .replace("i2", "h")
+                    .replace("i4", "i")
+                    .replace("i8", "q")
+                    .replace("f4", "f")
+                    .replace("f8", "d"),
+                    raw,
+                )
             except struct.error as error:
                 raise ValueError(str(error)) from None
             return _float_key(found) if _KINDS[name] in _FLOATS else _infinite(found) if name == "date" else found
@@ -123,7 +153,8 @@ class PostgresValueTypes:
         kind_of, whole, ends = _KINDS[name], data.tobytes(), np.cumsum(lengths, dtype=np.int64).tolist()
         values = np.empty(len(ends), object)
         raw = [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-        # Where the bytes are the value, no call for each: a rule on a text column decides a million rows in less than a second.
+        # Where the bytes are the value, no call for each: a rule on a text column decides a million rows in less than a
+        # second.
         values[:] = raw if column.is_binary and name in _AS_THEY_ARE else [self.value(column, each) for each in raw]
         if kind_of is Kind.BOOLEAN:
             return values.astype(np.bool_)
@@ -158,8 +189,12 @@ class PostgresValueTypes:
 
     def number(self, column: Column, value: int | Decimal) -> Comparable:
         """See `ValueTypes.number`."""
-        if isinstance(value, Decimal) and (_scale(value) > _SCALE_MAX or (value and value.adjusted() >= _WHOLE_DIGITS_MAX)):
-            raise ValueError(f"the source takes numbers of up to {_WHOLE_DIGITS_MAX} digits before the point and {_SCALE_MAX} behind it")
+        if isinstance(value, Decimal) and (
+            _scale(value) > _SCALE_MAX or (value and value.adjusted() >= _WHOLE_DIGITS_MAX)
+        ):
+            raise ValueError(
+                f"the source takes numbers of up to {_WHOLE_DIGITS_MAX} digits before the point and {_SCALE_MAX} behind it"
+            )
         if _KINDS[_name(column)] not in _FLOATS:
             return value
         try:
@@ -236,7 +271,20 @@ def _infinite(days: int) -> int:
 
 def _days(year: int, month: int, day: int) -> int:
     """Days since 2000-01-01 in the Gregorian calendar; year 0 is 1 BC."""
-    lengths = (31, 28 + (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+    lengths = (
+        31,
+        28 + (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)),
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+        31,
+    )
     if not (1 <= month <= 12 and 1 <= day <= lengths[month - 1]):
         raise ValueError("is no day of the calendar")
     shifted = year - (month <= 2)
@@ -299,9 +347,15 @@ def _instant(text: str) -> int:
         return _timestamp(text)
     is_before = text.endswith(" BC")
     body = text.removesuffix(" BC")
-    found = next((match for match in _OFFSET.finditer(body) if match.end() == len(body) and match.start() > len("2026-01-31")), None)
+    found = next(
+        (match for match in _OFFSET.finditer(body) if match.end() == len(body) and match.start() > len("2026-01-31")),
+        None,
+    )
     if found is None:
-        raise ValueError("write it with its offset from UTC, as '2026-01-31 08:30:00+00': without one it depends on the session's time zone")
+        raise ValueError(
+            "write it with its offset from UTC, as '2026-01-31 08:30:00+00': without one it depends on the session's"
+            " time zone"
+        )
     offset = 0
     if found[1]:
         minutes, seconds = int(found[3] or found[4] or 0), int(found[5] or 0)
@@ -336,8 +390,24 @@ def _no_text(text: str) -> Comparable:
 
 
 _OF_TEXT: Final[dict[Kind, Callable[[str], Comparable]]] = {
-    Kind.INTEGER: int, Kind.FLOAT: lambda text: _float_key(float(text)), Kind.SINGLE: lambda text: _float_key(float(np.float32(text))), Kind.NUMERIC: _numeric_of_text, Kind.BOOLEAN: _bool_of_text,
-    Kind.TEXT: str.encode, Kind.PADDED_TEXT: _padded, Kind.BYTES: _bytea, Kind.UUID: _uuid, Kind.DATE: _date, Kind.TIME: _time,
-    Kind.TIMESTAMP: _timestamp, Kind.INSTANT: _instant,
+    Kind.INTEGER: int,
+    Kind.FLOAT: lambda text: _float_key(float(text)),
+    Kind.SINGLE: lambda text: _float_key(float(np.float32(text))),
+    Kind.NUMERIC: _numeric_of_text,
+    Kind.BOOLEAN: _bool_of_text,
+    Kind.TEXT: str.encode,
+    Kind.PADDED_TEXT: _padded,
+    Kind.BYTES: _bytea,
+    Kind.UUID: _uuid,
+    Kind.DATE: _date,
+    Kind.TIME: _time,
+    Kind.TIMESTAMP: _timestamp,
+    Kind.INSTANT: _instant,
 }
-_CONSTANTS: Final = _OF_TEXT | {Kind.INTEGER: _no_text, Kind.FLOAT: _no_text, Kind.SINGLE: _no_text, Kind.NUMERIC: _no_text, Kind.BOOLEAN: _no_text}
+_CONSTANTS: Final = _OF_TEXT | {
+    Kind.INTEGER: _no_text,
+    Kind.FLOAT: _no_text,
+    Kind.SINGLE: _no_text,
+    Kind.NUMERIC: _no_text,
+    Kind.BOOLEAN: _no_text,
+}

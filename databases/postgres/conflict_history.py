@@ -15,13 +15,28 @@ from databases.postgres.connection import storable
 __all__ = ["conflicts", "record_conflicts"]
 
 _FIELDS = (
-    "apply", "source", "transaction_id", "commit_scn", "position", "owner", "name", "command", "kind", "columns", "handler", "outcome",
-    "applied_columns", "old", "new", "current", "error_number",
+    "apply",
+    "source",
+    "transaction_id",
+    "commit_scn",
+    "position",
+    "owner",
+    "name",
+    "command",
+    "kind",
+    "columns",
+    "handler",
+    "outcome",
+    "applied_columns",
+    "old",
+    "new",
+    "current",
+    "error_number",
 )
 _LISTS = ("columns", "applied_columns", "old", "new", "current")
 _INSERT = f"""
-INSERT INTO headrace.conflict_history (topology, {', '.join(f'"{field}"' for field in _FIELDS)})
-SELECT %s, {', '.join(f'"{field}"' for field in _FIELDS)}
+INSERT INTO headrace.conflict_history (topology, {", ".join(f'"{field}"' for field in _FIELDS)})
+SELECT %s, {", ".join(f'"{field}"' for field in _FIELDS)}
 FROM pg_catalog.jsonb_populate_recordset(NULL::headrace.conflict_history, %s::pg_catalog.jsonb)
 """
 # A part of what is too much, so that a bound that was lowered costs no transaction a million rows. Rows that another
@@ -37,14 +52,19 @@ DELETE FROM headrace.conflict_history WHERE number = ANY (ARRAY(
 """
 _LIST = f"""
 SELECT * FROM (
-    SELECT number, {', '.join(f'"{field}"' for field in _FIELDS)}, (extract(epoch FROM resolved_at) * 1000000)::bigint AS resolved_us
+    SELECT number, {", ".join(f'"{field}"' for field in _FIELDS)}, (extract(epoch FROM resolved_at) * 1000000)::bigint AS resolved_us
     FROM headrace.conflict_history WHERE topology = %s AND (%s::text IS NULL OR apply = %s) ORDER BY number DESC LIMIT %s) AS newest
 ORDER BY number
 """
 
 
 def record_conflicts(
-    connection: psycopg.Connection[Any], topology: str, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float,
+    connection: psycopg.Connection[Any],
+    topology: str,
+    records: Sequence[ConflictRecord],
+    *,
+    count_max: int,
+    age_max_s: float,
 ) -> None:
     """See `DestinationSession.record_conflicts`.
 
@@ -73,7 +93,9 @@ def _plain(connection: psycopg.Connection[Any], record: ConflictRecord) -> dict[
     return {name: text(getattr(record, name)) for name in _FIELDS}
 
 
-def conflicts(connection: psycopg.Connection[Any], topology: str, apply: str | None, last: int) -> tuple[ConflictRecord, ...]:
+def conflicts(
+    connection: psycopg.Connection[Any], topology: str, apply: str | None, last: int
+) -> tuple[ConflictRecord, ...]:
     """See `DestinationDatabase.conflicts`.
 
     Args:

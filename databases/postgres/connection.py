@@ -14,13 +14,31 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "NOT_FOUND", "NOT_IN_STATE", "NOT_UTF8", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "is_not_utf8", "is_verified", "pinned_settings", "qualified", "quote", "remedy_of",
-    "storable", "translate", "translated", "without_values",
+    "NOT_FOUND",
+    "NOT_IN_STATE",
+    "NOT_UTF8",
+    "connect",
+    "connection_parameters",
+    "connection_string",
+    "database_identity",
+    "error_from_sqlstate",
+    "hosts",
+    "is_not_utf8",
+    "is_verified",
+    "pinned_settings",
+    "qualified",
+    "quote",
+    "remedy_of",
+    "storable",
+    "translate",
+    "translated",
+    "without_values",
 ]
 
 # Values must have one text form whatever the role's or the database's defaults are, names must be spelled out
 # wherever the server prints them, and nobody else's time-outs may end a session that waits on purpose.
-# `default_transaction_read_only` is how operators protect a copy, or a source before a switch-over, from others: a server's own apply is not bound by it.
+# `default_transaction_read_only` is how operators protect a copy, or a source before a switch-over, from others: a
+# server's own apply is not bound by it.
 _SETTINGS = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -31,7 +49,8 @@ _SETTINGS = {
     "xmloption": "content",  # `document` would refuse fragments that a column may hold
     "search_path": "",
     "standard_conforming_strings": "on",  # conditions of rules are written for it
-    "default_transaction_isolation": "read committed",  # a statement behind a lock sees what was committed while it waited for that
+    # a statement behind a lock sees what was committed while it waited for that
+    "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
     "array_nulls": "on",  # NULL in an array's text form is no string
@@ -59,26 +78,35 @@ _CONNECTION_DEFAULTS = {
 NOT_IN_STATE = "55000"
 # The environment is at fault, or the outcome is unknown: the same call may succeed later.
 _UNAVAILABLE_CLASSES = frozenset({"08", "53", "57", "58"})
-# 25006: the server is (for now) a standby, as sessions say that their transactions write (`_SETTINGS`). 25P03, 25P04: a time-out set at the server ended the session. 55006, 55P03: another session uses
-# or locks something. 55000: a snapshot's session ended, or a database takes no connections; see `write_errors` for rows. The rest of class 55
-# (a parameter that cannot change, an enum's value that its own transaction made) fails each time, and what the server itself never says of class 40 (40000, 40002)
-# is the word of whoever wrote a trigger.
+# 25006: the server is (for now) a standby, as sessions say that their transactions write (`_SETTINGS`). 25P03, 25P04: a
+# time-out set at the server ended the session. 55006, 55P03: another session uses or locks something. 55000: a
+# snapshot's session ended, or a database takes no connections; see `write_errors` for rows. The rest of class 55 (a
+# parameter that cannot change, an enum's value that its own transaction made) fails each time, and what the server
+# itself never says of class 40 (40000, 40002) is the word of whoever wrote a trigger.
 _UNAVAILABLE_STATES = frozenset({"40001", "40003", "40P01", "25006", "25P03", "25P04", NOT_IN_STATE, "55006", "55P03"})
-# Internal errors (XX000, never translated) of a statement that meets DDL of another session: what the snapshot shows is gone from the server's caches, or is changed by both.
-_MET_DDL = re.compile(r": (?:cache lookup failed for|could not find tuple for|could not open relation with OID|tuple concurrently (?:updated|deleted))")
+# Internal errors (XX000, never translated) of a statement that meets DDL of another session: what the snapshot shows is
+# gone from the server's caches, or is changed by both.
+_MET_DDL = re.compile(
+    r": (?:cache lookup failed for|could not find tuple for|could not open relation with OID|tuple concurrently"
+    r" (?:updated|deleted))"
+)
 # A schema, table, column, type or function that is not there.
 NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
-# In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the server speaks. The context holds texts of users,
-# and what is found there is printed in a statement: names and types alone.
+# In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the
+# server speaks. The context holds texts of users, and what is found there is printed in a statement: names and types
+# alone.
 _FUNCTION = re.compile(r"""((?:"(?:[^"]|"")+"|[\w$]+))\.(?:"(?:[^"]|"")+"|[\w$]+)\((?:"[^"]*"|[\w$ .,\[\]])*\)(?= )""")
 # Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
 _VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
 # libpq gives no SQLSTATE of a connection that is refused, only the server's words.
-_UNREACHED = "see that the server runs, and takes connections as the dsn says (address, role, password, pg_hba.conf, max_connections)"
+_UNREACHED = (
+    "see that the server runs, and takes connections as the dsn says (address, role, password, pg_hba.conf,"
+    " max_connections)"
+)
 _PORTS = re.compile(r"[0-9, ]*")
 _BEHIND_HOST = re.compile(r"\s*postgres(?:ql)?://[^/?]*(.*)", re.DOTALL)
-# What messages of class 22 give of a value: in quotation marks, up to the last one, for the value may have some; of letters (22021, 22P05) the bytes, where names of
-# encodings are quoted.
+# What messages of class 22 give of a value: in quotation marks, up to the last one, for the value may have some; of
+# letters (22021, 22P05) the bytes, where names of encodings are quoted.
 _QUOTED = re.compile('["\u201e\u201c\u00ab\u00bb].*["\u201c\u201d\u00ab\u00bb]', re.DOTALL)
 _BYTES = re.compile(r"0x[0-9a-f]{2}(?: 0x[0-9a-f]{2})*")
 NOT_UTF8 = "a text is not UTF-8, and a database with the encoding SQL_ASCII keeps none out"
@@ -108,8 +136,8 @@ def connection_parameters(dsn: str) -> dict[str, Any]:
     """The parameters that a dsn sets, by libpq's names; a password may be among them.
 
     Raises:
-        ConfigError: the dsn cannot be parsed, or a part of its password would be taken for a host or a port. No part of it is
-            in the error, nor in what caused it: logs show that too.
+        ConfigError: the dsn cannot be parsed, or a part of its password would be taken for a host or a port. No part of
+            it is in the error, nor in what caused it: logs show that too.
     """
     try:
         given: dict[str, Any] = conninfo.conninfo_to_dict(dsn)
@@ -122,10 +150,16 @@ def connection_parameters(dsn: str) -> dict[str, Any]:
         raise ConfigError("a PostgreSQL dsn cannot be parsed", hint="use key=value pairs or a postgresql:// URI")
     hosts, ports = str(given.get("host") or ""), str(given.get("port") or "")
     behind_host = _BEHIND_HOST.match(dsn)
-    # A leading @ is a socket in Linux's abstract namespace. An @ behind the host of a URI: all before it was the password.
-    if any("@" in host[1:] for host in hosts.split(",")) or not _PORTS.fullmatch(ports) or (behind_host and "@" in behind_host[1]):
+    # A leading @ is a socket in Linux's abstract namespace. An @ behind the host of a URI: all before it was the
+    # password.
+    if (
+        any("@" in host[1:] for host in hosts.split(","))
+        or not _PORTS.fullmatch(ports)
+        or (behind_host and "@" in behind_host[1])
+    ):
         raise ConfigError(
-            "a PostgreSQL dsn has a host or a port that cannot be one", hint="in a URI's password, write @ : / ? # as %40 %3A %2F %3F %23",
+            "a PostgreSQL dsn has a host or a port that cannot be one",
+            hint="in a URI's password, write @ : / ? # as %40 %3A %2F %3F %23",
         )
     return given
 
@@ -146,7 +180,8 @@ def hosts(dsn: str) -> tuple[str, ...]:
 def is_verified(dsn: str) -> bool:
     """Whether libpq refuses a server whose certificate its authority has not signed.
 
-    `verify-ca` takes every server of that authority: enough where it signs for databases alone. With `sslrootcert=system` libpq takes `verify-full` by itself.
+    `verify-ca` takes every server of that authority: enough where it signs for databases alone. With
+    `sslrootcert=system` libpq takes `verify-full` by itself.
 
     Raises:
         ConfigError: the dsn cannot be parsed.
@@ -154,7 +189,11 @@ def is_verified(dsn: str) -> bool:
     given = connection_parameters(dsn)
     mode = given.get("sslmode") or os.environ.get("PGSSLMODE", "")
     authority = given.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
-    return mode in {"verify-full", "verify-ca"} or (authority == "system" and not mode) or ("service" in given and not mode)
+    return (
+        mode in {"verify-full", "verify-ca"}
+        or (authority == "system" and not mode)
+        or ("service" in given and not mode)
+    )
 
 
 def connect(dsn: str, *, application_name: str, autocommit: bool = True, **parameters: str) -> psycopg.Connection[Any]:
@@ -204,7 +243,9 @@ def translated(what: str, **context: str | int) -> Iterator[None]:
 
 
 def translate(error: psycopg.Error, what: str, **context: str | int) -> DatabaseError:
-    """The `DatabaseError` that says the same; never with row values (DETAIL is left out, and what the text of class 22 quotes or gives as bytes).
+    """The `DatabaseError` that says the same.
+
+    Never with row values (DETAIL is left out, and what the text of class 22 quotes or gives as bytes).
 
     Args:
         error: from psycopg.
@@ -260,13 +301,16 @@ def is_not_utf8(sqlstate: str, message: str) -> bool:
 
 
 def _function_hint(sqlstate: str, where: str) -> str:
-    """What to do about a function of users, as of an event trigger, that does not find what it names; empty: the error is none of a function."""
+    """What to do about a function of users, as of an event trigger, that does not find what it names.
+
+    Empty: the error is none of a function.
+    """
     found = _FUNCTION.search(where) if sqlstate in NOT_FOUND else None
     if found is None:
         return ""
     return (
-        f"the function {found[0]} of this database names what is not there, or without its schema (Headrace's sessions have an empty search_path):"
-        f" {remedy_of(found[0], found[1])} -- with all schemas that it needs"
+        f"the function {found[0]} of this database names what is not there, or without its schema (Headrace's sessions"
+        f" have an empty search_path): {remedy_of(found[0], found[1])} -- with all schemas that it needs"
     )
 
 
@@ -295,7 +339,11 @@ def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **contex
         `context["violates"]` as `DestinationSession` says.
     """
     kind: type[DatabaseError] = DatabaseError
-    if sqlstate[:2] in _UNAVAILABLE_CLASSES or sqlstate in _UNAVAILABLE_STATES or (sqlstate == "XX000" and _MET_DDL.search(message)):
+    if (
+        sqlstate[:2] in _UNAVAILABLE_CLASSES
+        or sqlstate in _UNAVAILABLE_STATES
+        or (sqlstate == "XX000" and _MET_DDL.search(message))
+    ):
         kind = DatabaseUnavailable
     elif sqlstate[:2] in _DATA_CLASSES:
         kind = DataError
@@ -306,11 +354,13 @@ def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **contex
 def database_identity(connection: psycopg.Connection[Any]) -> str:
     """What tells this database from every other, whatever name it is reached by.
 
-    A physical copy of a server has its system identifier and its databases' numbers; but it was started at another time.
+    A physical copy of a server has its system identifier and its databases' numbers; but it was started at another
+    time.
     """
     row = connection.execute(
         "SELECT c.system_identifier, d.oid::int8, extract(epoch FROM pg_catalog.pg_postmaster_start_time())"
-        " FROM pg_catalog.pg_control_system() c, pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()"
+        " FROM pg_catalog.pg_control_system() c, pg_catalog.pg_database d WHERE d.datname ="
+        " pg_catalog.current_database()"
     ).fetchone()
     assert row is not None
     return f"postgres {row[0]} {row[1]} {row[2]}"
@@ -332,14 +382,21 @@ def qualified(owner: str, name: str) -> str:
 
 
 def storable(connection: psycopg.Connection[Any], text: str) -> str:
-    """A text that a column of type text takes in this database, whatever it says: what is recorded of a value must not fail for the value.
+    """A text that a column of type text takes in this database, whatever it says.
+
+    What is recorded of a value must not fail for the value.
 
     Args:
         connection: to the database.
-        text: may have letters that the database's encoding lacks; without NUL, and there in ASCII, if it is another one than UTF8.
+        text: may have letters that the database's encoding lacks; without NUL, and there in ASCII, if it is another one
+            than UTF8.
     """
     found = text.replace("\0", "")
-    return found if connection.info.parameter_status("server_encoding") == "UTF8" else found.encode("ascii", "backslashreplace").decode()
+    return (
+        found
+        if connection.info.parameter_status("server_encoding") == "UTF8"
+        else found.encode("ascii", "backslashreplace").decode()
+    )
 
 
 def _joined(*parts: str | None) -> str:

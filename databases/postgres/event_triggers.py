@@ -13,15 +13,29 @@ from databases.postgres.connection import NOT_FOUND, connect, quote, remedy_of, 
 from streams.errors import DatabaseError
 from streams.table_name import remark
 
-__all__ = ["DESTINATION_TAGS", "DESTINATION_TRIALS", "SOURCE_TAGS", "SOURCE_TRIALS", "event_trigger_findings", "failed_in", "own_ddl", "trial_findings"]
+__all__ = [
+    "DESTINATION_TAGS",
+    "DESTINATION_TRIALS",
+    "SOURCE_TAGS",
+    "SOURCE_TRIALS",
+    "event_trigger_findings",
+    "failed_in",
+    "own_ddl",
+    "trial_findings",
+]
 
 SOURCE_TAGS = ("CREATE PUBLICATION", "ALTER PUBLICATION", "DROP PUBLICATION")
 DESTINATION_TAGS = tuple(
-    f"{verb} {kind}" for verb in ("CREATE", "ALTER", "DROP") for kind in ("SCHEMA", "TABLE", "INDEX", "VIEW", "FUNCTION", "TRIGGER", "TYPE")
+    f"{verb} {kind}"
+    for verb in ("CREATE", "ALTER", "DROP")
+    for kind in ("SCHEMA", "TABLE", "INDEX", "VIEW", "FUNCTION", "TRIGGER", "TYPE")
 )
 """Also of the types that sessions of apply servers make for arrays."""
 SOURCE_TRIALS = ("CREATE PUBLICATION headrace_trial",)
-DESTINATION_TRIALS = ("CREATE TEMPORARY TABLE headrace_trial (f int)", "CREATE TYPE pg_temp.headrace_trial_of_arrays AS (f int)")
+DESTINATION_TRIALS = (
+    "CREATE TEMPORARY TABLE headrace_trial (f int)",
+    "CREATE TYPE pg_temp.headrace_trial_of_arrays AS (f int)",
+)
 """Statements of the tags above that show whether event triggers let them pass; they are rolled back."""
 
 # Functions in C or of an extension do not depend on a search_path that their author does not set.
@@ -52,9 +66,10 @@ def event_trigger_findings(connection: psycopg.Connection[Any], path: str, tags:
     """
     for name, function, schema in connection.execute(_TRIGGERS, (list(tags),)).fetchall():
         yield Finding(
-            path=path, is_error=False,
-            problem=f"the event trigger {quote(name)} calls {function} for Headrace's own DDL, in sessions that have an empty search_path: what it names without a"
-            " schema is not found, and the DDL fails",
+            path=path,
+            is_error=False,
+            problem=f"the event trigger {quote(name)} calls {function} for Headrace's own DDL, in sessions that have an"
+            " empty search_path: what it names without a schema is not found, and the DDL fails",
             fix=f"{remedy_of(function, schema)} -- with all schemas that it needs; unless it names them itself",
         )
 
@@ -93,7 +108,9 @@ def own_ddl(dsn: str, site: str) -> Iterator[None]:
     except DatabaseError as error:
         what, fix = failed_in(dsn, error)
         where = f"site {site}: " if site else ""
-        raise type(error)(f"{where}{error.message}{f': {what}' if what else ''}", hint=fix or error.hint, **error.context) from error
+        raise type(error)(
+            f"{where}{error.message}{f': {what}' if what else ''}", hint=fix or error.hint, **error.context
+        ) from error
 
 
 def failed_in(dsn: str, error: DatabaseError) -> tuple[str, str]:
@@ -109,7 +126,10 @@ def failed_in(dsn: str, error: DatabaseError) -> tuple[str, str]:
     if not isinstance(cause, psycopg.Error) or not cause.diag.context:
         return "", ""
     try:
-        with contextlib.closing(connect(dsn, application_name="headrace looks at event triggers")) as connection, translated("looking at event triggers"):
+        with (
+            contextlib.closing(connect(dsn, application_name="headrace looks at event triggers")) as connection,
+            translated("looking at event triggers"),
+        ):
             return _failed_in(connection, cause) or ("", "")
     except DatabaseError:
         return "", ""
@@ -128,5 +148,6 @@ def _failed_in(connection: psycopg.Connection[Any], error: psycopg.Error) -> tup
         return what, "" if error.sqlstate in NOT_FOUND else f"correct the function; or {disabled}"
     return (
         f"{what}, with the rights of the role {role}",
-        f"ALTER FUNCTION {function} SECURITY DEFINER; " + remark(f"it runs with its owner's rights then; or grant {quote(role)} what it lacks; or {disabled}"),
+        f"ALTER FUNCTION {function} SECURITY DEFINER; "
+        + remark(f"it runs with its owner's rights then; or grant {quote(role)} what it lacks; or {disabled}"),
     )

@@ -1,10 +1,13 @@
 """Values whose Python object says less than they do, so that a function which writes back what it read writes the same value.
 
-    interval    Python's timedelta counts days and microseconds: it makes 1 day 01:00:00 of 25:00:00, and 30 days of 1 mon. What it can hold keeps its
+    interval    Python's timedelta counts days and microseconds: it makes 1 day 01:00:00 of 25:00:00, and 30 days of 1 mon.
+                What it can hold keeps its
                 days and hours apart beside (`ExactInterval`); months and infinity it cannot hold
-    json        a float has 17 digits: a number with more keeps its text beside (`ExactFloat`). An object that has a key twice is none of Python's
+    json        a float has 17 digits: a number with more keeps its text beside (`ExactFloat`). An object that has a key
+                twice is none of Python's
     real        the number nearest to its text is another one than the four bytes are: both forms give the one of the bytes
-    arrays      lists begin at 1: an array that begins elsewhere is none of Python's. Of an array of JSON, an element that is a JSON list would be taken for
+    arrays      lists begin at 1: an array that begins elsewhere is none of Python's. Of an array of JSON, an element that
+                is a JSON list would be taken for
                 a dimension, and one that is the JSON null for an SQL NULL: they are none of Python's either
 
 What is computed of such an object is a plain timedelta or float.
@@ -27,7 +30,15 @@ from psycopg.pq import Format
 from psycopg.types import datetime as times
 from psycopg.types.json import set_json_loads
 
-__all__ = ["ExactFloat", "ExactInterval", "IntervalBinaryDumper", "IntervalTextDumper", "exact_context", "has_other_bounds", "json_text"]
+__all__ = [
+    "ExactFloat",
+    "ExactInterval",
+    "IntervalBinaryDumper",
+    "IntervalTextDumper",
+    "exact_context",
+    "has_other_bounds",
+    "json_text",
+]
 
 _INTERVAL: Final = struct.Struct("!qii")  # microseconds, days, months
 _REAL: Final = struct.Struct("!f")
@@ -137,7 +148,11 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - what the user gives
     if isinstance(value, ExactFloat):
         return value.text
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps({key: None})[1:-_AN_EXAMPLE]}: {json_text(each)}" for key, each in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{json.dumps({key: None})[1:-_AN_EXAMPLE]}: {json_text(each)}" for key, each in value.items())
+            + "}"
+        )
     return "[" + ", ".join(map(json_text, value)) + "]"
 
 
@@ -183,4 +198,9 @@ def has_other_bounds(value: bytes, *, is_binary: bool) -> bool:
     if not is_binary:
         return value.startswith(b"[")
     dimensions, *_ = _ARRAY_HEAD.unpack_from(value)
-    return any(first != 1 for _, first in _DIMENSION.iter_unpack(value[_ARRAY_HEAD.size : _ARRAY_HEAD.size + dimensions * _DIMENSION.size]))
+    return any(
+        first != 1
+        for _, first in _DIMENSION.iter_unpack(
+            value[_ARRAY_HEAD.size : _ARRAY_HEAD.size + dimensions * _DIMENSION.size]
+        )
+    )

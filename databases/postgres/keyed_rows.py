@@ -25,7 +25,15 @@ Key = tuple[str | None, ...]
 
 
 def rows_of_keys(
-    connection: psycopg.Connection[Any], relation: str, owner: str, name: str, *, key: Sequence[str], columns: Sequence[str], keys: Sequence[Key], rows: str,
+    connection: psycopg.Connection[Any],
+    relation: str,
+    owner: str,
+    name: str,
+    *,
+    key: Sequence[str],
+    columns: Sequence[str],
+    keys: Sequence[Key],
+    rows: str,
 ) -> tuple[KeyedRow, ...]:
     """See `databases.copying.TableReader.keyed_rows`.
 
@@ -43,17 +51,26 @@ def rows_of_keys(
     with translated("reading rows by their keys", table=f"{owner}.{name}"):
         kinds = column_kinds(connection, owner, name, [*key, *columns])
         texts = f"ARRAY[{', '.join(shown(column, kind) for column, kind in valued(kinds, key).items())}]::text[]"
-        read = f"SELECT {texts} AS k, {row_text(valued(kinds, columns))} AS r, xmin::text AS x FROM {relation} WHERE {f'({rows}) IS TRUE AND ' if rows else ''}"
-        # Operators of other types may be users' functions, or out of sight, and NULL is equal to nothing: such rows are looked for by the texts of their keys.
+        read = (
+            f"SELECT {texts} AS k, {row_text(valued(kinds, columns))} AS r, xmin::text AS x FROM {relation} WHERE"
+            f" {f'({rows}) IS TRUE AND ' if rows else ''}"
+        )
+        # Operators of other types may be users' functions, or out of sight, and NULL is equal to nothing: such rows are
+        # looked for by the texts of their keys.
         has_operators = connection.execute(_ONLY_BUILT_IN, (qualified(owner, name), list(key))).fetchone() == (True,)
         for first in range(0, len(keys), _KEYS_AT_ONCE):
             asked = keys[first : first + _KEYS_AT_ONCE]
             conditions = [f"{texts} IN ({_arrays(asked)})"]
             if has_operators and not any(None in each for each in asked):
                 conditions.insert(0, f"({', '.join(map(quote, key))}) IN ({_literals(asked)})")
-            found += _first_that_can_be_asked(connection, [
-                f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}, x FROM ({read}{condition} OFFSET 0) t" for condition in conditions
-            ])
+            found += _first_that_can_be_asked(
+                connection,
+                [
+                    f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}, x FROM ({read}{condition}"
+                    " OFFSET 0) t"
+                    for condition in conditions
+                ],
+            )
     return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2]), version=row[3]) for row in found)
 
 

@@ -1,21 +1,22 @@
 r"""How a tag stands in PostgreSQL's log: names of replication origins, and messages of users.
 
-What a session writes while it has an origin is marked with the origin's name in the log. So a name carries the tag, and who set it:
+What a session writes while it has an origin is marked with the origin's name in the log. So a name carries the tag, and
+who set it:
 
     headrace:<topology>/<apply process>/<server>:<tag in hexadecimal>     an apply server with a tag
     headrace:<topology>/<apply process>/<server>:null                     one without: its changes look like users'
     anything else                                                         not ours: a NULL tag
 
-An origin belongs to one session at a time, and the server knows only so many (`max_active_replication_origins`; before version 18
-`max_replication_slots`).
+An origin belongs to one session at a time, and the server knows only so many (`max_active_replication_origins`; before
+version 18 `max_replication_slots`).
 
 A user's transaction is tagged by a logical message that it writes before its first change, with the tag as its content:
 
     SELECT headrace.set_tag('11')                                             where the schema `headrace` is
     SELECT pg_logical_emit_message(true, 'headrace.tag', '\x11'::bytea)      the same, at any site
 
-The message belongs to the transaction: it ends with it, and a savepoint that is rolled back takes it back. It needs no origin, so any number
-of sessions may tag, with any tags.
+The message belongs to the transaction: it ends with it, and a savepoint that is rolled back takes it back. It needs no
+origin, so any number of sessions may tag, with any tags.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def origin_name(topology: str, apply: str, server: int, tag: bytes) -> str:
     if length > _NAME_BYTES_MAX:
         raise ConfigError(
             f"the replication origin of apply process {apply} would have a name of {length} bytes,"
-            f" PostgreSQL allows {_NAME_BYTES_MAX}", hint="use a shorter tag or shorter names",
+            f" PostgreSQL allows {_NAME_BYTES_MAX}",
+            hint="use a shorter tag or shorter names",
         )
     return name
 
@@ -73,5 +75,8 @@ def tag_of_origin(name: str) -> Tag | None:
 
 
 def tag_of_message(content: bytes) -> Tag:
-    """The tag that a user's message gives its transaction; content that cannot be one counts as an empty tag, never as NULL."""
+    """The tag that a user's message gives its transaction.
+
+    Content that cannot be one counts as an empty tag, never as NULL.
+    """
     return Tag(value=content if len(content) <= TAG_BYTES_MAX else b"")

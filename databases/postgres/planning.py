@@ -1,8 +1,8 @@
 """What PostgreSQL databases will be asked to do, for `headrace plan`: beyond what a source's `plan` says itself.
 
-`plan_destination` looks at a database, or assumes an empty one; `plan_unseen_source` is for a server that does not exist
-yet. Locks are named as PostgreSQL's manual names them ("Explicit Locking"). What apply and instantiation do while they
-run is part of the plan too: those statements are not run by `prepare`, but they take locks.
+`plan_destination` looks at a database, or assumes an empty one; `plan_unseen_source` is for a server that does not
+exist yet. Locks are named as PostgreSQL's manual names them ("Explicit Locking"). What apply and instantiation do while
+they run is part of the plan too: those statements are not run by `prepare`, but they take locks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from streams.table_name import literal
 
 __all__ = ["plan_destination", "plan_instantiation", "plan_unseen_source"]
 
-_CREATED = re.compile(r"CREATE (?:UNLOGGED )?(?P<kind>SCHEMA|TABLE|INDEX|VIEW|FUNCTION)(?: IF NOT EXISTS)? (?P<name>[\w.]+)")
+_CREATED = re.compile(
+    r"CREATE (?:UNLOGGED )?(?P<kind>SCHEMA|TABLE|INDEX|VIEW|FUNCTION)(?: IF NOT EXISTS)? (?P<name>[\w.]+)"
+)
 _NEW_OBJECTS = "ACCESS EXCLUSIVE on these new objects alone, until the transaction that makes them ends"
 
 
@@ -43,8 +45,15 @@ def plan_destination(
     with translated("planning the destination"):
         version = schema_version(connection) if connection is not None else 0
         origins = _existing_origins(connection) if connection is not None else frozenset()
-        lacking = {(owner, name) for owner, name, *_ in lacking_triggers(connection, tables)} if connection is not None else tables
-    steps = [*_schema_steps(version), *(_trigger_step(owner, name, is_done=(owner, name) not in lacking) for owner, name in sorted(tables))]
+        lacking = (
+            {(owner, name) for owner, name, *_ in lacking_triggers(connection, tables)}
+            if connection is not None
+            else tables
+        )
+    steps = [
+        *_schema_steps(version),
+        *(_trigger_step(owner, name, is_done=(owner, name) not in lacking) for owner, name in sorted(tables)),
+    ]
     for apply in applies:
         steps += _origin_steps(topology, apply, origins)
     for apply in applies:
@@ -54,8 +63,10 @@ def plan_destination(
 
 def _trigger_step(owner: str, name: str, *, is_done: bool) -> PlannedStatement:
     return PlannedStatement(
-        statement=tombstones_statement(owner, name), is_done=is_done,
-        effect=f"makes a trigger on {owner}.{name} that notes deletes, and changes of the key, by sessions of this site",
+        statement=tombstones_statement(owner, name),
+        is_done=is_done,
+        effect=f"makes a trigger on {owner}.{name} that notes deletes, and changes of the key, by sessions of this"
+        " site",
         lock="SHARE ROW EXCLUSIVE on the table, for a moment: waits for and holds up writes",
     )
 
@@ -67,10 +78,12 @@ def plan_instantiation(site: str) -> PlannedStatement:
         site: whose tables are copied.
     """
     return PlannedStatement(
-        statement="CREATE_REPLICATION_SLOT ... TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export'); LOCK TABLE ... IN ACCESS SHARE MODE; COPY (SELECT ... WHERE ctid ...) TO STDOUT",
-        effect=f"copies the tables of {site} as of one snapshot, in pieces, if they were not copied yet; a table that is rewritten between two pieces is copied again",
-        lock="ACCESS SHARE on each table while a piece of it is read: waits for and holds up only DROP, TRUNCATE, VACUUM FULL and"
-        " most forms of ALTER TABLE; the snapshot keeps VACUUM from removing rows that died after it",
+        statement="CREATE_REPLICATION_SLOT ... TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export'); LOCK TABLE ... IN ACCESS"
+        " SHARE MODE; COPY (SELECT ... WHERE ctid ...) TO STDOUT",
+        effect=f"copies the tables of {site} as of one snapshot, in pieces, if they were not copied yet; a table that"
+        " is rewritten between two pieces is copied again",
+        lock="ACCESS SHARE on each table while a piece of it is read: waits for and holds up only DROP, TRUNCATE,"
+        " VACUUM FULL and most forms of ALTER TABLE; the snapshot keeps VACUUM from removing rows that died after it",
     )
 
 
@@ -93,8 +106,11 @@ def plan_unseen_source(
         PlannedStatement(
             statement=f"CREATE PUBLICATION {quote(name)} FOR TABLE <each table like {wanted}> WITH ({options})",
             effect="names the captured tables to the log decoder",
-            lock="SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE, CREATE INDEX",
-            breaks=("UPDATE and DELETE on a captured table without a primary key, unless its REPLICA IDENTITY is FULL",),
+            lock="SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE,"
+            " CREATE INDEX",
+            breaks=(
+                "UPDATE and DELETE on a captured table without a primary key, unless its REPLICA IDENTITY is FULL",
+            ),
         ),
         PlannedStatement(
             statement=slot_statement(name, has_failover=version >= 17),
@@ -116,7 +132,8 @@ def _schema_steps(version: int) -> Iterator[PlannedStatement]:
                 yield PlannedStatement(
                     statement=f"CREATE {created['kind']} {created['name']}",
                     effect=_EFFECTS.get(created["name"], _effect(created["kind"])),
-                    lock="" if created["kind"] == "SCHEMA" else _NEW_OBJECTS, is_done=number < version,
+                    lock="" if created["kind"] == "SCHEMA" else _NEW_OBJECTS,
+                    is_done=number < version,
                 )
 
 
@@ -126,7 +143,8 @@ def _effect(kind: str) -> str:
 
 _EFFECTS = {
     "headrace": "holds everything Headrace keeps in a destination",
-    "headrace.row_change": "when rows of tables with latest_timestamp were changed last, and where; and which were deleted",
+    "headrace.row_change": "when rows of tables with latest_timestamp were changed last, and where; and which were"
+    " deleted",
     "headrace.keep_tombstones": "makes the trigger that notes deletes, of tables with latest_timestamp and tombstones",
     "headrace.schema_version": "the version of these tables",
     "headrace.apply_process": "one row per apply process: its epoch, which fences out older incarnations",
@@ -156,7 +174,8 @@ def _origin_steps(topology: str, apply: PlannedApply, existing: frozenset[str]) 
         yield PlannedStatement(
             statement=f"SELECT pg_replication_origin_create({literal(name)})",
             effect=f"marks in the log what apply server {server} of {apply.name} writes: its tag",
-            lock="EXCLUSIVE on pg_replication_origin, for a moment", is_done=name in existing,
+            lock="EXCLUSIVE on pg_replication_origin, for a moment",
+            is_done=name in existing,
         )
 
 
@@ -168,7 +187,8 @@ def _apply_steps(apply: PlannedApply) -> Iterator[PlannedStatement]:
     )
     yield PlannedStatement(
         statement="INSERT, UPDATE, DELETE, COPY; TRUNCATE where the source truncated",
-        effect=f"applies the changes of {apply.source} in {apply.parallelism} sessions with session_replication_role = replica",
+        effect=f"applies the changes of {apply.source} in {apply.parallelism} sessions with session_replication_role ="
+        " replica",
         lock="ROW EXCLUSIVE on the table, and the rows that change, until the group commits, as every writer;"
         " TRUNCATE: ACCESS EXCLUSIVE",
     )

@@ -32,8 +32,19 @@ _OF_JSON_ELEMENTS = Transformer(exact_context(of_elements=True))
 _JSON_ARRAYS: Final = frozenset({"pg_catalog._json", "pg_catalog._jsonb"})
 _NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
 _OBJECTS: Final[dict[str, type]] = {
-    "bool": bool, "date": date, "time": time, "timetz": time, "timestamp": datetime, "timestamptz": datetime, "interval": timedelta,
-    "int4range": Range, "int8range": Range, "numrange": Range, "daterange": Range, "tsrange": Range, "tstzrange": Range,
+    "bool": bool,
+    "date": date,
+    "time": time,
+    "timetz": time,
+    "timestamp": datetime,
+    "timestamptz": datetime,
+    "interval": timedelta,
+    "int4range": Range,
+    "int8range": Range,
+    "numrange": Range,
+    "daterange": Range,
+    "tsrange": Range,
+    "tstzrange": Range,
 }
 """By type: the objects that are its values, where a dumper takes others."""
 
@@ -54,13 +65,29 @@ _NO_OBJECT: Final = type(_TRANSFORMER.get_loader(0, Format.BINARY))
 _TEXTS: Final = frozenset({"text", "varchar", "bpchar", "name", "xml", "citext"})
 # By type: the dumper of its binary form. A dumper that psycopg would choose by the Python object may be of another type.
 _DUMPERS: Final[dict[str, Any]] = {
-    "int2": numbers.Int2BinaryDumper, "int4": numbers.Int4BinaryDumper, "int8": numbers.Int8BinaryDumper, "oid": numbers.OidBinaryDumper,
-    "float4": numbers.Float4BinaryDumper, "float8": numbers.FloatBinaryDumper, "numeric": numbers.DecimalBinaryDumper, "bool": bools.BoolBinaryDumper,
-    "date": times.DateBinaryDumper, "time": times.TimeBinaryDumper, "timetz": times.TimeTzBinaryDumper,
-    "timestamp": times.DatetimeNoTzBinaryDumper, "timestamptz": times.DatetimeBinaryDumper, "interval": IntervalBinaryDumper,
-    "uuid": uuids.UUIDBinaryDumper, "inet": nets.InetBinaryDumper, "cidr": nets.InetBinaryDumper,
-    "int4range": ranges.Int4RangeBinaryDumper, "int8range": ranges.Int8RangeBinaryDumper, "numrange": ranges.NumericRangeBinaryDumper,
-    "daterange": ranges.DateRangeBinaryDumper, "tsrange": ranges.TimestampRangeBinaryDumper, "tstzrange": ranges.TimestamptzRangeBinaryDumper,
+    "int2": numbers.Int2BinaryDumper,
+    "int4": numbers.Int4BinaryDumper,
+    "int8": numbers.Int8BinaryDumper,
+    "oid": numbers.OidBinaryDumper,
+    "float4": numbers.Float4BinaryDumper,
+    "float8": numbers.FloatBinaryDumper,
+    "numeric": numbers.DecimalBinaryDumper,
+    "bool": bools.BoolBinaryDumper,
+    "date": times.DateBinaryDumper,
+    "time": times.TimeBinaryDumper,
+    "timetz": times.TimeTzBinaryDumper,
+    "timestamp": times.DatetimeNoTzBinaryDumper,
+    "timestamptz": times.DatetimeBinaryDumper,
+    "interval": IntervalBinaryDumper,
+    "uuid": uuids.UUIDBinaryDumper,
+    "inet": nets.InetBinaryDumper,
+    "cidr": nets.InetBinaryDumper,
+    "int4range": ranges.Int4RangeBinaryDumper,
+    "int8range": ranges.Int8RangeBinaryDumper,
+    "numrange": ranges.NumericRangeBinaryDumper,
+    "daterange": ranges.DateRangeBinaryDumper,
+    "tsrange": ranges.TimestampRangeBinaryDumper,
+    "tstzrange": ranges.TimestamptzRangeBinaryDumper,
 }
 
 
@@ -83,7 +110,9 @@ def decoded(column: Column, value: bytes) -> object:
         transformer = _OF_JSON_ELEMENTS if column.type_name in _JSON_ARRAYS else _TRANSFORMER
         return transformer.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
-        raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
+        raise LcrError(
+            f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw"
+        ) from error
 
 
 def decoded_of_copy(column: Column, value: bytes, texts: Collection[str]) -> object:
@@ -95,25 +124,35 @@ def decoded_of_copy(column: Column, value: bytes, texts: Collection[str]) -> obj
         texts: types that are not built in whose values are the same bytes in both forms.
 
     Raises:
-        LcrError: as of `decoded`; or Python has no object for the type, so that the log gives bytes that the text does not have.
+        LcrError: as of `decoded`; or Python has no object for the type, so that the log gives bytes that the text does
+            not have.
     """
     number = builtin_number(column)
     name = column.type_name.removeprefix("pg_catalog.").removeprefix("_")
     element = _NUMBERS.get(f"pg_catalog.{name}", 0)
-    # Values of composite types, of ranges of one's own and of an extension's types are bytes in either form, and others. The text of "char" has its byte 0 as
-    # nothing, and others in octal digits.
+    # Values of composite types, of ranges of one's own and of an extension's types are bytes in either form, and
+    # others. The text of "char" has its byte 0 as nothing, and others in octal digits.
     is_other = number == 0 and column.type_name not in texts
-    if is_other or name == "char" or (number and name != "bytea" and type(_TRANSFORMER.get_loader(element, Format.BINARY)) is _NO_OBJECT):
+    if (
+        is_other
+        or name == "char"
+        or (number and name != "bytea" and type(_TRANSFORMER.get_loader(element, Format.BINARY)) is _NO_OBJECT)
+    ):
         raise LcrError(
-            f"values of type {name} are no Python objects: of the column {column.name} a copied row has other bytes than a change",
-            hint="let functions leave such columns alone", column=column.name,
+            f"values of type {name} are no Python objects: of the column {column.name} a copied row has other bytes"
+            " than a change",
+            hint="let functions leave such columns alone",
+            column=column.name,
         )
     return decoded(column, value)
 
 
 @lru_cache(maxsize=4096)
 def _read_as(type_name: str, type_number: int) -> tuple[int | None, bool]:
-    """The number by which psycopg knows what loads values of a type, None where nothing does, and whether it is an array of a built-in type."""
+    """The number by which psycopg knows what loads values of a type, and whether it is an array of a built-in type.
+
+    None where nothing loads them.
+    """
     number = _NUMBERS.get(type_name) or type_number
     if number not in BUILTIN_TYPES and not type_name.rpartition(".")[2].startswith("_"):
         return None, False
@@ -123,7 +162,8 @@ def _read_as(type_name: str, type_number: int) -> tuple[int | None, bool]:
 def builtin_number(column: Column) -> int:
     """The number of a column's built-in type, by its name; 0: it is none.
 
-    Of a domain the log has the name of what is below it, and the number of the domain; a column that a transformation adds has no number.
+    Of a domain the log has the name of what is below it, and the number of the domain; a column that a transformation
+    adds has no number.
 
     Args:
         column: the source's.
@@ -149,10 +189,21 @@ def encoded(column: Column, value: object) -> bytes:
             return _text(value)  # enumerated types, and domains and others over texts: both forms are the text
         return _form_of(name, is_binary=column.is_binary)(value)
     except NoText as error:
-        raise LcrError(f"the text for column {column.name} holds {error}", column=column.name, hint=error.hint) from error
-    except (psycopg.Error, struct.error, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
         raise LcrError(
-            f"a Python {type(value).__name__} does not fit column {column.name} of type {name}", column=column.name,
+            f"the text for column {column.name} holds {error}", column=column.name, hint=error.hint
+        ) from error
+    except (
+        psycopg.Error,
+        struct.error,
+        ValueError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        ArithmeticError,
+    ) as error:
+        raise LcrError(
+            f"a Python {type(value).__name__} does not fit column {column.name} of type {name}",
+            column=column.name,
             hint="give a Python object of that type, or bytes in the column's encoding",
         ) from error
 
@@ -183,7 +234,9 @@ def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
         return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json_text(value).encode()
     if not is_binary:
         element = _TEXTS_OF_ELEMENTS.get(name)
-        return lambda value: _as_text(_parts_of_type(value if element is None or isinstance(value, str) else _elements(value, element), name))
+        return lambda value: _as_text(
+            _parts_of_type(value if element is None or isinstance(value, str) else _elements(value, element), name)
+        )
     if name.startswith("_"):
         return lambda value: _array(name[1:], value)
     return _dumped(_DUMPERS.get(name, _refuse), name)
@@ -215,9 +268,13 @@ def _array(name: str, value: Any) -> bytes:  # noqa: ANN401 - what the user give
     written = [b"\xff\xff\xff\xff" if each is None else head.pack(len(made := form(each))) + made for each in elements]
     dimensions = [] if 0 in lengths else lengths
     number = _NUMBERS[f"pg_catalog.{name}"]
-    return b"".join((
-        struct.pack("!iiI", len(dimensions), int(None in elements), number), *(struct.pack("!ii", length, 1) for length in dimensions), *written,
-    ))
+    return b"".join(
+        (
+            struct.pack("!iiI", len(dimensions), int(None in elements), number),
+            *(struct.pack("!ii", length, 1) for length in dimensions),
+            *written,
+        )
+    )
 
 
 def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 - a class of psycopg's
@@ -226,14 +283,21 @@ def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 -
     def dump(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
         # As PostgreSQL writes a number of its own: what a person reads in both.
         value = _of_type(value, name, is_binary=True)
-        made = Decimal(str(value)) if name == "numeric" and isinstance(value, int | float) and not isinstance(value, bool) else value
+        made = (
+            Decimal(str(value))
+            if name == "numeric" and isinstance(value, int | float) and not isinstance(value, bool)
+            else value
+        )
         return bytes(dumper(type(made), None).dump(made))
 
     return dump
 
 
 def _parts_of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the user gives
-    """The object, as `_of_type` of it, or of the elements of an array; a text is taken for the form that the column has."""
+    """The object, as `_of_type` of it, or of the elements of an array.
+
+    A text is taken for the form that the column has.
+    """
     if isinstance(value, list) and name.startswith("_"):
         for each in value:
             if each is not None:
@@ -245,8 +309,14 @@ def _parts_of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the use
 def _of_type(value: Any, name: str, *, is_binary: bool) -> Any:  # noqa: ANN401 - what the user gives
     """The object, if psycopg would not make something else of it: TRUE of every text, a day of a moment."""
     wanted = _OBJECTS.get(name)
-    is_other = wanted is not None and (not isinstance(value, wanted) or (wanted is date and isinstance(value, datetime)))
-    if is_other or (name in _WITHOUT_ZONE and value.tzinfo is not None) or (name in _WITH_ZONE and value.tzinfo is None):
+    is_other = wanted is not None and (
+        not isinstance(value, wanted) or (wanted is date and isinstance(value, datetime))
+    )
+    if (
+        is_other
+        or (name in _WITHOUT_ZONE and value.tzinfo is not None)
+        or (name in _WITH_ZONE and value.tzinfo is None)
+    ):
         raise TypeError("an object of another type")
     if name in _BOUNDS:
         for bound in (value.lower, value.upper):
@@ -294,7 +364,11 @@ def _bytes(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
     return bytes(value)
 
 
-_TEXTS_OF_ELEMENTS: Final[dict[str, Callable[[Any], str]]] = {"_bytea": _bytea_text, "_json": json_text, "_jsonb": json_text}
+_TEXTS_OF_ELEMENTS: Final[dict[str, Callable[[Any], str]]] = {
+    "_bytea": _bytea_text,
+    "_json": json_text,
+    "_jsonb": json_text,
+}
 """By type of an array: the text of one of its elements, where psycopg does not know it."""
 
 

@@ -1,10 +1,11 @@
 """Sequences that give replicated columns their values: read at the source, set ahead at the destination.
 
 The log has no values of sequences, so after a switch-over the destination would give out numbers that are taken. A
-sequence belongs to a column here, by ownership (serial, identity) or by the column's default: sequences of the two sides
-are matched by table and column, whatever they are called.
+sequence belongs to a column here, by ownership (serial, identity) or by the column's default: sequences of the two
+sides are matched by table and column, whatever they are called.
 
-Source: PostgreSQL, "Logical Replication - Restrictions" (sequence data is not replicated; set them before a switch-over).
+Source: PostgreSQL, "Logical Replication - Restrictions" (sequence data is not replicated; set them before a
+switch-over).
 """
 
 from __future__ import annotations
@@ -64,8 +65,14 @@ class PostgresSequences:
             ).fetchone()
             assert value is not None
             yield ColumnSequence(
-                owner=row[0], table=row[1], column=row[2], name=qualified(row[3], row[4]),
-                next_value=value[0] + row[5] if value[1] else value[0], increment=row[5], least=row[6], most=row[7],
+                owner=row[0],
+                table=row[1],
+                column=row[2],
+                name=qualified(row[3], row[4]),
+                next_value=value[0] + row[5] if value[1] else value[0],
+                increment=row[5],
+                least=row[6],
+                most=row[7],
             )
 
     def set_next(self, sequence: ColumnSequence, value: int) -> None:

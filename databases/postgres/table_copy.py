@@ -6,15 +6,16 @@ snapshot sees lies in a block that existed when the pieces were planned, if they
 last piece has no end.
 
 That holds for one file. VACUUM FULL, CLUSTER and pg_repack move rows to other blocks of another file; TRUNCATE and an
-ALTER TABLE that rewrites leave nothing in the new file that an older snapshot could see. So a plan made under a snapshot
-notes the file that the snapshot's catalog names, and a piece is read only while the table is locked (ACCESS SHARE) and
-still has that file. The lock lasts as long as the piece: no statement of a user waits longer than that.
+ALTER TABLE that rewrites leave nothing in the new file that an older snapshot could see. So a plan made under a
+snapshot notes the file that the snapshot's catalog names, and a piece is read only while the table is locked (ACCESS
+SHARE) and still has that file. The lock lasts as long as the piece: no statement of a user waits longer than that.
 
 Binary COPY passes values through unchanged. It cannot be used for a type without send function, nor for reg* types,
 which are numbers of objects of one database, nor into a column of another type (a wider one: see
 `databases.postgres.types`): such tables go as text, from and to sessions with the same settings.
 
-The hashes of a table's digest (`databases.table_digest`) are of each row's text (`databases.postgres.row_text`) in UTF-8, whatever encoding a database stores it in.
+The hashes of a table's digest (`databases.table_digest`) are of each row's text (`databases.postgres.row_text`) in
+UTF-8, whatever encoding a database stores it in.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ __all__ = ["PostgresTableReader", "copy_in", "has_rows", "use_snapshot"]
 _BLOCK_BYTES = 256 << 10
 _ONE_PIECE = 1 << 50  # bytes: more than a table has
 _FORMATS = {NATIVE: "binary", PORTABLE: "text"}
-# For a lock that only an ALTER, a VACUUM FULL and the like hold up: the table is tried again, the others go on meanwhile.
+# For a lock that only an ALTER, a VACUUM FULL and the like hold up: the table is tried again, the others go on
+# meanwhile.
 _LOCK_TIMEOUT = "10s"
 _NO_SUCH_TABLE = "42P01"
 _CURSOR = "headrace_rows"
@@ -130,7 +132,14 @@ class PostgresTableReader:
         return seen_table(self._session(), owner, name)
 
     def plan(
-        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES, rows: str = ""
+        self,
+        owner: str,
+        name: str,
+        columns: Mapping[str, str],
+        *,
+        snapshot: str = "",
+        piece_bytes: int = PIECE_BYTES,
+        rows: str = "",
     ) -> TablePlan:
         """See `TableReader.plan`."""
         with use_snapshot(self._session(), snapshot) as connection:
@@ -141,9 +150,11 @@ class PostgresTableReader:
                 for start in starts:
                     end = start + step if start != starts[-1] else ""
                     size = (min(blocks, start + step) - start) * piece_bytes // step
-                    pieces.append(TablePiece(
-                        owner=leaf_owner, name=leaf_name, place=f"{file}:{start}:{end}:{rows}", bytes=max(size, 0)
-                    ))
+                    pieces.append(
+                        TablePiece(
+                            owner=leaf_owner, name=leaf_name, place=f"{file}:{start}:{end}:{rows}", bytes=max(size, 0)
+                        )
+                    )
             is_binary = _goes_binary(connection, owner, name, columns)
         return TablePlan(pieces=tuple(pieces), form=NATIVE if is_binary else PORTABLE)
 
@@ -161,13 +172,25 @@ class PostgresTableReader:
                 raise _rewritten(piece.owner, piece.name)
             yield _OpenPiece(connection, piece, int(first), int(end) if end else None, rows)
 
-    def prove_large(self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = "") -> None:
+    def prove_large(
+        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = ""
+    ) -> None:
         """See `TableReader.prove_large`."""
-        with use_snapshot(self._session(), snapshot) as connection, translated("reading the catalog", table=f"{owner}.{name}"):
+        with (
+            use_snapshot(self._session(), snapshot) as connection,
+            translated("reading the catalog", table=f"{owner}.{name}"),
+        ):
             large = is_large(valued(column_kinds(connection, owner, name, tuple(columns)), tuple(columns)))
         if not large:
             return
-        plan = self.plan(owner, name, columns, snapshot=snapshot, piece_bytes=_ONE_PIECE, rows=f"({rows}) AND {large}" if rows else large)
+        plan = self.plan(
+            owner,
+            name,
+            columns,
+            snapshot=snapshot,
+            piece_bytes=_ONE_PIECE,
+            rows=f"({rows}) AND {large}" if rows else large,
+        )
         for piece in plan.pieces:
             with self.open_piece(piece, snapshot=snapshot) as opened:
                 opened.digest(tuple(columns))
@@ -175,7 +198,15 @@ class PostgresTableReader:
                     pass
 
     def bucket_digests(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        *,
+        buckets: int,
+        snapshot: str = "",
+        rows: str = "",
     ) -> tuple[TableDigest, ...]:
         """See `TableReader.bucket_digests`."""
         with self._unmoved(owner, name, snapshot) as (connection, relation), digesting(owner, name):
@@ -187,22 +218,43 @@ class PostgresTableReader:
         return tuple(found.get(number, TableDigest()) for number in range(buckets))
 
     def bucket_rows(  # noqa: PLR0913 - which rows of which table, and how many
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
-        rows_max: int, snapshot: str = "", rows: str = "",
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        *,
+        buckets: int,
+        wanted: Sequence[int],
+        rows_max: int,
+        snapshot: str = "",
+        rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.bucket_rows`."""
-        with self._unmoved(owner, name, snapshot) as (connection, relation), translated("reading a table's keys", table=f"{owner}.{name}"):
+        with (
+            self._unmoved(owner, name, snapshot) as (connection, relation),
+            translated("reading a table's keys", table=f"{owner}.{name}"),
+        ):
             kinds = column_kinds(connection, owner, name, [*key, *columns])
             query = (
                 f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}"
                 f" FROM ({_bucketed(connection, relation, valued(kinds, key), valued(kinds, columns), buckets)}{_only(rows)} OFFSET 0) t"
-                f" WHERE b IN ({', '.join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE \"C\", 2, 3 LIMIT {int(rows_max)}"
+                f' WHERE b IN ({", ".join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE "C", 2, 3 LIMIT'
+                f" {int(rows_max)}"
             )
             found = connection.execute(query.encode()).fetchall()
         return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2])) for row in found)
 
     def keyed_rows(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, keys: Sequence[tuple[str | None, ...]], snapshot: str = "", rows: str = "",
+        self,
+        owner: str,
+        name: str,
+        key: Sequence[str],
+        columns: Sequence[str],
+        *,
+        keys: Sequence[tuple[str | None, ...]],
+        snapshot: str = "",
+        rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.keyed_rows`."""
         with self._unmoved(owner, name, snapshot) as (connection, relation):
@@ -221,7 +273,10 @@ class PostgresTableReader:
 
     @contextlib.contextmanager
     def _unmoved(self, owner: str, name: str, snapshot: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
-        """A transaction under the snapshot in which a whole table has every row that the snapshot saw, and how statements name the table."""
+        """A transaction under the snapshot, and how statements name the table.
+
+        A whole table has every row in it that the snapshot saw.
+        """
         with use_snapshot(self._session(), snapshot) as connection:
             with translated("looking at a table", table=f"{owner}.{name}"):
                 relation = without_children(connection, owner, name)
@@ -234,7 +289,9 @@ class PostgresTableReader:
 class _OpenPiece:
     """See `databases.copying.OpenPiece`."""
 
-    def __init__(self, connection: psycopg.Connection[Any], piece: TablePiece, first: int, end: int | None, rows: str) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], piece: TablePiece, first: int, end: int | None, rows: str
+    ) -> None:
         self._connection, self._piece = connection, piece
         conditions = [f"ctid >= '({first},0)'::tid"] if first or end is not None else []
         conditions += [] if end is None else [f"ctid < '({end},0)'::tid"]
@@ -278,7 +335,6 @@ class _OpenPiece:
             if result is not None and result.status != pq.ExecStatus.COMMAND_OK:
                 raise psycopg.errors.error_from_result(result)
 
-
     def values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
         """See `OpenPiece.values`."""
         return self._fetched(_names(columns))
@@ -286,10 +342,14 @@ class _OpenPiece:
     def _fetched(self, expressions: str) -> Iterator[list[TextRow]]:
         """The rows, by a cursor: the session can be asked meanwhile."""
         with translated("reading a table", table=f"{self._piece.owner}.{self._piece.name}"):
-            self._connection.execute(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR SELECT {expressions} FROM {self._source}".encode())
+            self._connection.execute(
+                f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR SELECT {expressions} FROM {self._source}".encode()
+            )
             try:
                 while True:
-                    fetched = self._connection.execute(f"FETCH FORWARD {_FETCHED_ROWS} FROM {_CURSOR}".encode()).pgresult
+                    fetched = self._connection.execute(
+                        f"FETCH FORWARD {_FETCHED_ROWS} FROM {_CURSOR}".encode()
+                    ).pgresult
                     assert fetched is not None
                     if not fetched.ntuples:
                         break
@@ -301,33 +361,51 @@ class _OpenPiece:
                     self._connection.execute(f"CLOSE {_CURSOR}".encode())
 
     def texts_of_log(self, types: Collection[str]) -> frozenset[str]:
-        """See `OpenPiece.texts_of_log`: what sends a value says it, of enumerated types and of extensions' texts such as citext."""
+        """See `OpenPiece.texts_of_log`.
+
+        What sends a value says it, of enumerated types and of extensions' texts such as citext.
+        """
         with translated("reading the catalog"):
             found = self._connection.execute(
-                "SELECT pg_catalog.format('%%s.%%s', n.nspname, t.typname) FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace"
-                " JOIN pg_catalog.pg_proc p ON p.oid = t.typsend JOIN pg_catalog.pg_language l ON l.oid = p.prolang AND l.lanname = 'internal'"
-                " WHERE p.prosrc IN ('enum_send', 'textsend', 'varcharsend', 'bpcharsend')"
-                " AND pg_catalog.format('%%s.%%s', n.nspname, t.typname) = ANY (%s::text[])", (list(types),),
+                "SELECT pg_catalog.format('%%s.%%s', n.nspname, t.typname) FROM pg_catalog.pg_type t JOIN"
+                " pg_catalog.pg_namespace n ON n.oid = t.typnamespace"
+                " JOIN pg_catalog.pg_proc p ON p.oid = t.typsend JOIN pg_catalog.pg_language l ON l.oid = p.prolang AND"
+                " l.lanname = 'internal' WHERE p.prosrc IN ('enum_send', 'textsend', 'varcharsend', 'bpcharsend')"
+                " AND pg_catalog.format('%%s.%%s', n.nspname, t.typname) = ANY (%s::text[])",
+                (list(types),),
             ).fetchall()
         return frozenset(name for (name,) in found)
 
     def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:
-        """See `OpenPiece.digest_values`: the server reads the values as the columns' types, and shows them as rows of its own."""
+        """See `OpenPiece.digest_values`.
+
+        The server reads the values as the columns' types, and shows them as rows of its own.
+        """
         table = f"{self._piece.owner}.{self._piece.name}"
         with translated("reading the catalog", table=table):
-            types = dict(self._connection.execute(
-                # A cast cuts what is longer than the column here, and the destination's may be wider: of these types a length changes no shorter value.
-                "SELECT attname, pg_catalog.format_type(atttypid, CASE WHEN atttypid = ANY ('{varchar,varchar[],varbit,varbit[]}'::regtype[])"
-                " THEN -1 ELSE atttypmod END) FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = ANY (%s::text[])", (qualified(self._piece.owner, self._piece.name), list(columns)),
-            ).fetchall())
+            types = dict(
+                self._connection.execute(
+                    # A cast cuts what is longer than the column here, and the destination's may be wider: of these
+                    # types a length changes no shorter value.
+                    "SELECT attname, pg_catalog.format_type(atttypid, CASE WHEN atttypid = ANY"
+                    " ('{varchar,varchar[],varbit,varbit[]}'::regtype[])"
+                    " THEN -1 ELSE atttypmod END) FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND"
+                    " attname = ANY (%s::text[])",
+                    (qualified(self._piece.owner, self._piece.name), list(columns)),
+                ).fetchall()
+            )
             kinds = column_kinds(self._connection, self._piece.owner, self._piece.name, columns)
             refuse_casts(self._connection, self._piece.owner, self._piece.name, columns)
         places = range(len(columns))
-        types = {column: type_name.replace("%", "%%") for column, type_name in types.items()}  # it stands beside parameters
-        row = row_text({f"v{place}::{types[column]}": kinds.get(column, "") for place, column in zip(places, columns, strict=True)})
+        # it stands beside parameters
+        types = {column: type_name.replace("%", "%%") for column, type_name in types.items()}
+        row = row_text(
+            {f"v{place}::{types[column]}": kinds.get(column, "") for place, column in zip(places, columns, strict=True)}
+        )
         query = (
-            f"SELECT {digest_sums(self._connection)} FROM (SELECT {row} AS r FROM unnest({', '.join(['%s::text[]'] * len(columns))})"
-            f" AS t ({', '.join(f'v{place}' for place in places)}) OFFSET 0) t"
+            f"SELECT {digest_sums(self._connection)} FROM (SELECT {row} AS r FROM"
+            f" unnest({', '.join(['%s::text[]'] * len(columns))}) AS t ({', '.join(f'v{place}' for place in places)})"
+            " OFFSET 0) t"
         )
         found = TableDigest()
         for rows in blocks:
@@ -353,14 +431,19 @@ class _OpenPiece:
                         (value or b"").decode().encode(codec)
                     except UnicodeEncodeError as error:
                         return (
-                            f"column {column} of a row of {table} has the character U+{ord(error.object[error.start]):04X}, which the destination's encoding {encoding} lacks;"
-                            f" at the source: SELECT * FROM {qualified(self._piece.owner, self._piece.name)} WHERE ctid = '{(row[0] or b'').decode()}';"
+                            f"column {column} of a row of {table} has the character"
+                            f" U+{ord(error.object[error.start]):04X}, which the destination's encoding {encoding}"
+                            f" lacks; at the source: SELECT * FROM {qualified(self._piece.owner, self._piece.name)}"
+                            f" WHERE ctid = '{(row[0] or b'').decode()}';"
                         )
         return ""
 
     def packed(self, rows: Sequence[TextRow]) -> bytes:
         """See `OpenPiece.packed`: COPY's text form."""
-        return b"".join(b"\t".join(b"\\N" if value is None else _SPECIAL.sub(_escaped, value) for value in row) + b"\n" for row in rows)
+        return b"".join(
+            b"\t".join(b"\\N" if value is None else _SPECIAL.sub(_escaped, value) for value in row) + b"\n"
+            for row in rows
+        )
 
 
 @contextlib.contextmanager
@@ -393,12 +476,19 @@ def use_snapshot(connection: psycopg.Connection[Any], name: str) -> Iterator[psy
 
 
 def copy_in(
-    connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str,
+    connection: psycopg.Connection[Any],
+    owner: str,
+    name: str,
+    columns: Sequence[str],
+    rows: Iterable[bytes],
+    *,
+    form: str,
 ) -> int:
     """See `TableWriter.copy_rows`; one COPY, which is all or nothing.
 
     Args:
-        connection: a session that is tagged and has its triggers off, else a two-way set-up would send the copied rows back.
+        connection: a session that is tagged and has its triggers off, else a two-way set-up would send the copied rows
+            back.
         owner: the table's schema.
         name: the table.
         columns: names, in the order of the values.
@@ -418,6 +508,7 @@ def has_rows(connection: psycopg.Connection[Any], table: DestinationTable) -> bo
 
 
 # --------------------------------------------------------------------------- below
+
 
 def _leaves(connection: psycopg.Connection[Any], owner: str, name: str) -> list[tuple[str, str, int, int, bool]]:
     """(schema, name, file as the snapshot sees it, blocks, whether that is its file still) of each stored table."""
@@ -442,7 +533,9 @@ def _lock(connection: psycopg.Connection[Any], owner: str, name: str, *, relatio
     try:
         with translated(f"waiting to read {owner}.{name}", table=f"{owner}.{name}"):
             connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
-            connection.execute(f"LOCK TABLE {relation or 'ONLY ' + qualified(owner, name)} IN ACCESS SHARE MODE".encode())
+            connection.execute(
+                f"LOCK TABLE {relation or 'ONLY ' + qualified(owner, name)} IN ACCESS SHARE MODE".encode()
+            )
     except DatabaseError as error:
         if error.context.get("sqlstate") == _NO_SUCH_TABLE:
             raise _rewritten(owner, name) from error
@@ -451,8 +544,9 @@ def _lock(connection: psycopg.Connection[Any], owner: str, name: str, *, relatio
 
 def _rewritten(owner: str, name: str) -> DatabaseUnavailable:
     return DatabaseUnavailable(
-        f"table {owner}.{name} was rewritten while it was read (VACUUM FULL, CLUSTER, TRUNCATE, ALTER TABLE, or dropped and"
-        " made again): it is read again from its beginning", table=f"{owner}.{name}",
+        f"table {owner}.{name} was rewritten while it was read (VACUUM FULL, CLUSTER, TRUNCATE, ALTER TABLE, or dropped"
+        " and made again): it is read again from its beginning",
+        table=f"{owner}.{name}",
     )
 
 
@@ -479,7 +573,9 @@ def _blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
         yield bytes(block)
 
 
-def _bucketed(connection: psycopg.Connection[Any], relation: str, key: Mapping[str, str], columns: Mapping[str, str], buckets: int) -> str:
+def _bucketed(
+    connection: psycopg.Connection[Any], relation: str, key: Mapping[str, str], columns: Mapping[str, str], buckets: int
+) -> str:
     """Rows as (bucket, key as texts, text)."""
     keys = ", ".join(shown(column, kind) for column, kind in key.items())
     return (

@@ -25,7 +25,16 @@ from streams.lcr_batch import Column, TableVersion
 from streams.table_name import TableName, argument, remark
 from streams.type_name import type_parts
 
-__all__ = ["column_fits", "conversion_of", "dump_of", "immediate", "missing_alter", "missing_tables", "modifier_fits", "type_with_modifier"]
+__all__ = [
+    "column_fits",
+    "conversion_of",
+    "dump_of",
+    "immediate",
+    "missing_alter",
+    "missing_tables",
+    "modifier_fits",
+    "type_with_modifier",
+]
 
 _HEADER_BYTES = 4  # PostgreSQL counts a length word in the modifiers of varchar, bpchar and numeric
 _LENGTH = frozenset({"varchar", "bpchar"})
@@ -36,14 +45,26 @@ _INTERVAL_FULL_PRECISION = 0xFFFF
 # Words that a type modifier of interval stands for, by PostgreSQL's field bits (year 4, month 2, day 8, hour 1024,
 # minute 2048, second 4096).
 _INTERVAL_FIELDS = {
-    4: " year", 2: " month", 8: " day", 1024: " hour", 2048: " minute", 4096: " second", 6: " year to month",
-    1032: " day to hour", 3080: " day to minute", 7176: " day to second", 3072: " hour to minute",
-    7168: " hour to second", 6144: " minute to second",
+    4: " year",
+    2: " month",
+    8: " day",
+    1024: " hour",
+    2048: " minute",
+    4096: " second",
+    6: " year to month",
+    1032: " day to hour",
+    3080: " day to minute",
+    7176: " day to second",
+    3072: " hour to minute",
+    7168: " hour to second",
+    6144: " minute to second",
 }
 
 
 def missing_tables(tables: Sequence[TableName], schemas: Sequence[str] = ()) -> str:
-    """The one command that creates what the destination does not have: in their order, with what refers from one to the other.
+    """The one command that creates what the destination does not have.
+
+    In their order, with what refers from one to the other.
 
     Args:
         tables: see `dump_of`.
@@ -66,14 +87,19 @@ def dump_of(tables: Sequence[TableName], schemas: Sequence[str] = ()) -> str:
 
 
 def missing_alter(
-    version: TableVersion, catalog: CatalogTable | None, now: TableVersion | None = None, *, source: TableName | None = None,
+    version: TableVersion,
+    catalog: CatalogTable | None,
+    now: TableVersion | None = None,
+    *,
+    source: TableName | None = None,
 ) -> str:
     """What must be done before rows of `version` can be written.
 
     Args:
         version: the source's description of the table.
         catalog: the destination's; None: there is no such table.
-        now: the table as the source has it now: it tells whether the rows or the destination are behind. None: not known.
+        now: the table as the source has it now: it tells whether the rows or the destination are behind. None: not
+            known.
         source: what the source calls the table; None: as here.
 
     Returns:
@@ -96,11 +122,22 @@ def missing_alter(
             add = f"{alter} ADD COLUMN {name} {wanted}{f' DEFAULT {older}' if older else ''};"
             old = renamed.get(column.name)
             if old is not None:
-                missing.append(f"{alter} RENAME COLUMN {quote(old)} TO {name}; " + remark(f"or, if {name} is a new column: {add}"))
+                missing.append(
+                    f"{alter} RENAME COLUMN {quote(old)} TO {name}; " + remark(f"or, if {name} is a new column: {add}")
+                )
             else:
                 before = taken.get(column.name)
-                rename = f"; or, if it was {quote(before)} before: {alter} RENAME COLUMN {quote(before)} TO {name};" if before else ""
-                then = f"then {repair}, if the column has a DEFAULT at the source: rows that are here already lack its values" if older is None else ""
+                rename = (
+                    f"; or, if it was {quote(before)} before: {alter} RENAME COLUMN {quote(before)} TO {name};"
+                    if before
+                    else ""
+                )
+                then = (
+                    f"then {repair}, if the column has a DEFAULT at the source: rows that are here already lack its"
+                    " values"
+                    if older is None
+                    else ""
+                )
                 missing.append(f"{add} {remark((then + rename).removeprefix('; '))}" if then or rename else add)
         elif catalog.table.columns[position].is_generated:
             if not column.is_computed:
@@ -115,10 +152,14 @@ def missing_alter(
             there = present.get(column.name)
             if there is None:
                 missing.append(f"{change}; or, if these rows are older than the column is here: {create}")
-            elif _has_type_of(there, column) or not column_fits(there, catalog.table.columns[position], catalog.columns[position]):
+            elif _has_type_of(there, column) or not column_fits(
+                there, catalog.table.columns[position], catalog.columns[position]
+            ):
                 missing.append(change)
             else:
-                missing.append(f"{create} -- these rows are older than the column is here: as USING converted them at the source")
+                missing.append(
+                    f"{create} -- these rows are older than the column is here: as USING converted them at the source"
+                )
     given = {column.name for column in version.columns} | set(renamed.values())
     missing += [
         f"{alter} ALTER COLUMN {quote(column.name)} DROP NOT NULL;"
@@ -129,23 +170,31 @@ def missing_alter(
 
 
 def _retyped(alter: str, name: str, column: Column, repair: str) -> str:
-    """What gives a column another type. Whether values change depends on who altered which side, from which type, under which settings: that is not known here."""
+    """What gives a column another type.
+
+    Whether values change depends on who altered which side, from which type, under which settings: that is not known
+    here.
+    """
     wanted = type_with_modifier(column.type_name, column.type_modifier)
     # No cast is implicit between a type that is not built in and another one: the text of a value is what both have.
     using = "" if column.type_name.startswith("pg_catalog.") else f" USING {name}::text::{wanted}"
-    return f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; " + remark(f"then {repair}: rows that are here already may have other values")
+    return f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; " + remark(
+        f"then {repair}: rows that are here already may have other values"
+    )
 
 
 def _made_plain(alter: str, name: str, wanted: str, column: CatalogColumn) -> str:
     """What makes a generated column take values; the server cannot do so with a virtual one, which has stored none."""
     if column.generated == "v":
         return (
-            f"{alter} DROP COLUMN {name}, ADD COLUMN {name} {wanted}; -- it is generated here, and not at the source, whose values would be thrown away. Rows that are here"
-            " already get their values by `headrace verify` and the fix that it prints"
+            f"{alter} DROP COLUMN {name}, ADD COLUMN {name} {wanted}; -- it is generated here, and not at the source,"
+            " whose values would be thrown away. Rows that are here already get their values by `headrace verify` and"
+            " the fix that it prints"
         )
     return (
-        f"{alter} ALTER COLUMN {name} DROP EXPRESSION; -- it is generated here, and not at the source, whose values would be thrown away. Rows that are here keep what was"
-        " computed: `headrace verify` tells whether that is what the source has"
+        f"{alter} ALTER COLUMN {name} DROP EXPRESSION; -- it is generated here, and not at the source, whose values"
+        " would be thrown away. Rows that are here keep what was computed: `headrace verify` tells whether that is what"
+        " the source has"
     )
 
 
@@ -154,10 +203,13 @@ def _has_type_of(one: Column, other: Column) -> bool:
 
 
 def _renamed(version: TableVersion, catalog: CatalogTable) -> tuple[dict[str, str], dict[str, str]]:
-    """New name -> old name of columns that look renamed at the source; and where the old name is another column's there.
+    """New name -> old name of columns that look renamed at the source.
 
-    The log names columns, it does not number them: a column that the destination lacks, in the place of one that the source
-    lacks and of the same type, was renamed, or dropped and added again. Adding one would leave the old values behind.
+    And where the old name is another column's there.
+
+    The log names columns, it does not number them: a column that the destination lacks, in the place of one that the
+    source lacks and of the same type, was renamed, or dropped and added again. Adding one would leave the old values
+    behind.
     """
     given = {column.name: number for number, column in enumerate(version.columns)}
     renamed: dict[str, str] = {}
@@ -211,16 +263,24 @@ def _is_same(source: Column, column: DestinationColumn, details: CatalogColumn) 
     if is_same_name(source.type_name, column.type_name):
         return modifier_fits(details.base_type, source.type_modifier, column.type_modifier)
     # The log names a domain's base type instead of the domain, without the domain's modifier. A value that the
-    # destination's domain refuses is a matter of data, not of the table; but one over numeric(5,2) refuses nothing, it rounds.
+    # destination's domain refuses is a matter of data, not of the table; but one over numeric(5,2) refuses nothing, it
+    # rounds.
     is_domain = details.base_type != column.type_name
-    return is_domain and is_same_name(source.type_name, details.base_type) and (
-        _may_be_domain(source) or modifier_fits(details.base_type, source.type_modifier, details.base_modifier)
+    return (
+        is_domain
+        and is_same_name(source.type_name, details.base_type)
+        and (_may_be_domain(source) or modifier_fits(details.base_type, source.type_modifier, details.base_modifier))
     )
 
 
 def _may_be_domain(source: Column) -> bool:
-    """Whether the log names a base type and means a domain: then nothing in it says what the domain does to values (`databases.postgres.shapes` does)."""
-    is_builtin = source.type_number in BUILTIN_TYPES or (source.type_number == 0 and source.type_name.startswith("pg_catalog."))
+    """Whether the log names a base type and means a domain.
+
+    Then nothing in it says what the domain does to values (`databases.postgres.shapes` does).
+    """
+    is_builtin = source.type_number in BUILTIN_TYPES or (
+        source.type_number == 0 and source.type_name.startswith("pg_catalog.")
+    )
     return not is_builtin
 
 
@@ -261,7 +321,8 @@ def type_with_modifier(type_name: str, modifier: int) -> str:
     """A type as DDL spells it, e.g. `numeric(12,2)` or `"app"."mood"`.
 
     Args:
-        type_name: `owner.name` as the catalog has it, or from `type_text`; an array type in pg_catalog begins with "_" ("pg_catalog._int4").
+        type_name: `owner.name` as the catalog has it, or from `type_text`; an array type in pg_catalog begins with "_"
+            ("pg_catalog._int4").
         modifier: `pg_attribute.atttypmod`; -1: none. Types outside pg_catalog are spelled without it.
     """
     owner, name = type_parts(type_name)

@@ -26,8 +26,11 @@ def version_findings(connection: psycopg.Connection[Any], path: str, *, allow_an
     version = connection.info.server_version // 10000
     if version not in _VERSIONS:
         yield Finding(
-            path=path, is_error=not allow_any_version,
-            problem=f"is PostgreSQL {version}, which was never tried; {_VERSIONS.start} to {_VERSIONS.stop - 1} are supported",
-            fix="use a supported version" if allow_any_version
+            path=path,
+            is_error=not allow_any_version,
+            problem=f"is PostgreSQL {version}, which was never tried; {_VERSIONS.start} to {_VERSIONS.stop - 1} are"
+            " supported",
+            fix="use a supported version"
+            if allow_any_version
             else f"use a supported version, or write allow_any_version: true under {path}.database",
         )

@@ -45,7 +45,9 @@ def _commands(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for number, entry in enumerate(entries):
         command = commands.setdefault(entry.get("id", number), {"began": None, "ended": None, "outcome": None})
         event = "ended" if entry.get("event") == "ended" else "began"
-        command |= {name: value for name, value in entry.items() if name not in {"at", "event"}} | {event: entry.get("at")}
+        command |= {name: value for name, value in entry.items() if name not in {"at", "event"}} | {
+            event: entry.get("at")
+        }
     return list(commands.values())
 
 
@@ -54,9 +56,13 @@ def _line(command: Mapping[str, Any]) -> str:
     who = f"{command.get('user')}{f' (login {login})' if login not in {None, command.get('user')} else ''}@{command.get('host')}"
     code = f" {command['code']}" if command.get("code") else ""
     outcome = f"{command['outcome']}{code} at {command['ended']}" if command["outcome"] else _NO_END
-    return f"{command['began'] or 'before this log'}  {who}  {command['verb']} {_words(command.get('arguments') or {})}: {outcome}".replace(" :", ":")
+    return f"{command['began'] or 'before this log'}  {who}  {command['verb']} {_words(command.get('arguments') or {})}: {outcome}".replace(
+        " :", ":"
+    )
 
 
 def _words(arguments: Mapping[str, Any]) -> str:
-    words = [f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}" for name, value in arguments.items()]
+    words = [
+        f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}" for name, value in arguments.items()
+    ]
     return shlex.join(words)

@@ -1,8 +1,8 @@
 """`audit.log` of a state folder: one JSON document per line, appended and never changed.
 
-Several commands may write at once, and any of them may be killed. Each line is one write at the end of the file (`O_APPEND`), under a lock on the file
-itself. Whoever gets the lock of a file that was renamed meanwhile opens the new one. A line that could not be written whole is taken back; one that a
-crash of the machine cut is ended before the next.
+Several commands may write at once, and any of them may be killed. Each line is one write at the end of the file
+(`O_APPEND`), under a lock on the file itself. Whoever gets the lock of a file that was renamed meanwhile opens the new
+one. A line that could not be written whole is taken back; one that a crash of the machine cut is ended before the next.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ FILE = "audit.log"
 OLDER_FILE = "audit.log.1"
 AUDIT_FILES = frozenset({FILE, OLDER_FILE})
 BYTES_MAX = 8 << 20  # as of the other logs; some 10,000 commands
-LOCK_S = 5.0  # a write takes milliseconds: whoever holds the lock for longer was stopped, and a command does not wait for that
+# a write takes milliseconds: whoever holds the lock for longer was stopped, and a command does not wait for that
+LOCK_S = 5.0
 _LOCK_POLL_S = 0.02
 
 

@@ -21,7 +21,10 @@ def operator() -> str:
 
 
 def login_user() -> int | None:
-    """The user who logged in, which stays what it is under `sudo` and `su`; None: nobody did, as in a service, or the system does not keep it."""
+    """The user who logged in, which stays what it is under `sudo` and `su`.
+
+    None: nobody did, as in a service, or the system does not keep it.
+    """
     try:
         found = int(_LOGIN.read_text(encoding="ascii"))
     except (OSError, ValueError):

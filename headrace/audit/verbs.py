@@ -1,7 +1,10 @@
-"""Which verbs of the command line are noted in the audit log, and what of them: each passes through `noting`, and those that change something are written.
+"""Which verbs of the command line are noted in the audit log, and what of them.
 
-A noted command has two lines: one when it has read its topology, before it does anything, and one when it ends. A command that was killed has the first alone.
-A command that cannot be noted goes on and says so: on a full disk, `stop` and `down` are what an operator needs.
+Each passes through `noting`, and those that change something are written.
+
+A noted command has two lines: one when it has read its topology, before it does anything, and one when it ends. A
+command that was killed has the first alone. A command that cannot be noted goes on and says so: on a full disk, `stop`
+and `down` are what an operator needs.
 """
 
 from __future__ import annotations
@@ -26,17 +29,41 @@ from streams.errors import StreamsError
 __all__ = ["NOTED", "READ_ONLY", "Noted", "began", "noting", "written_arguments"]
 
 NOTED: Mapping[str, frozenset[str]] = {
-    "up": frozenset(), "down": frozenset(), "start": frozenset(), "stop": frozenset(), "split": frozenset(), "merge": frozenset(),
-    "capture": frozenset({"first_scn", "start_scn"}), "copy": frozenset(), "sequences": frozenset({"advance"}), "chaos": frozenset(),
-    "errors edit": frozenset(), "errors execute": frozenset(), "errors delete": frozenset(),
+    "up": frozenset(),
+    "down": frozenset(),
+    "start": frozenset(),
+    "stop": frozenset(),
+    "split": frozenset(),
+    "merge": frozenset(),
+    "capture": frozenset({"first_scn", "start_scn"}),
+    "copy": frozenset(),
+    "sequences": frozenset({"advance"}),
+    "chaos": frozenset(),
+    "errors edit": frozenset(),
+    "errors execute": frozenset(),
+    "errors delete": frozenset(),
 }
 """Verb to the options of which one must be given: without them it only shows something. None: it is noted always."""
 
-READ_ONLY = frozenset({
-    "check", "plan", "simulate", "doctor", "status", "wait", "track", "explain", "verify", "conflicts", "audit", "errors list", "errors show",
-    "certs",  # writes files that nothing uses until somebody names them, and overwrites none
-    "demo",  # has databases of its own, and removes them
-})
+READ_ONLY = frozenset(
+    {
+        "check",
+        "plan",
+        "simulate",
+        "doctor",
+        "status",
+        "wait",
+        "track",
+        "explain",
+        "verify",
+        "conflicts",
+        "audit",
+        "errors list",
+        "errors show",
+        "certs",  # writes files that nothing uses until somebody names them, and overwrites none
+        "demo",  # has databases of its own, and removes them
+    }
+)
 _VALUES = frozenset({"sets"})  # column=value: values of rows stay out of every log
 _ITEMS_MAX = 100  # of a list of numbers or tables: a line that a person can read
 _CHARACTERS_MAX = 300  # of one argument: a name has 63 bytes, a path seldom more than this
@@ -53,8 +80,13 @@ class Noted:
 
     def __init__(self, verb: str, arguments: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._who = {
-            "id": secrets.token_hex(8), "verb": verb, "uid": os.getuid(), "user": named(os.getuid()), **_login(),
-            "host": socket.gethostname(), "pid": os.getpid(),
+            "id": secrets.token_hex(8),
+            "verb": verb,
+            "uid": os.getuid(),
+            "user": named(os.getuid()),
+            **_login(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
         }
         self._arguments = written_arguments(arguments)
         self._say = say
@@ -81,9 +113,18 @@ class Noted:
 
     def _write(self, log: AuditLog, event: str, more: Mapping[str, Any]) -> None:
         try:
-            log.append({"at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"), "event": event, **self._who, **more})
+            log.append(
+                {
+                    "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                    "event": event,
+                    **self._who,
+                    **more,
+                }
+            )
         except OSError as error:
-            self._say(f"warning: {log.state_dir / FILE} does not record that this command {event}: {error.strerror or error}")
+            self._say(
+                f"warning: {log.state_dir / FILE} does not record that this command {event}: {error.strerror or error}"
+            )
 
 
 _running: ContextVar[Noted | None] = ContextVar("_running", default=None)
@@ -108,7 +149,12 @@ def noting(verb: str, arguments: Mapping[str, Any], say: Callable[[str], None]) 
         noted.end(_outcome_of(error))
         raise
     else:
-        noted.end({"outcome": "finding" if returned[-1] == FINDING else "done" if returned[-1] == DONE else "failed", "exit_code": returned[-1]})
+        noted.end(
+            {
+                "outcome": "finding" if returned[-1] == FINDING else "done" if returned[-1] == DONE else "failed",
+                "exit_code": returned[-1],
+            }
+        )
     finally:
         _running.reset(token)
 
@@ -125,7 +171,10 @@ def began(state_dir: Path) -> None:
 
 
 def _outcome_of(error: BaseException) -> dict[str, Any]:
-    """How a command ended that an exception ended: refused before it did anything wrong, failed on the way, or interrupted."""
+    """How a command ended that an exception ended.
+
+    Refused before it did anything wrong, failed on the way, or interrupted.
+    """
     if isinstance(error, StreamsError):
         code = exit_code_of(error)
         return {"outcome": "failed" if code == FAILURE else "refused", "exit_code": code, "code": error.code}
@@ -151,7 +200,11 @@ def written_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         arguments: as the command line has parsed them.
     """
-    return {name: _written(name, given) for name, given in arguments.items() if given is not None and given is not False and given not in ("", (), [])}
+    return {
+        name: _written(name, given)
+        for name, given in arguments.items()
+        if given is not None and given is not False and given not in ("", (), [])
+    }
 
 
 def _written(name: str, given: object) -> object:

@@ -38,7 +38,8 @@ def run_chaos(output: Output, deployment: Deployment, options: Options) -> int:
         StreamsError: why it could not begin, or go on.
         KeyboardInterrupt: after what is in force was undone, and what was found until then is shown.
     """
-    output.say(f"breaking topology {deployment.spec.name}: seed {options.seed}")  # before anything: whatever ends the run, its seed is known
+    # before anything: whatever ends the run, its seed is known
+    output.say(f"breaking topology {deployment.spec.name}: seed {options.seed}")
     with live_lines(output, "chaos") as show, chaotic(deployment, options, show) as chaos:
         try:
             report = chaos.run()
@@ -49,7 +50,9 @@ def run_chaos(output: Output, deployment: Deployment, options: Options) -> int:
     output.json(report.as_dict())
     output.result(rendered(report))
     if not report.is_fine:
-        output.say(f"again: headrace chaos FILE --seed {options.seed}; the logs are in {deployment.spec.state_dir / 'logs'}")
+        output.say(
+            f"again: headrace chaos FILE --seed {options.seed}; the logs are in {deployment.spec.state_dir / 'logs'}"
+        )
     return DONE if report.is_fine else FINDING
 
 
@@ -67,6 +70,8 @@ def show_schedule(output: Output, spec: TopologySpec, options: Options) -> int:
     planned = list(islice(schedule_of(spec, options.seed, options.kinds), SHOWN))
     output.json({"topology": spec.name, "seed": options.seed, "faults": [asdict(each) for each in planned]})
     for each in planned:
-        output.result(f"{each.number}: {each.action} {each.target}" + (f" for {each.seconds:g} s" if each.seconds else ""))
+        output.result(
+            f"{each.number}: {each.action} {each.target}" + (f" for {each.seconds:g} s" if each.seconds else "")
+        )
     output.result(f"seed {options.seed}: the first {len(planned)}; nothing was broken")
     return DONE

@@ -1,7 +1,9 @@
-"""What chaos does to a running topology: each fault finds its target, fires, proves that it fired, is undone, and knows when its own harm is over.
+"""What chaos does to a running topology.
 
-A fault that was made is not yet one that fired: a cut link proves it by a connection that was refused, a swallowing one by lost bytes, a full disk by
-a component that says so. What did not fire is reported as that, and counts for nothing.
+Each fault finds its target, fires, proves that it fired, is undone, and knows when its own harm is over.
+
+A fault that was made is not yet one that fired: a cut link proves it by a connection that was refused, a swallowing one
+by lost bytes, a full disk by a component that says so. What did not fire is reported as that, and counts for nothing.
 """
 
 from __future__ import annotations
@@ -204,7 +206,10 @@ class _Freeze(Fault):
 
 
 class _FreezeServer(_Freeze):
-    """SIGSTOP of every process of an embedded server: a machine that hangs. New connections are accepted, and nobody answers."""
+    """SIGSTOP of every process of an embedded server: a machine that hangs.
+
+    New connections are accepted, and nobody answers.
+    """
 
     def _find(self) -> list[psutil.Process]:
         return self.field.processes.server(self.target)
@@ -318,9 +323,12 @@ class _Slow(_OnLinks):
 
 
 class _DiskFull(Fault):
-    """The log writer of a site may not make its redo file longer: the kernel writes a part of a record, and refuses the rest (EFBIG).
+    """The log writer of a site may not make its redo file longer.
 
-    A bound on the size of files (RLIMIT_FSIZE) of that process alone: a full disk would concern everybody on the machine.
+    The kernel writes a part of a record, and refuses the rest (EFBIG).
+
+    A bound on the size of files (RLIMIT_FSIZE) of that process alone: a full disk would concern everybody on the
+    machine.
     """
 
     def fire(self) -> None:
@@ -348,7 +356,9 @@ class _DiskFull(Fault):
 
 def _newest_size(folder: Path) -> int:
     """Size of the file of a redo log that is being written."""
-    newest = max((path.stat() for path in folder.iterdir() if path.is_file()), key=lambda each: each.st_mtime, default=None)
+    newest = max(
+        (path.stat() for path in folder.iterdir() if path.is_file()), key=lambda each: each.st_mtime, default=None
+    )
     if newest is None:
         raise NotFired(f"nothing has been written into {folder} yet")
     return newest.st_size
@@ -417,7 +427,8 @@ def _linked_sites(spec: TopologySpec) -> list[str]:
     return [site.name for site in spec.sites if site.name in linked]
 
 
-# Longer than the pauses between two tries (0.1 to 5 s), so that they are tried in vain; shorter than what a user takes for the end.
+# Longer than the pauses between two tries (0.1 to 5 s), so that they are tried in vain; shorter than what a user takes
+# for the end.
 _A_WHILE = (2.0, 8.0)
 _LONG = (3.0, 15.0)  # also longer than pings take to find a dead connection
 ACTIONS: tuple[Action, ...] = (

@@ -62,17 +62,30 @@ class Invariants:
             self._look_at_watermark(name, component)
             self._look_at_count("errors", name, component.get("errors"), "transactions are in its error queue")
             self._look_at_count(
-                "home", name, (component.get("counters") or {}).get("returned_changes"), "changes came back to their site", restarts=True,
+                "home",
+                name,
+                (component.get("counters") or {}).get("returned_changes"),
+                "changes came back to their site",
+                restarts=True,
             )
             wire = component.get("wire") or {}
             self._look_at_count(
-                "refused", name, wire.get("refused_calls"), f"calls were refused, the last one: {wire.get('last_refusal')}", restarts=True,
+                "refused",
+                name,
+                wire.get("refused_calls"),
+                f"calls were refused, the last one: {wire.get('last_refusal')}",
+                restarts=True,
             )
             self._look_at_refusals(name, component)
-        # Behind the watermarks: components answer one after the other, and what is acknowledged meanwhile may be news to them.
+        # Behind the watermarks: components answer one after the other, and what is acknowledged meanwhile may be news
+        # to them.
         for component in overview["components"]:
             for subscriber in component.get("subscribers", ()):
-                self._note_acknowledged(f"apply:{subscriber['subscriber']}", int(subscriber.get("acknowledged_scn") or 0), int(overview["at_us"]))
+                self._note_acknowledged(
+                    f"apply:{subscriber['subscriber']}",
+                    int(subscriber.get("acknowledged_scn") or 0),
+                    int(overview["at_us"]),
+                )
 
     def _note_acknowledged(self, name: str, scn: int, at_us: int) -> None:
         """Remember what was acknowledged.
@@ -96,7 +109,9 @@ class Invariants:
         key = name, int(component.get("epoch") or 0)
         before = self._watermarks.get(key, 0)
         if watermark < before:
-            self._violated("watermarks", name, f"the low watermark went back from {before} to {watermark} in epoch {key[1]}")
+            self._violated(
+                "watermarks", name, f"the low watermark went back from {before} to {watermark} in epoch {key[1]}"
+            )
         self._watermarks[key] = max(watermark, before)
         acknowledged, seen_us = self._acknowledged.get(name, (0, 0))
         # Its status may be older than the overview that it is in.
@@ -126,7 +141,9 @@ class Invariants:
     def _look_at_refusals(self, name: str, component: Mapping[str, Any]) -> None:
         self.checked["refused"] += 1
         if component["state"] == "ABORTED":
-            self._violated("refused", name, f"aborted: {(component.get('last_error') or {}).get('message', 'no reason is known')}")
+            self._violated(
+                "refused", name, f"aborted: {(component.get('last_error') or {}).get('message', 'no reason is known')}"
+            )
         for subscriber in component.get("subscribers", ()):
             if subscriber.get("gone_scn") is not None:
                 self._violated("refused", name, f"{subscriber['subscriber']} is refused: its redo is gone")

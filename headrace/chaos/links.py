@@ -1,8 +1,9 @@
 """The links between sites, led through proxies in this process while chaos runs.
 
-Without chaos nothing of this is there. With it, a proxy stands for every component that serves another site, once per site whose
-components connect to it, and the cluster's records tell these to go that way (`RayActors.set_detour`). A detour ends by itself
-soon after this process has died: what it led to is gone, the components notice that their connections broke, and connect directly.
+Without chaos nothing of this is there. With it, a proxy stands for every component that serves another site, once per
+site whose components connect to it, and the cluster's records tell these to go that way (`RayActors.set_detour`). A
+detour ends by itself soon after this process has died: what it led to is gone, the components notice that their
+connections broke, and connect directly.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ __all__ = ["Link", "Links", "links_of"]
 
 LEASE_S = 30.0  # of a detour: several times as long as between two renewals
 RENEW_S = 5.0
-THROUGH_TIMEOUT_S = 90.0  # until every link goes through its proxy: as long as a component may pause, and a loaded machine takes
+# until every link goes through its proxy: as long as a component may pause, and a loaded machine takes
+THROUGH_TIMEOUT_S = 90.0
 _SERVING = frozenset({"queue", "site", "redo", "capture"})
 _PREFIX = {PUBLISH: ("capture", "propagation"), READ_REDO: ("capture",), RECEIVE_REDO: ("redo",)}
 
@@ -87,7 +89,8 @@ def _opener(role: str, caller: str, server: str, names: set[str]) -> str:
     for kind in _PREFIX.get(role, ("propagation",)):
         if f"{kind}:{caller}" in names:
             return f"{kind}:{caller}"
-    # An apply process would begin a new incarnation: let the queue or capture process that serves it break the connection.
+    # An apply process would begin a new incarnation: let the queue or capture process that serves it break the
+    # connection.
     return server if f"apply:{caller}" in names else ""
 
 
@@ -121,7 +124,9 @@ class Links:
             with contextlib.suppress(StreamsError):  # it does not run now: it connects when it does
                 self.connect().call(opener, "reopen")
         deadline = time.monotonic() + THROUGH_TIMEOUT_S
-        while (missing := [name for name, proxy in self.proxies.items() if not proxy.connections]) and time.monotonic() < deadline:
+        while (
+            missing := [name for name, proxy in self.proxies.items() if not proxy.connections]
+        ) and time.monotonic() < deadline:
             tell(f"{len(self.proxies) - len(missing)} of {len(self.proxies)} links go through a proxy")
             self.renew()
             time.sleep(0.1)
@@ -161,7 +166,9 @@ class Links:
         Raises:
             NotFired: nothing goes through them now.
         """
-        found = [self.proxies[name] for name, link in self._links.items() if target in {name, link.site, link.server_site}]
+        found = [
+            self.proxies[name] for name, link in self._links.items() if target in {name, link.site, link.server_site}
+        ]
         if not any(proxy.connections for proxy in found):
             raise NotFired(f"no connection of {target} goes through a proxy now")
         return found

@@ -1,7 +1,8 @@
 """`--load`: clients that write at every source while things break, and know what was acknowledged to them.
 
-They write two tables of their own, in a schema that the rules take whole: one with a key, and one without, in which a row that was applied twice is
-there twice. Each site writes its own rows. The clients survive the end of their server, as an application does.
+They write two tables of their own, in a schema that the rules take whole: one with a key, and one without, in which a
+row that was applied twice is there twice. Each site writes its own rows. The clients survive the end of their server,
+as an application does.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ __all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables",
 ROWS_TABLE, LOG_TABLE = "headrace_chaos", "headrace_chaos_log"
 CLIENTS = 2  # per site: transactions overlap
 PAUSE_S = 0.1  # between a client's transactions
-# On a machine that is slow, or busy, each transaction takes longer, and so does the pause behind it: clients that did not wait would write more
-# than it can replicate, and the lag that chaos measures would be their own. A transaction takes some 3 ms on an idle machine.
+# On a machine that is slow, or busy, each transaction takes longer, and so does the pause behind it: clients that did
+# not wait would write more than it can replicate, and the lag that chaos measures would be their own. A transaction
+# takes some 3 ms on an idle machine.
 PAUSE_TIMES = 16.0
 RECONNECT_S = 0.2
-_CHANGED_LATER, _DELETED_LATER = 3, 5  # every so manyth transaction also changes or deletes an earlier row of its client
+# every so manyth transaction also changes or deletes an earlier row of its client
+_CHANGED_LATER, _DELETED_LATER = 3, 5
 _CREATE = """CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {rows} (site text, number bigint, version integer NOT NULL, body text, PRIMARY KEY (site, number));
 CREATE TABLE IF NOT EXISTS {log} (site text, number bigint);
@@ -81,7 +84,10 @@ class SiteLoad:
         self._rows, self._log = qualified(schema, ROWS_TABLE), qualified(schema, LOG_TABLE)
         self._clients = [_Client(first + number) for number in range(CLIENTS)]
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(each,), daemon=True, name=f"load-{site}") for each in self._clients]
+        self._threads = [
+            threading.Thread(target=self._write, args=(each,), daemon=True, name=f"load-{site}")
+            for each in self._clients
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -99,17 +105,23 @@ class SiteLoad:
     def problems(self) -> list[str]:
         """What the site's own tables have, against what its server acknowledged. Called after `end`."""
         doubtful = set().union(*(client.doubtful for client in self._clients))
-        with translated("chaos"), contextlib.closing(connect(self._dsn, application_name="headrace chaos")) as connection:
+        with (
+            translated("chaos"),
+            contextlib.closing(connect(self._dsn, application_name="headrace chaos")) as connection,
+        ):
             found = connection.execute(f"SELECT number FROM {self._log} WHERE site = %s", (self.site,)).fetchall()
         there = Counter(int(number) for (number,) in found)
         mine = self.acknowledged
         lost, twice = len(mine - set(there)), sum(count > 1 for count in there.values())
         strange = sum(number >= self._first for number in set(there) - mine - doubtful)
         return [
-            f"{self.site}: {count} {words}" for count, words in (
-                (lost, "acknowledged transactions are not there"), (twice, "transactions are there twice"),
+            f"{self.site}: {count} {words}"
+            for count, words in (
+                (lost, "acknowledged transactions are not there"),
+                (twice, "transactions are there twice"),
                 (strange, "transactions are there that nobody made"),
-            ) if count
+            )
+            if count
         ]
 
     def _write(self, client: _Client) -> None:
@@ -119,7 +131,10 @@ class SiteLoad:
             self._ended.wait(RECONNECT_S)
 
     def _write_in_a_session(self, client: _Client) -> None:
-        with translated("chaos"), contextlib.closing(connect(self._dsn, application_name="headrace chaos load")) as connection:
+        with (
+            translated("chaos"),
+            contextlib.closing(connect(self._dsn, application_name="headrace chaos load")) as connection,
+        ):
             for _ in paced(self._ended):
                 self._write_one(connection, client)
 
@@ -132,10 +147,13 @@ class SiteLoad:
             turn = number // CLIENTS
             if turn % _CHANGED_LATER == 0:
                 connection.execute(
-                    f"UPDATE {self._rows} SET version = version + 1 WHERE site = %s AND number = %s", (self.site, number - CLIENTS),
+                    f"UPDATE {self._rows} SET version = version + 1 WHERE site = %s AND number = %s",
+                    (self.site, number - CLIENTS),
                 )
             elif turn % _DELETED_LATER == 0:
-                connection.execute(f"DELETE FROM {self._rows} WHERE site = %s AND number = %s", (self.site, number - 2 * CLIENTS))
+                connection.execute(
+                    f"DELETE FROM {self._rows} WHERE site = %s AND number = %s", (self.site, number - 2 * CLIENTS)
+                )
             client.doubtful.add(number)
         client.doubtful.discard(number)
         client.acknowledged.append(number)
@@ -161,7 +179,9 @@ def start_load(deployment: Deployment, tell: Callable[[str], None]) -> list[Site
             make_tables(dsn, schema)
     overview = deployment.up(progress=lambda _: tell("waiting until the tables of the load are replicated"))
     _check_replicated(overview, schemas)
-    return [SiteLoad(site, dsns[site], schema, first_number(dsns[site], schema, site)) for site, schema in schemas.items()]
+    return [
+        SiteLoad(site, dsns[site], schema, first_number(dsns[site], schema, site)) for site, schema in schemas.items()
+    ]
 
 
 def make_tables(dsn: str, schema: str) -> None:
@@ -174,7 +194,9 @@ def make_tables(dsn: str, schema: str) -> None:
     Raises:
         StreamsError: the server refuses.
     """
-    statements = _CREATE.format(schema=quote(schema), rows=qualified(schema, ROWS_TABLE), log=qualified(schema, LOG_TABLE))
+    statements = _CREATE.format(
+        schema=quote(schema), rows=qualified(schema, ROWS_TABLE), log=qualified(schema, LOG_TABLE)
+    )
     with translated("chaos"), contextlib.closing(connect(dsn, application_name="headrace chaos")) as connection:
         connection.execute(statements)
 
@@ -182,13 +204,17 @@ def make_tables(dsn: str, schema: str) -> None:
 def _schema(spec: TopologySpec, source: str) -> str:
     """The schema of a source that rules take whole."""
     if spec.site(source).database.kind != "embedded":
-        raise ConfigError(f"--load writes at embedded servers only, and site {source} has a server of yours", hint="write there yourself")
+        raise ConfigError(
+            f"--load writes at embedded servers only, and site {source} has a server of yours",
+            hint="write there yourself",
+        )
     for rules in spec.capture_rules(source):
         for rule in rules.include or ():
             if rule.name == "*" and not set("*?[") & set(rule.owner) and rules.keeps(rule.owner, ROWS_TABLE, tag=None):
                 return rule.owner
     raise ConfigError(
-        f"--load makes tables of its own, and no rule takes a whole schema of site {source}", hint="write there yourself, without --load",
+        f"--load makes tables of its own, and no rule takes a whole schema of site {source}",
+        hint="write there yourself, without --load",
     )
 
 
@@ -197,11 +223,16 @@ def _check_replicated(overview: Mapping[str, Any], schemas: Mapping[str, str]) -
     for component in overview["components"]:
         if component["kind"] != "apply":
             continue
-        there = {(table["owner"], table["name"]) for table in component.get("instantiation", ()) if table["state"] in {"DONE", "KEPT"}}
+        there = {
+            (table["owner"], table["name"])
+            for table in component.get("instantiation", ())
+            if table["state"] in {"DONE", "KEPT"}
+        }
         for name in (ROWS_TABLE, LOG_TABLE):
             if (schemas[component["source"]], name) not in there:
                 raise ConfigError(
-                    f"{component['name']} does not take {schemas[component['source']]}.{name}", hint="write at the sources yourself, without --load",
+                    f"{component['name']} does not take {schemas[component['source']]}.{name}",
+                    hint="write at the sources yourself, without --load",
                 )
 
 
@@ -215,7 +246,8 @@ def first_number(dsn: str, schema: str, site: str) -> int:
     """
     with translated("chaos"), contextlib.closing(connect(dsn, application_name="headrace chaos")) as connection:
         row = connection.execute(
-            f"SELECT coalesce(max(number), 0) FROM {qualified(schema, LOG_TABLE)} WHERE site = %s", (site,),
+            f"SELECT coalesce(max(number), 0) FROM {qualified(schema, LOG_TABLE)} WHERE site = %s",
+            (site,),
         ).fetchone()
     assert row is not None
     return (int(row[0]) // CLIENTS + 1) * CLIENTS

@@ -1,7 +1,7 @@
 """The processes of a running topology, found by what it says of itself: no other process is ever touched.
 
-Every process must belong to the topology's private cluster, or to one of its embedded servers. `ProcessesInForce` remembers on disk what is done to
-processes, so that it is undone even when the one who did it was killed.
+Every process must belong to the topology's private cluster, or to one of its embedded servers. `ProcessesInForce`
+remembers on disk what is done to processes, so that it is undone even when the one who did it was killed.
 """
 
 from __future__ import annotations
@@ -194,11 +194,17 @@ class ProcessesInForce:
             document: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
             return False
-        if is_copy(self.file.parent, document.get("folder", str(self.file.parent)), lambda original: (original / self.file.name).exists()):
+        if is_copy(
+            self.file.parent,
+            document.get("folder", str(self.file.parent)),
+            lambda original: (original / self.file.name).exists(),
+        ):
             return False  # a copied state folder: what is in force is the original's
         self._frozen = [process for each in document["frozen"] for process in _living(each)]
         self._limited = [
-            (process, (int(soft), int(hard))) for *each, soft, hard in document["limited"] for process in _living(each[0] if len(each) == 1 else each)
+            (process, (int(soft), int(hard)))
+            for *each, soft, hard in document["limited"]
+            for process in _living(each[0] if len(each) == 1 else each)
         ]
         self.undo()
         return True
@@ -206,7 +212,10 @@ class ProcessesInForce:
     def _save(self) -> None:
         frozen = [named for process in self._frozen for named in _named(process)]
         limited = [(named, *before) for process, before in self._limited for named in _named(process)]
-        replace_file(self.file, json.dumps({"folder": str(self.file.parent.resolve()), "frozen": frozen, "limited": limited}) + "\n")
+        replace_file(
+            self.file,
+            json.dumps({"folder": str(self.file.parent.resolve()), "frozen": frozen, "limited": limited}) + "\n",
+        )
 
 
 def _named(process: psutil.Process) -> Iterator[dict[str, Any]]:
@@ -217,7 +226,11 @@ def _named(process: psutil.Process) -> Iterator[dict[str, Any]]:
 
 def _living(named: Mapping[str, Any] | list[Any]) -> Iterator[psutil.Process]:
     """The process that `_named` named, unless it has ended. Earlier versions wrote its number and time of day."""
-    known = KnownProcess(**named) if isinstance(named, Mapping) else KnownProcess(pid=int(named[0]), created=float(named[1]))
+    known = (
+        KnownProcess(**named)
+        if isinstance(named, Mapping)
+        else KnownProcess(pid=int(named[0]), created=float(named[1]))
+    )
     process = living(known)
     if process is not None:
         yield process

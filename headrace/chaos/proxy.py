@@ -35,7 +35,8 @@ class Proxy:
     """Forwards connections to a target until it is told to break them. Use it as a context manager.
 
     Args:
-        target: "host:port", or a callable that returns it for each new connection (a restarted server has another port).
+        target: "host:port", or a callable that returns it for each new connection (a restarted server has another
+            port).
     """
 
     def __init__(self, target: str | Callable[[], str]) -> None:
@@ -131,9 +132,7 @@ class Proxy:
         ]
         self._connections.add(connection)
 
-    async def _pump(
-        self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _pump(self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_DELAYED_CHUNKS_MAX)
         deliver = self._loop.create_task(self._deliver(connection, waiting, writer))
         with contextlib.suppress(OSError, asyncio.CancelledError):

@@ -81,9 +81,17 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "topology": self.topology, "seed": self.seed, "fine": self.is_fine, "identical": self.is_identical,
-            "faults": [asdict(each) for each in self.faults], "checked": self.checked, "violated": [asdict(each) for each in self.violated],
-            "tables": self.comparisons, "differences": self.differences, "written": self.written, "unlinked": self.unlinked,
+            "topology": self.topology,
+            "seed": self.seed,
+            "fine": self.is_fine,
+            "identical": self.is_identical,
+            "faults": [asdict(each) for each in self.faults],
+            "checked": self.checked,
+            "violated": [asdict(each) for each in self.violated],
+            "tables": self.comparisons,
+            "differences": self.differences,
+            "written": self.written,
+            "unlinked": self.unlinked,
         }
 
 
@@ -113,16 +121,32 @@ def _lines(report: Report) -> list[tuple[str, str]]:
         found = [each for each in report.violated if each.invariant == key]
         looked = f"{words}: looked at {report.checked.get(key, 0)} times"
         lines.append((looked, "") if not found else (f"{looked}, and {len(found)} times it did not hold", "red"))
-        lines += [(f"  {each.component}: {each.problem}" + (f" (during {each.during})" if each.during else ""), "red") for each in found]
+        lines += [
+            (f"  {each.component}: {each.problem}" + (f" (during {each.during})" if each.during else ""), "red")
+            for each in found
+        ]
     lines += [(f"not healed: {report.unhealed}", "red")] if report.unhealed else []
     lines += [(comparison_line(each), "" if each["equal"] else "red") for each in report.comparisons]
     lines += [(difference, "red") for difference in report.differences]
     if report.written:
-        lines.append((f"the load wrote {report.written} transactions, which are there once each", "") if not report.differences
-                     else (f"the load wrote {report.written} transactions", ""))
+        lines.append(
+            (f"the load wrote {report.written} transactions, which are there once each", "")
+            if not report.differences
+            else (f"the load wrote {report.written} transactions", "")
+        )
     healed = [fault.healed_s for fault in report.fired if fault.healed_s is not None]
     longest = f", the slowest healed after {seconds_text(max(healed))}" if healed else ""
-    verdict = "every invariant holds, and the contents are identical" if report.is_fine else "NOT FINE" if report.fired else "nothing fired: nothing is proven"
-    lines.append((f"seed {report.seed}: {len(report.fired)} of {len(report.faults)} faults fired{longest}: {verdict}", "bold" if report.is_fine else "bold red"))
+    verdict = (
+        "every invariant holds, and the contents are identical"
+        if report.is_fine
+        else "NOT FINE"
+        if report.fired
+        else "nothing fired: nothing is proven"
+    )
+    lines.append(
+        (
+            f"seed {report.seed}: {len(report.fired)} of {len(report.faults)} faults fired{longest}: {verdict}",
+            "bold" if report.is_fine else "bold red",
+        )
+    )
     return lines
-

@@ -1,12 +1,14 @@
 """`headrace chaos`: the way of one run, from the first look to the comparison of all tables.
 
 Main path
-    Chaos.run -> healthy? -> load, proxies -> for each fault of the schedule: fire, in force, undo, healed? -> caught up -> compared -> `Report`.
+    Chaos.run -> healthy? -> load, proxies -> for each fault of the schedule: fire, in force, undo, healed? -> caught up
+      -> compared -> `Report`.
 
-However it ends, what is in force is undone: processes go on, limits are lifted, links are direct again. If this process is killed itself, the file
-`chaos.json` of the state folder has what is to be undone, and the next run does it first.
+However it ends, what is in force is undone: processes go on, limits are lifted, links are direct again. If this process
+is killed itself, the file `chaos.json` of the state folder has what is to be undone, and the next run does it first.
 
-Healed is: the fault's own harm is over, every component is as `headrace status` wants it, and what was committed after the fault is applied everywhere.
+Healed is: the fault's own harm is over, every component is as `headrace status` wants it, and what was committed after
+the fault is applied everywhere.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Chaos", "Options", "chaotic"]
 
-HEAL_TIMEOUT_S = 180.0  # as long as Spark may take to begin on a small machine, and what had to wait meanwhile to be applied
+# as long as Spark may take to begin on a small machine, and what had to wait meanwhile to be applied
+HEAL_TIMEOUT_S = 180.0
 HEALTHY_TIMEOUT_S = 60.0  # before the first fault: a topology that was just started may still settle
 CAUGHT_UP_TIMEOUT_S = 600.0
 POLL_S = 0.1
-EVIDENCE_TIMEOUT_S = 20.0  # on a machine with much else to do nothing may pass for seconds, and a fault that nothing met shows nothing
+# on a machine with much else to do nothing may pass for seconds, and a fault that nothing met shows nothing
+EVIDENCE_TIMEOUT_S = 20.0
 LOOK_INTERVAL_S = 1.0  # the controller looks as often
 _LINK_KINDS = frozenset({"partition", "delay"})
 
@@ -204,7 +208,11 @@ class Chaos:
             self.tell("waiting until caught up")
             try:
                 self.report.comparisons = verify_topology(
-                    self.deployment.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_TIMEOUT_S, progress=self.tell, overview=self._seen,
+                    self.deployment.spec,
+                    self.deployment.connect(),
+                    timeout_s=CAUGHT_UP_TIMEOUT_S,
+                    progress=self.tell,
+                    overview=self._seen,
                 )
                 self.report.differences = [problem for load in self._load for problem in load.problems()]
                 self._wait_healthy(time.monotonic() + self.options.heal_within_s)
@@ -242,8 +250,12 @@ class Chaos:
             time.sleep(POLL_S)
         self._wait_healthy(deadline)
         wait_caught_up(
-            self.deployment.spec, self.deployment.connect(), timeout_s=max(1.0, deadline - time.monotonic()),
-            progress=lambda text: self.tell(f"{what}: {text}"), overview=self._seen, of_applied_tables=True,
+            self.deployment.spec,
+            self.deployment.connect(),
+            timeout_s=max(1.0, deadline - time.monotonic()),
+            progress=lambda text: self.tell(f"{what}: {text}"),
+            overview=self._seen,
+            of_applied_tables=True,
         )
 
     def _wait_healthy(self, deadline: float) -> None:
@@ -304,7 +316,12 @@ def chaotic(deployment: Deployment, options: Options, tell: Tell) -> Iterator[Ch
     state_dir = deployment.spec.state_dir
     in_force = ProcessesInForce(state_dir / "chaos.json")
     links = Links(deployment.spec, deployment.connect)
-    chaos = Chaos(deployment, options, tell, Field(deployment=deployment, processes=Processes(deployment), in_force=in_force, links=links))
+    chaos = Chaos(
+        deployment,
+        options,
+        tell,
+        Field(deployment=deployment, processes=Processes(deployment), in_force=in_force, links=links),
+    )
     with _alone(state_dir), terminated_as_interrupt():
         if in_force.undo_earlier():
             tell("an earlier run was killed: what it had stopped goes on")
@@ -327,20 +344,24 @@ def refuse_others(deployment: Deployment, *, allow_servers: bool) -> None:
     """
     if deployment.address:
         raise ConfigError(
-            f"topology {deployment.spec.name} runs on the Ray cluster at {deployment.address}: its processes may be on other machines, and"
-            " others may use the cluster",
+            f"topology {deployment.spec.name} runs on the Ray cluster at {deployment.address}: its processes may be on"
+            " other machines, and others may use the cluster",
             hint="headrace chaos breaks topologies on their own private cluster: `headrace up FILE` without --address",
         )
     others = list(own_servers(deployment.spec))
     if others and not allow_servers:
         raise ConfigError(
             f"the databases of {', '.join(others)} are servers of your own",
-            hint="they are never stopped, but replication between them is broken again and again: --allow-servers if these are test servers",
+            hint="they are never stopped, but replication between them is broken again and again: --allow-servers if"
+            " these are test servers",
         )
 
 
 def own_servers(spec: TopologySpec) -> Iterator[str]:
-    """Sites whose database is a server of the user's. An address does not tell what it is: a tunnel or a proxy of this machine leads to others."""
+    """Sites whose database is a server of the user's.
+
+    An address does not tell what it is: a tunnel or a proxy of this machine leads to others.
+    """
     yield from (site.name for site in spec.sites if site.database.kind == "postgres")
 
 
@@ -351,5 +372,7 @@ def _alone(state_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError(f"headrace chaos runs already in {state_dir}", hint="wait for its end, or end it with Ctrl-C") from error
+            raise ConfigError(
+                f"headrace chaos runs already in {state_dir}", hint="wait for its end, or end it with Ctrl-C"
+            ) from error
         yield

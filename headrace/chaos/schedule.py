@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["EVERY_FAULT", "Planned", "fault_kinds", "schedule_of", "seconds_of"]
 
 EVERY_FAULT = frozenset(action.kind for action in ACTIONS)
-# Names of `headrace simulate` that have no counterpart: TCP keeps the order and sends nothing twice, the clock is the machine's.
+# Names of `headrace simulate` that have no counterpart: TCP keeps the order and sends nothing twice, the clock is the
+# machine's.
 _SIMULATED_ONLY = frozenset({"duplicate", "reorder", "clock"})
 _PAUSE_S = (0.5, 3.0)  # between two faults: sometimes everything has only just come back
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -53,7 +54,10 @@ def fault_kinds(text: str) -> frozenset[str]:
     names = frozenset(name.strip() for name in text.split(","))
     known = f"all, or some of: {', '.join(sorted(EVERY_FAULT))}"
     if simulated := sorted(names & _SIMULATED_ONLY):
-        raise ConfigError(f"--faults {', '.join(simulated)}: cannot be caused on a real machine", hint=f"`headrace simulate` can simulate it; here: {known}")
+        raise ConfigError(
+            f"--faults {', '.join(simulated)}: cannot be caused on a real machine",
+            hint=f"`headrace simulate` can simulate it; here: {known}",
+        )
     if unknown := sorted(names - EVERY_FAULT):
         raise ConfigError(f"--faults: there is no fault {', '.join(map(repr, unknown))}", hint=known)
     return names
@@ -76,7 +80,9 @@ def seconds_of(text: str) -> float:
 
 
 def schedule_of(spec: TopologySpec, seed: int, kinds: frozenset[str]) -> Iterator[Planned]:
-    """The faults of a seed, without end: every action that has a target comes once, in some order, then once more in another.
+    """The faults of a seed, without end.
+
+    Every action that has a target comes once, in some order, then once more in another.
 
     Args:
         spec: the topology, as in the file.
@@ -104,6 +110,9 @@ def _drawn(rng: random.Random, possible: list[tuple[Action, list[str]]]) -> Iter
         for action, targets in rng.sample(possible, len(possible)):
             number += 1
             yield Planned(
-                number=number, action=action.name, target=rng.choice(targets), seconds=round(rng.uniform(*action.seconds), 1),
+                number=number,
+                action=action.name,
+                target=rng.choice(targets),
+                seconds=round(rng.uniform(*action.seconds), 1),
                 pause_s=round(rng.uniform(*_PAUSE_S), 1),
             )

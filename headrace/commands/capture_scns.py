@@ -1,6 +1,7 @@
 """`headrace capture`: the SCNs of a capture process, and setting its first SCN or its start SCN.
 
-Source: Oracle Streams Concepts and Administration 11.2, "Setting the First SCN for an Existing Capture Process", "Setting the Start SCN ...".
+Source: Oracle Streams Concepts and Administration 11.2, "Setting the First SCN for an Existing Capture Process",
+"Setting the Start SCN ...".
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ __all__ = ["SHOWN", "scn_given", "scns_of", "set_scns", "text_of"]
 
 SET_TIMEOUT_S = 60.0  # the site writes a small file, and the capture process asks its queue
 SHOWN: Mapping[str, str] = {
-    "first_scn": "first SCN", "start_scn": "start SCN", "required_checkpoint_scn": "required checkpoint SCN", "applied_scn": "applied SCN",
-    "max_checkpoint_scn": "maximum checkpoint SCN", "captured_scn": "captured SCN",
+    "first_scn": "first SCN",
+    "start_scn": "start SCN",
+    "required_checkpoint_scn": "required checkpoint SCN",
+    "applied_scn": "applied SCN",
+    "max_checkpoint_scn": "maximum checkpoint SCN",
+    "captured_scn": "captured SCN",
 }
 """Keys of a capture process's status, and their names in the manuals."""
 
@@ -42,7 +47,10 @@ def scn_given(text: str, option: str) -> Scn | None:
     try:
         return parse_scn(text)
     except ValueError as error:
-        raise ConfigError(f"{option} {text!r} is no SCN", hint="write it as `headrace status` shows it, such as 0/016B3748, or as a number") from error
+        raise ConfigError(
+            f"{option} {text!r} is no SCN",
+            hint="write it as `headrace status` shows it, such as 0/016B3748, or as a number",
+        ) from error
 
 
 def set_scns(deployment: Deployment, name: str, *, first_scn: Scn | None, start_scn: Scn | None) -> None:
@@ -61,7 +69,13 @@ def set_scns(deployment: Deployment, name: str, *, first_scn: Scn | None, start_
     capture = {each.name: each for each in deployment.running.captures}[_name(deployment, name)]
     actors = deployment.connect()
     if first_scn is not None:
-        actors.call(keeper_of(capture.source, capture.site), "set_first_scn", capture.name, int(first_scn), timeout_s=SET_TIMEOUT_S)
+        actors.call(
+            keeper_of(capture.source, capture.site),
+            "set_first_scn",
+            capture.name,
+            int(first_scn),
+            timeout_s=SET_TIMEOUT_S,
+        )
     if start_scn is not None:
         actors.call(f"capture:{capture.name}", "capture_again", int(start_scn), timeout_s=SET_TIMEOUT_S)
 
@@ -86,7 +100,9 @@ def scns_of(deployment: Deployment, name: str) -> dict[str, Any]:
 
 def text_of(scns: Mapping[str, Any]) -> str:
     """For people: a line per SCN, lowest first as a rule."""
-    return "\n".join([f"{scns['name']}: {scns['state']}", *(f"  {words}: {scn_text(scns[key])}" for key, words in SHOWN.items())])
+    return "\n".join(
+        [f"{scns['name']}: {scns['state']}", *(f"  {words}: {scn_text(scns[key])}" for key, words in SHOWN.items())]
+    )
 
 
 def _name(deployment: Deployment, name: str) -> str:

@@ -31,7 +31,9 @@ def list_conflicts(queue: ErrorQueue, output: Output, apply: str, last: int) -> 
     Returns:
         The exit code.
     """
-    found = sorted(queue.conflicts(apply, last), key=lambda record: (record.resolved_us, record.apply, record.number))[-last:]
+    found = sorted(queue.conflicts(apply, last), key=lambda record: (record.resolved_us, record.apply, record.number))[
+        -last:
+    ]
     output.json({"conflicts": [asdict(record) for record in found]})
     for record in found:
         for line in _lines(record):
@@ -45,8 +47,8 @@ def _lines(record: ConflictRecord) -> Iterator[str]:
     end = f"{record.outcome} {record.error_number}" if record.error_number else record.outcome
     by = f" by {record.handler}" if record.handler else ""
     yield (
-        f"{record.number} {record.apply} from {record.source}: {record.kind} in {record.owner}.{record.name}, {when}: {end}{by};"
-        f" transaction {record.transaction_id} at {scn_text(record.commit_scn)}, LCR {record.position}"
+        f"{record.number} {record.apply} from {record.source}: {record.kind} in {record.owner}.{record.name}, {when}:"
+        f" {end}{by}; transaction {record.transaction_id} at {scn_text(record.commit_scn)}, LCR {record.position}"
     )
     if record.columns:
         yield f"      conflicting: {', '.join(record.columns)}"

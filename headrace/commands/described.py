@@ -1,6 +1,9 @@
-"""What `headrace status --json` says of an apply process beyond its state: what the views of its destination show of it.
+"""What `headrace status --json` says of an apply process beyond its state.
 
-It is asked for only where somebody reads it: rules and handlers do not change from one look of the controller to the next.
+What the views of its destination show of it.
+
+It is asked for only where somebody reads it: rules and handlers do not change from one look of the controller to the
+next.
 """
 
 from __future__ import annotations
@@ -20,14 +23,21 @@ ASK_TIMEOUT_S = 3.0  # per question, of all apply processes together: one that d
 
 
 def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSystem]) -> dict[str, Any]:
-    """The overview, with each apply process's `configuration`, `error_transactions` and `views`; without what does not answer.
+    """The overview, with each apply process's `configuration`, `error_transactions` and `views`.
+
+    Without what does not answer.
 
     Args:
         overview: of the topology.
         connect: connects to its components; called only if there is an apply process to ask.
     """
-    # Those that did not answer the controller just now are not waited for again: each question would take its whole time.
-    applies = {each["name"]: each for each in overview["components"] if each.get("kind") == "apply" and each.get("state") != "UNREACHABLE"}
+    # Those that did not answer the controller just now are not waited for again: each question would take its whole
+    # time.
+    applies = {
+        each["name"]: each
+        for each in overview["components"]
+        if each.get("kind") == "apply" and each.get("state") != "UNREACHABLE"
+    }
     if not applies:
         return dict(overview)
     try:
@@ -37,10 +47,20 @@ def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSy
         errors = _asked(actors, [name for name, each in applies.items() if each.get("errors") != 0], "first_errors")
     except StreamsError:
         return dict(overview)
-    return {**overview, "components": [
-        {**each, **_with_views(overview["topology"], each, _found(configurations, errors, each), views.get(each["name"]))} if each["name"] in applies else each
-        for each in overview["components"]
-    ]}
+    return {
+        **overview,
+        "components": [
+            {
+                **each,
+                **_with_views(
+                    overview["topology"], each, _found(configurations, errors, each), views.get(each["name"])
+                ),
+            }
+            if each["name"] in applies
+            else each
+            for each in overview["components"]
+        ],
+    }
 
 
 def _asked(actors: ActorSystem, names: Iterable[str], method: str) -> dict[str, Any]:
@@ -48,8 +68,13 @@ def _asked(actors: ActorSystem, names: Iterable[str], method: str) -> dict[str, 
     return {name: answer for name, answer in answers.items() if not isinstance(answer, StreamsError)}
 
 
-def _with_views(topology: str, component: Mapping[str, Any], found: dict[str, Any], views: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What was found, and the rows of the views by the views' names and columns; those of the error queue only where it answered."""
+def _with_views(
+    topology: str, component: Mapping[str, Any], found: dict[str, Any], views: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What was found, and the rows of the views by the views' names and columns.
+
+    Those of the error queue only where it answered.
+    """
     if not views:
         return found
     errors = found.get("error_transactions")
@@ -57,7 +82,9 @@ def _with_views(topology: str, component: Mapping[str, Any], found: dict[str, An
     return {**found, "views": {**views, **queue}}
 
 
-def _found(configurations: Mapping[str, Any], errors: Mapping[str, Any], component: Mapping[str, Any]) -> dict[str, Any]:
+def _found(
+    configurations: Mapping[str, Any], errors: Mapping[str, Any], component: Mapping[str, Any]
+) -> dict[str, Any]:
     name, found = component["name"], dict[str, Any]()
     if configurations.get(name):
         found["configuration"] = configurations[name]
@@ -65,5 +92,7 @@ def _found(configurations: Mapping[str, Any], errors: Mapping[str, Any], compone
         found["error_transactions"] = []
     elif name in errors:
         shown = errors[name][:ERRORS_MAX]
-        found["error_transactions"] = [{key: value for key, value in error.items() if key != "readable"} for error in shown]
+        found["error_transactions"] = [
+            {key: value for key, value in error.items() if key != "readable"} for error in shown
+        ]
     return found

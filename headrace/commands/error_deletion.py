@@ -1,4 +1,7 @@
-"""Error transactions deleted from the command line: in groups, so that thousands take seconds, and one call lasts no longer than one group."""
+"""Error transactions deleted from the command line.
+
+In groups, so that thousands take seconds, and one call lasts no longer than one group.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ DELETED_AT_ONCE = 500  # one transaction of the destination, a tenth of a second
 
 
 def delete_together(
-    output: Output, errors: Sequence[Mapping[str, Any]], delete: Callable[[str, list[int]], Sequence[Mapping[str, Any]]],
+    output: Output,
+    errors: Sequence[Mapping[str, Any]],
+    delete: Callable[[str, list[int]], Sequence[Mapping[str, Any]]],
 ) -> int:
     """Delete error transactions, group by group.
 
@@ -38,7 +43,9 @@ def delete_together(
             chosen = numbers[first : first + DELETED_AT_ONCE]
             behind = len(errors) - len(outcomes) - len(chosen)
             left = f"; {counted(behind, 'other')} not tried" if behind else ""
-            with goes_on(output, f"{apply}: what was begun goes on: `headrace errors list FILE` shows what became of it{left}"):
+            with goes_on(
+                output, f"{apply}: what was begun goes on: `headrace errors list FILE` shows what became of it{left}"
+            ):
                 answers = delete(apply, chosen)
             for answer in answers:
                 outcome, words = outcome_of(apply, answer, "deleted")
@@ -52,5 +59,7 @@ def delete_together(
     if not outcomes:
         output.result("no error transactions")
     elif len(errors) > LINES_MAX:
-        output.result(f"{sum(outcome['done'] for outcome in outcomes):,} of {counted(len(outcomes), 'error transaction')} deleted")
+        output.result(
+            f"{sum(outcome['done'] for outcome in outcomes):,} of {counted(len(outcomes), 'error transaction')} deleted"
+        )
     return DONE if all(outcome["done"] for outcome in outcomes) else FINDING

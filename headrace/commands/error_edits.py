@@ -1,7 +1,8 @@
 """`headrace errors edit`: other values for one row of an error transaction, given with options or in an editor.
 
-The database of the destination reads every value, as the column's type at the source and as the column's at the destination, before
-anything is stored. The apply process stores the edit, because it knows which transactions wait behind another.
+The database of the destination reads every value, as the column's type at the source and as the column's at the
+destination, before anything is stored. The apply process stores the edit, because it knows which transactions wait
+behind another.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def _given(name: str, text: str | None, command: str) -> Given:
     return Given(kind, column, text)
 
 
-def edit_values(output: Output, error: Mapping[str, Any], lcr: RowLcr, reader: RowReader, wanted: WantedEdit) -> list[dict[str, Any]]:
+def edit_values(
+    output: Output, error: Mapping[str, Any], lcr: RowLcr, reader: RowReader, wanted: WantedEdit
+) -> list[dict[str, Any]]:
     """What an operator wants changed in a row LCR, checked by the destination's database; empty: nothing.
 
     Args:
@@ -114,7 +117,11 @@ def edit_values(output: Output, error: Mapping[str, Any], lcr: RowLcr, reader: R
     """
     shown = _shown(lcr, reader)
     given = wanted_values(wanted, lcr.command_type) or _from_editor(output, error, lcr, shown)
-    return [_checked(each, lcr, reader, shown) for each in given if shown.get((each.kind, each.column), _ABSENT) != each.text]
+    return [
+        _checked(each, lcr, reader, shown)
+        for each in given
+        if shown.get((each.kind, each.column), _ABSENT) != each.text
+    ]
 
 
 def _shown(lcr: RowLcr, reader: RowReader) -> dict[tuple[str, str], str | None]:
@@ -122,12 +129,18 @@ def _shown(lcr: RowLcr, reader: RowReader) -> dict[tuple[str, str], str | None]:
     shown: dict[tuple[str, str], str | None] = {}
     for kind in ("old", "new"):
         values = lcr.get_values(kind, use_old=False)
-        texts = reader.texts([value.column for value in values.values()], [value.raw for value in values.values()]) if values else ()
+        texts = (
+            reader.texts([value.column for value in values.values()], [value.raw for value in values.values()])
+            if values
+            else ()
+        )
         shown |= {(kind, name): text for name, text in zip(values, texts, strict=True)}
     return shown
 
 
-def _checked(given: Given, lcr: RowLcr, reader: RowReader, shown: Mapping[tuple[str, str], str | None]) -> dict[str, Any]:
+def _checked(
+    given: Given, lcr: RowLcr, reader: RowReader, shown: Mapping[tuple[str, str], str | None]
+) -> dict[str, Any]:
     column = next((column for column in lcr.table.columns if column.name == given.column), None)
     if column is None:
         known = ", ".join(column.name for column in lcr.table.columns)
@@ -135,7 +148,10 @@ def _checked(given: Given, lcr: RowLcr, reader: RowReader, shown: Mapping[tuple[
     raw, after = reader.value_of(lcr.object_owner, lcr.object_name, column, given.text)
     before = shown.get((given.kind, given.column), _ABSENT)
     return {
-        "kind": given.kind, "column": given.column, "raw": raw, "before": _NULL if before is None else before,
+        "kind": given.kind,
+        "column": given.column,
+        "raw": raw,
+        "before": _NULL if before is None else before,
         "after": _NULL if after is None else after,
     }
 
@@ -144,7 +160,10 @@ def _checked(given: Given, lcr: RowLcr, reader: RowReader, shown: Mapping[tuple[
 
 
 def _from_editor(
-    output: Output, error: Mapping[str, Any], lcr: RowLcr, shown: Mapping[tuple[str, str], str | None],
+    output: Output,
+    error: Mapping[str, Any],
+    lcr: RowLcr,
+    shown: Mapping[tuple[str, str], str | None],
 ) -> tuple[Given, ...]:
     if output.as_json or not sys.stdin.isatty():
         raise ConfigError("there is no terminal for an editor", hint="give values: --set column=value, --null column")
@@ -153,8 +172,12 @@ def _from_editor(
         if text is None or len(text) <= _EDITOR_CHARACTERS_MAX:
             document.setdefault(kind, {})[name] = text
     header = _HEADER.format(
-        number=error["number"], apply=error["apply"], position=lcr.position, command=lcr.command_type,
-        table=f"{lcr.object_owner}.{lcr.object_name}", why=" ".join(str(error["message"]).split()),
+        number=error["number"],
+        apply=error["apply"],
+        position=lcr.position,
+        command=lcr.command_type,
+        table=f"{lcr.object_owner}.{lcr.object_name}",
+        why=" ".join(str(error["message"]).split()),
     )
     text = header + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_style='"', width=10**6)
     return _read_edited(_edited_text(text), document)
@@ -169,11 +192,17 @@ def _edited_text(text: str) -> str:
         try:
             subprocess.run(f"{editor} {file}", shell=True, check=True)  # noqa: S602 - the operator's own editor, with its options
         except (OSError, subprocess.CalledProcessError) as error:
-            raise ConfigError(f"the editor {editor!r} failed: nothing was changed", hint="set EDITOR, or give values: --set column=value") from error
+            raise ConfigError(
+                f"the editor {editor!r} failed: nothing was changed",
+                hint="set EDITOR, or give values: --set column=value",
+            ) from error
         try:
             return file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ConfigError("what the editor left is not in UTF-8: nothing was changed", hint="set the editor's encoding, or give values: --set column=value") from error
+            raise ConfigError(
+                "what the editor left is not in UTF-8: nothing was changed",
+                hint="set the editor's encoding, or give values: --set column=value",
+            ) from error
 
 
 def _read_edited(text: str, document: Mapping[str, Mapping[str, str | None]]) -> tuple[Given, ...]:
@@ -187,18 +216,25 @@ def _read_edited(text: str, document: Mapping[str, Mapping[str, str | None]]) ->
         ConfigError: it cannot be read.
     """
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)  # what was written: no dates or numbers are made of it, which may be none
+        # what was written: no dates or numbers are made of it, which may be none
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"what the editor left cannot be read: {error}", hint="nothing was changed: edit again") from error
+        raise ConfigError(
+            f"what the editor left cannot be read: {error}", hint="nothing was changed: edit again"
+        ) from error
     given: dict[tuple[str, str], Given] = {}
     for node, values in root.value if isinstance(root, yaml.MappingNode) else ():
         kind = str(node.value)
         if kind not in {"old", "new"} or not isinstance(values, yaml.MappingNode):
-            raise ConfigError(f"what the editor left has {kind!r}", hint="keep old: and new:, with column: value below them")
+            raise ConfigError(
+                f"what the editor left has {kind!r}", hint="keep old: and new:, with column: value below them"
+            )
         for column, value in values.value:
             name = str(column.value)
             if not isinstance(value, yaml.ScalarNode):
-                raise ConfigError(f"{kind}.{name} is not a text", hint="write the value in quotes, as the database writes it")
+                raise ConfigError(
+                    f"{kind}.{name} is not a text", hint="write the value in quotes, as the database writes it"
+                )
             found = None if value.tag == _YAML_NULL and value.value.lower() in {"", "null", "~"} else value.value
             if document.get(kind, {}).get(name, _ABSENT) != found:
                 given[kind, name] = Given(kind, name, found)
@@ -243,9 +279,13 @@ def one_row(lcrs: Sequence[RowLcr], error: Mapping[str, Any], wanted: WantedEdit
     position = error["failed_position"] if wanted.row is None else wanted.row
     if position < 0:
         raise ConfigError(
-            f"no row of error transaction {error['number']} failed: it waits behind another", hint="name one: --row N, as errors show counts them",
+            f"no row of error transaction {error['number']} failed: it waits behind another",
+            hint="name one: --row N, as errors show counts them",
         )
     found = next((lcr for lcr in lcrs if lcr.position == position), None)
     if found is None:
-        raise ConfigError(f"error transaction {error['number']} has no row {position}", hint="headrace errors show FILE N shows its rows, from 0")
+        raise ConfigError(
+            f"error transaction {error['number']} has no row {position}",
+            hint="headrace errors show FILE N shows its rows, from 0",
+        )
     return found

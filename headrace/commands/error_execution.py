@@ -1,7 +1,8 @@
 """Error transactions executed again from the command line: all at once, heard of in pages.
 
-Each apply process gets what it is to execute in one call, so that it lets nothing join the queue behind that, and then tells page by page what became
-of it. With `--all` what entered the queue meanwhile is executed too, until nothing has, or nothing of it can be.
+Each apply process gets what it is to execute in one call, so that it lets nothing join the queue behind that, and then
+tells page by page what became of it. With `--all` what entered the queue meanwhile is executed too, until nothing has,
+or nothing of it can be.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Execution", "outcome_of"]
 
 BEGIN_TIMEOUT_S = 60.0  # ten thousand numbers are looked up, and with a function also why each failed
-PAGE_WAIT_S = 5.0  # for the next outcome; then it is asked again, for as long as a transaction of millions of rows takes
+# for the next outcome; then it is asked again, for as long as a transaction of millions of rows takes
+PAGE_WAIT_S = 5.0
 PAGE_TIMEOUT_S = 60.0  # of an apply process that is busy with its destination
 LINES_MAX = 100  # of so many, each has its line; of more, those that are left
 IN_VAIN_MAX = 2  # rounds of --all that execute nothing: the second one tries what arrived during the first
@@ -67,7 +69,10 @@ class Execution:
         """
         if self.stops and self.has_failed:
             self._count += len(numbers)
-            self._note(apply, [{"number": number, "done": False, "problem": "not tried: one before it failed"} for number in numbers])
+            self._note(
+                apply,
+                [{"number": number, "done": False, "problem": "not tried: one before it failed"} for number in numbers],
+            )
             return
         self._round(apply, numbers)
 
@@ -83,7 +88,9 @@ class Execution:
         left, first, in_vain = 0, len(self.outcomes), 0
         while not (self.stops and self.has_failed) and in_vain < IN_VAIN_MAX:
             before = len(self.outcomes)
-            page = self._round(apply, (), besides=[outcome["number"] for outcome in self.outcomes[first:] if not outcome["done"]])
+            page = self._round(
+                apply, (), besides=[outcome["number"] for outcome in self.outcomes[first:] if not outcome["done"]]
+            )
             left = page["left"]
             self.arrived += page["arrived"]
             if not page["arrived"]:
@@ -118,7 +125,15 @@ class Execution:
         name, execution = f"apply:{apply}", secrets.token_hex(8)
         try:
             self._count += self.connect().call(
-                name, "begin_execution", execution, list(numbers), self.role, self.handler, self.stops, list(besides), timeout_s=BEGIN_TIMEOUT_S
+                name,
+                "begin_execution",
+                execution,
+                list(numbers),
+                self.role,
+                self.handler,
+                self.stops,
+                list(besides),
+                timeout_s=BEGIN_TIMEOUT_S,
             )
             while True:
                 page = self.connect().call(name, "execution_outcomes", execution, PAGE_WAIT_S, timeout_s=PAGE_TIMEOUT_S)
@@ -127,7 +142,9 @@ class Execution:
                     return dict(page)
         except (ApplyError, ConfigError):
             raise  # it has begun nothing, or has ended
-        except BaseException:  # Ctrl-C, a reader that left, a call without an answer: whatever ends the command ends what it has begun
+        except (
+            BaseException
+        ):  # Ctrl-C, a reader that left, a call without an answer: whatever ends the command ends what it has begun
             self._end(name, execution)
             raise
 

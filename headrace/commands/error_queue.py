@@ -1,7 +1,7 @@
 """The error queue, from the command line: list, show, edit, execute, delete.
 
-Listing and showing read the destination's database, so they work while nothing runs. The apply process edits, executes and deletes,
-because it knows which transactions wait behind another.
+Listing and showing read the destination's database, so they work while nothing runs. The apply process edits, executes
+and deletes, because it knows which transactions wait behind another.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class ErrorQueue:
         return DONE
 
     def show(self, output: Output, number: int, apply: str, *, original: bool = False) -> int:
-        """Show one error transaction: its row LCRs, the changed columns, the destination's current row, and how it was edited.
+        """Show one error transaction.
+
+        Its row LCRs, the changed columns, the destination's current row, and how it was edited.
 
         Args:
             output: where it is printed; its first `SHOWN_ROWS_MAX` row LCRs, and the one that failed.
@@ -93,7 +95,10 @@ class ErrorQueue:
         output.json({"error": error, "lcrs": lcrs, "edits": edits})
         output.result(_line(error))
         for edit in edits:
-            output.result(f"  edited by {edit['edited_by']} at {_time(edit['edited_us'])}, row {edit['position']}: {', '.join(edit['changes'])}")
+            output.result(
+                f"  edited by {edit['edited_by']} at {_time(edit['edited_us'])}, row {edit['position']}:"
+                f" {', '.join(edit['changes'])}"
+            )
         for place, lcr in enumerate(lcrs):
             if lcr["position"] > place:
                 output.result(f"  ... {lcr['position'] - place} more")
@@ -130,11 +135,20 @@ class ErrorQueue:
         if not values:
             return not_edited(output)
         recorded = self._connect().call(
-            f"apply:{error['apply']}", "edit_error", number, error["edits"] + 1, lcr.position, values, operator(), timeout_s=EDIT_TIMEOUT_S
+            f"apply:{error['apply']}",
+            "edit_error",
+            number,
+            error["edits"] + 1,
+            lcr.position,
+            values,
+            operator(),
+            timeout_s=EDIT_TIMEOUT_S,
         )
         return edited(output, recorded)
 
-    def execute(self, output: Output, numbers: list[int], apply: str, *, role: str = "", handler: str = "", stops: bool = False) -> int:
+    def execute(
+        self, output: Output, numbers: list[int], apply: str, *, role: str = "", handler: str = "", stops: bool = False
+    ) -> int:
         """Execute error transactions again, in the order of the queue; each apply process must run.
 
         Args:
@@ -142,7 +156,8 @@ class ErrorQueue:
             numbers: of the error transactions; empty: all, also those that enter the queue meanwhile.
             apply: name of an apply process; empty: all that have one of the numbers.
             role: of the destinations: whose rights are checked; empty: the apply processes' own.
-            handler: `module:function` that gets their row LCRs, in the file's code folder or installed; empty: they go the usual way.
+            handler: `module:function` that gets their row LCRs, in the file's code folder or installed; empty: they go
+                the usual way.
             stops: after the first that fails again; False: goes on with those that do not wait behind it.
 
         Returns:
@@ -172,6 +187,7 @@ class ErrorQueue:
         Returns:
             The exit code: a finding when one is left.
         """
+
         def delete(name: str, chosen: list[int]) -> list[dict[str, Any]]:
             return list(self._connect().call(f"apply:{name}", "delete_errors", chosen, timeout_s=EDIT_TIMEOUT_S))
 
@@ -233,7 +249,9 @@ class ErrorQueue:
             with closing(open_destination(self._access(self._spec.apply(name).site))) as destination:
                 found = [asdict(error) for error in destination.errors(self._spec.name, name)]
             there = {error["number"] for error in found}
-            errors += [{**error, "waits_behind": error["depends_on"] if error["depends_on"] in there else 0} for error in found]
+            errors += [
+                {**error, "waits_behind": error["depends_on"] if error["depends_on"] in there else 0} for error in found
+            ]
         return sorted(errors, key=lambda error: (error["apply"], error["number"]))
 
     def _has_errors(self, apply: str) -> bool:
@@ -320,12 +338,16 @@ def _line(error: Mapping[str, Any], *, is_short: bool = False) -> str:
     if error["waits_behind"]:
         why = f"waits behind {error['waits_behind']}"
     elif error["depends_on"]:
-        why = f"waited behind {error['depends_on']}, which is gone: execute it now, after those of lower numbers that it depends on"
+        why = (
+            f"waited behind {error['depends_on']}, which is gone: execute it now, after those of lower numbers that"
+            " it depends on"
+        )
     why = " ".join(why.splitlines()) if is_short else why
     kind = error["conflict_type"] or error["sqlstate"]
     return (
         f"{error['number']} {error['apply']} from {error['source']}: transaction {error['transaction_id']} at "
-        f"{scn_text(error['commit_scn'])}, {counted(error['row_count'], 'row')}, {when}{edited}: {kind + ': ' if kind else ''}{why}"
+        f"{scn_text(error['commit_scn'])}, {counted(error['row_count'], 'row')}, {when}{edited}:"
+        f" {kind + ': ' if kind else ''}{why}"
     )
 
 
@@ -346,7 +368,9 @@ def _lines(lcr: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str]:
         for row in lcr["destination_rows"] or ():
             yield f"      destination: {_row(row)}"
         if not lcr["destination_rows"]:
-            yield "      destination: no row has this key" + (" (the row in the way is in `headrace conflicts`)" if error["conflict_type"].endswith("_exists") else "")
+            yield "      destination: no row has this key" + (
+                " (the row in the way is in `headrace conflicts`)" if error["conflict_type"].endswith("_exists") else ""
+            )
 
 
 def _row(values: Mapping[str, str | None]) -> str:
@@ -357,15 +381,21 @@ def _shown(lcr: RowLcr, reader: RowReader, *, with_destination: bool) -> dict[st
     values = {kind: lcr.get_values(kind, use_old=False) for kind in ("old", "new")}
     old, new = values["old"], values["new"]
     shown: dict[str, Any] = {
-        "position": lcr.position, "command": lcr.command_type, "table": f"{lcr.object_owner}.{lcr.object_name}",
+        "position": lcr.position,
+        "command": lcr.command_type,
+        "table": f"{lcr.object_owner}.{lcr.object_name}",
         **{kind: _texts(found, reader) for kind, found in values.items()},
         # Only where the log has the complete old row: a key alone does not show the old values.
-        "changed": [name for name in new if new[name].raw != old[name].raw] if old and new.keys() <= old.keys() else None,
+        "changed": [name for name in new if new[name].raw != old[name].raw]
+        if old and new.keys() <= old.keys()
+        else None,
     }
     if with_destination:
         # By its old values it is found; by its new ones, what is in their way.
         keys = [{name: (value.column, value.raw) for name, value in each.items()} for each in (old, new) if each]
-        rows = list({str(row): row for key in keys for row in reader.beside(lcr.object_owner, lcr.object_name, key)}.values())
+        rows = list(
+            {str(row): row for key in keys for row in reader.beside(lcr.object_owner, lcr.object_name, key)}.values()
+        )
         shown["destination_rows"] = [{name: _cut(text) for name, text in row.items()} for row in rows]
     return shown
 

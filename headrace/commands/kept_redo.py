@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["redo_findings"]
 
 
-def redo_findings(spec: TopologySpec, access: Callable[[TopologySpec, SiteSpec], DatabaseAccess | None]) -> tuple[Finding, ...]:
+def redo_findings(
+    spec: TopologySpec, access: Callable[[TopologySpec, SiteSpec], DatabaseAccess | None]
+) -> tuple[Finding, ...]:
     """What `up` would refuse because redo is not there; a site of another machine is examined by `up` alone.
 
     Args:

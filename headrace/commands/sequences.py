@@ -100,7 +100,10 @@ def collisions(table: TableName, column: str, beside: Mapping[str, ColumnSequenc
         beside: the column's sequence at each site that writes the table.
     """
     sites = list(beside)
-    pair = next(((a, b) for number, a in enumerate(sites) for b in sites[number + 1 :] if _can_collide(beside[a], beside[b])), None)
+    pair = next(
+        ((a, b) for number, a in enumerate(sites) for b in sites[number + 1 :] if _can_collide(beside[a], beside[b])),
+        None,
+    )
     if pair is None:
         return
     told = " and ".join(f"{site} (next {beside[site].next_value}, step {beside[site].increment})" for site in pair)
@@ -112,28 +115,39 @@ def collisions(table: TableName, column: str, beside: Mapping[str, ColumnSequenc
         for number, (site, found) in enumerate(beside.items())
     )
     yield Finding(
-        path=f"sites.{pair[1]} table {table}", problem=f"the sequences of column {column} at {told} can hand out the same value twice: where both sites "
-        "insert, the row that comes later ends in the error queue", fix=f"{fixes}; or give each site a range of its own (MINVALUE, MAXVALUE)",
+        path=f"sites.{pair[1]} table {table}",
+        problem=f"the sequences of column {column} at {told} can hand out the same value twice: where both sites "
+        "insert, the row that comes later ends in the error queue",
+        fix=f"{fixes}; or give each site a range of its own (MINVALUE, MAXVALUE)",
         is_error=False,
     )
 
 
 def _can_collide(first: ColumnSequence, second: ColumnSequence) -> bool:
-    (low, high), (other_low, other_high) = ((
-        (each.next_value, each.most) if each.increment > 0 else (each.least, each.next_value)
-    ) for each in (first, second))
+    (low, high), (other_low, other_high) = (
+        ((each.next_value, each.most) if each.increment > 0 else (each.least, each.next_value))
+        for each in (first, second)
+    )
     if max(low, other_low) > min(high, other_high):
         return False
     return (first.next_value - second.next_value) % gcd(first.increment, second.increment) == 0
 
 
 def _compare(
-    spec: TopologySpec, apply: ApplySpec, source: DatabaseAccess, destination: DatabaseAccess, *, advance: bool, ahead: int
+    spec: TopologySpec,
+    apply: ApplySpec,
+    source: DatabaseAccess,
+    destination: DatabaseAccess,
+    *,
+    advance: bool,
+    ahead: int,
 ) -> list[SequenceLine]:
     ways = ways_to(spec, apply)
     with closing(open_source(source)) as database:
         arrive = arriving(ways, database.tables(captured_by(ways)))
-    names = {(table.source.owner, table.source.name): (table.destination.owner, table.destination.name) for table in arrive}
+    names = {
+        (table.source.owner, table.source.name): (table.destination.owner, table.destination.name) for table in arrive
+    }
     transformations = {(table.source.owner, table.source.name): table.transformations for table in arrive}
     with closing(open_column_sequences(source)) as ours, closing(open_column_sequences(destination)) as theirs:
         there = {(found.owner, found.table, found.column): found for found in theirs.of(list(names.values()))}
@@ -163,6 +177,11 @@ def _line(apply: ApplySpec, found: ColumnSequence, match: ColumnSequence | None,
         if not match.least <= wanted <= match.most:
             problem += f", which is out of its bounds {match.least} to {match.most}: ALTER SEQUENCE {match.name} there"
     return SequenceLine(
-        source=apply.source, destination=apply.site, column=f"{found.owner}.{found.table}.{found.column}",
-        source_next=found.next_value, destination_next=None if match is None else match.next_value, wanted=wanted, problem=problem,
+        source=apply.source,
+        destination=apply.site,
+        column=f"{found.owner}.{found.table}.{found.column}",
+        source_next=found.next_value,
+        destination_next=None if match is None else match.next_value,
+        wanted=wanted,
+        problem=problem,
     )

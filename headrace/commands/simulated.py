@@ -51,7 +51,9 @@ def seeds_of(text: str, count: int) -> range:
     try:
         found = range(int(first), int(last) + 1) if dash else range(int(first), int(first) + count)
     except ValueError:
-        raise ConfigError(f"--seed {text!r} is not a number, nor FIRST-LAST", hint="for example --seed 7, or --seed 7-20") from None
+        raise ConfigError(
+            f"--seed {text!r} is not a number, nor FIRST-LAST", hint="for example --seed 7, or --seed 7-20"
+        ) from None
     if dash and count != 1:
         raise ConfigError("--seed FIRST-LAST and --seeds exclude each other", hint="name the seeds in one way")
     if not 0 < len(found) <= _SEEDS_MAX:
@@ -87,8 +89,10 @@ def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, fault
     settings = Settings(faults=fault_kinds(faults), seconds=seconds, edits=edits)
     spec = read_topology(file, _AnyValue())
     done: list[Outcome] = []
-    output.say(f"simulating {spec.name}: {_numbers(seeds)}")  # before anything: whatever ends the run, its seed is known
+    # before anything: whatever ends the run, its seed is known
+    output.say(f"simulating {spec.name}: {_numbers(seeds)}")
     with live_lines(output, f"simulating {spec.name}") as show:
+
         def progress(share: float) -> None:
             show(f"{len(done)} of {len(seeds)} seeds, {share:.0%}")
 
@@ -113,7 +117,10 @@ def _summary(done: list[Outcome]) -> str:
     faults = sum(sum(each.fired.values()) for each in done)
     transactions, virtual_s = sum(each.transactions for each in done), sum(each.virtual_s for each in done)
     seeds = range(done[0].seed, done[-1].seed + 1)
-    lines = [f"{_numbers(seeds)}: every invariant holds; {transactions} transactions, {faults} faults and deeds of the operator, {virtual_s:.0f} virtual seconds"]
+    lines = [
+        f"{_numbers(seeds)}: every invariant holds; {transactions} transactions, {faults} faults and deeds of the"
+        f" operator, {virtual_s:.0f} virtual seconds"
+    ]
     if len(done) == 1:
         lines.append(f"trace digest {done[0].digest}")
     return "\n".join(lines)
@@ -121,8 +128,15 @@ def _summary(done: list[Outcome]) -> str:
 
 def _told(outcome: Outcome, seconds: float, faults: str, *, edits: bool) -> str:
     options = f"--seed {outcome.seed} --seconds {seconds:g} --faults {faults}{'' if edits else ' --no-edits'}"
-    return "\n".join([
-        f"seed {outcome.seed}: does not hold: {outcome.invariant}", f"{outcome.place}: {outcome.problem}", "",
-        "what happened to the change, and beside it:", *outcome.trace, "",
-        f"trace digest {outcome.digest}", f"again: headrace simulate FILE {options}",
-    ])
+    return "\n".join(
+        [
+            f"seed {outcome.seed}: does not hold: {outcome.invariant}",
+            f"{outcome.place}: {outcome.problem}",
+            "",
+            "what happened to the change, and beside it:",
+            *outcome.trace,
+            "",
+            f"trace digest {outcome.digest}",
+            f"again: headrace simulate FILE {options}",
+        ]
+    )

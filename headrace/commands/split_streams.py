@@ -18,7 +18,8 @@ __all__ = ["Answer", "merge", "split_off"]
 
 POLL_S = 0.5  # the controller looks once a second
 SPLIT_TIMEOUT_S = 60.0  # two edits that a handful of components adopt, each within seconds on a busy machine
-MERGE_TIMEOUT_S = 30.0  # a stream that is close is merged by then; one that is not may take hours, and nobody need wait for it
+# a stream that is close is merged by then; one that is not may take hours, and nobody need wait for it
+MERGE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,17 @@ def split_off(deployment: Deployment, propagation: str) -> Answer:
     deployment.connect().call(CONTROLLER, "split", propagation)
     found = _await(deployment, propagation, lambda each: each["phase"] == "split", SPLIT_TIMEOUT_S)
     if found["phase"] == "split":
-        return Answer(text=f"{propagation} is split off: it reads queue {found['split_queue']}, and {found['queue']} holds nothing for it", document=found, is_done=True)
+        return Answer(
+            text=f"{propagation} is split off: it reads queue {found['split_queue']}, and {found['queue']} holds"
+            " nothing for it",
+            document=found,
+            is_done=True,
+        )
     return Answer(
-        text=f"{propagation} is not split off yet ({found['phase']}): {split_waits_for(found)}; headrace status FILE shows it", document=found, is_done=False,
+        text=f"{propagation} is not split off yet ({found['phase']}): {split_waits_for(found)}; headrace status FILE"
+        " shows it",
+        document=found,
+        is_done=False,
     )
 
 
@@ -73,23 +82,33 @@ def merge(deployment: Deployment, propagation: str) -> Answer:
         return Answer(text=f"{propagation} is merged", document=found, is_done=True)
     if stopped := ", ".join(found.get("stopped", ())):
         return Answer(
-            text=f"{propagation} will be merged once {stopped} is started (headrace start FILE NAME): the stop would end with the merge",
-            document=found, is_done=False,
+            text=f"{propagation} will be merged once {stopped} is started (headrace start FILE NAME): the stop would"
+            " end with the merge",
+            document=found,
+            is_done=False,
         )
-    behind = "it is unknown how far behind" if found["behind_s"] is None else f"{seconds_text(found['behind_s'])} behind"
+    behind = (
+        "it is unknown how far behind" if found["behind_s"] is None else f"{seconds_text(found['behind_s'])} behind"
+    )
     return Answer(
-        text=f"{propagation} will be merged once it is connected and at most {seconds_text(found['merge_threshold_s'])} behind the others; "
-        f"now it is {'connected' if found['connected'] else 'not connected'}, and {behind}",
-        document=found, is_done=False,
+        text=f"{propagation} will be merged once it is connected and at most {seconds_text(found['merge_threshold_s'])}"
+        f" behind the others; now it is {'connected' if found['connected'] else 'not connected'}, and {behind}",
+        document=found,
+        is_done=False,
     )
 
 
-def _await(deployment: Deployment, propagation: str, is_done: Callable[[Mapping[str, Any]], bool], timeout_s: float) -> Mapping[str, Any]:
+def _await(
+    deployment: Deployment, propagation: str, is_done: Callable[[Mapping[str, Any]], bool], timeout_s: float
+) -> Mapping[str, Any]:
     """What is known of a stream once it is as wanted, or when the time is over."""
     deadline = time.monotonic() + timeout_s
     while True:
         splits = deployment.overview().get("splits", ())
-        found = next((each for each in splits if each["propagation"] == propagation), {"propagation": propagation, "phase": "together"})
+        found = next(
+            (each for each in splits if each["propagation"] == propagation),
+            {"propagation": propagation, "phase": "together"},
+        )
         if is_done(found) or time.monotonic() > deadline:
             return found
         time.sleep(POLL_S)

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["copied_line", "copy_again", "different_tables", "wait_copied"]
 
 POLL_S = 0.5
-# The overview is a second old, and an apply process looks twice a second at what it is asked: a table that FAILED before still
-# looks so for a moment.
+# The overview is a second old, and an apply process looks twice a second at what it is asked: a table that FAILED
+# before still looks so for a moment.
 FAILED_AFTER_S = 5.0
-# As long as a piece may take without a word (`spark_apply.copy.rounds`): a copy that moves is waited for, however long it takes.
+# As long as a piece may take without a word (`spark_apply.copy.rounds`): a copy that moves is waited for, however long
+# it takes.
 STALLED_S = 1800.0
 _CALL_TIMEOUT_S = 15.0
-_ENDED = frozenset({"ABORTED", "DISABLED"})  # states of an apply process in which nothing is copied before an operator acts
+# states of an apply process in which nothing is copied before an operator acts
+_ENDED = frozenset({"ABORTED", "DISABLED"})
 
 
 Table = tuple[str, str]
@@ -61,11 +63,16 @@ def copy_again(spec: TopologySpec, actors: RayActors, tables: Mapping[Table, Col
     if refused:
         elsewhere = "; ".join(f"{each['owner']}.{each['name']} at {each['destination']}" for each in begun)
         kind = ConfigError if all(isinstance(error, ConfigError) for error in refused) and not begun else ApplyError
-        raise kind("; ".join(error.message for error in refused) + (f" (begun: {elsewhere})" if begun else ""), hint=refused[0].hint)
+        raise kind(
+            "; ".join(error.message for error in refused) + (f" (begun: {elsewhere})" if begun else ""),
+            hint=refused[0].hint,
+        )
     return begun
 
 
-def _begin(actors: RayActors, table: Table, applies: Sequence[ApplySpec]) -> tuple[list[dict[str, Any]], list[StreamsError]]:
+def _begin(
+    actors: RayActors, table: Table, applies: Sequence[ApplySpec]
+) -> tuple[list[dict[str, Any]], list[StreamsError]]:
     """Ask apply processes to copy a table again: what they will, and why others do not."""
     begun: list[dict[str, Any]] = []
     refused: list[StreamsError] = []
@@ -81,7 +88,9 @@ def _begin(actors: RayActors, table: Table, applies: Sequence[ApplySpec]) -> tup
 
 
 def different_tables(comparisons: Sequence[Mapping[str, Any]]) -> dict[Table, list[str]]:
-    """The tables that differ, each with the apply processes at whose destination it does. What could not be compared is none of them.
+    """The tables that differ, each with the apply processes at whose destination it does.
+
+    What could not be compared is none of them.
 
     Args:
         comparisons: from `verify_topology`.
@@ -114,7 +123,8 @@ def wait_copied(
     while True:
         components = {str(c["name"]): c for c in overview()["components"]}
         now = [
-            {**before, **found} for before in begun
+            {**before, **found}
+            for before in begun
             for found in components.get(f"apply:{before['apply']}", {}).get("instantiation", ())
             if (found["owner"], found["name"]) == (before["owner"], before["name"])
         ]
@@ -148,10 +158,16 @@ def copied_line(table: Mapping[str, Any]) -> str:
     Args:
         table: from `wait_copied`.
     """
-    line, made = f"{table['owner']}.{table['name']} at {table['destination']}: {table['state'].lower()}, {table['rows']} rows", int(table["obsolete_errors"])
+    line, made = (
+        f"{table['owner']}.{table['name']} at {table['destination']}: {table['state'].lower()}, {table['rows']} rows",
+        int(table["obsolete_errors"]),
+    )
     if not made:
         return line
-    return f"{line}; {counted(made, 'error transaction')} {'was' if made == 1 else 'were'} made obsolete by the copy and deleted"
+    return (
+        f"{line}; {counted(made, 'error transaction')} {'was' if made == 1 else 'were'} made obsolete by the copy"
+        " and deleted"
+    )
 
 
 def _key(table: Mapping[str, Any]) -> tuple[str, str, str]:

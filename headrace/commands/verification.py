@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["KNOWN_TABLES", "comparison_line", "difference_lines", "table_name", "verify_topology"]
 
-KNOWN_TABLES = "headrace verify FILE names all tables; a schema or table with a dot in its name stands in double quotes, as in the file"
+KNOWN_TABLES = (
+    "headrace verify FILE names all tables; a schema or table with a dot in its name stands in double"
+    " quotes, as in the file"
+)
 
 # Rows that are written meanwhile differ until the destination has caught up: these are compared again.
 RECHECKS = 5
@@ -31,7 +34,12 @@ COMPARE_TIMEOUT_S = 24 * 3600.0  # as long as the tables are large
 
 
 def verify_topology(
-    spec: TopologySpec, actors: RayActors, *, timeout_s: float, progress: Callable[[str], None], overview: Look | None = None,
+    spec: TopologySpec,
+    actors: RayActors,
+    *,
+    timeout_s: float,
+    progress: Callable[[str], None],
+    overview: Look | None = None,
     tables: Sequence[tuple[str, str]] = (),
 ) -> list[dict[str, Any]]:
     """Compare all tables, or some.
@@ -56,13 +64,18 @@ def verify_topology(
     stuck = _stuck(overview)
     if stuck:
         raise ApplyError(
-            "nothing can be compared now: " + "; ".join(f"{note.component}: {note.problem}" for note in stuck)
+            "nothing can be compared now: "
+            + "; ".join(f"{note.component}: {note.problem}" for note in stuck)
             + " (the Spark jobs of the apply processes compare the tables after everything is applied)",
             hint="; ".join(note.fix for note in stuck if note.fix) or "see `headrace status`",
         )
     progress("waiting until caught up")
     wait_caught_up(
-        spec, actors, timeout_s=timeout_s, overview=overview, of_applied_tables=True,
+        spec,
+        actors,
+        timeout_s=timeout_s,
+        overview=overview,
+        of_applied_tables=True,
         progress=lambda text: progress(f"waiting until caught up: {text}"),
     )
     comparisons = []
@@ -74,10 +87,17 @@ def verify_topology(
         answers = [answer for answer in answers if not tables or NOT_REPLICATED not in answer["problem"]]
         comparisons += [
             {
-                "apply": apply.name, "source": apply.source, "destination": apply.site, **answer,
+                "apply": apply.name,
+                "source": apply.source,
+                "destination": apply.site,
+                **answer,
                 "conditions": list(discarding_conditions(spec, apply, TableName(answer["owner"], answer["name"]))),
-                "handlers": list(handlers_of(apply, TableName(answer["destination_owner"], answer["destination_name"]))),
-                "can_be_copied": writes_alone(spec, apply, TableName(answer["destination_owner"], answer["destination_name"])),
+                "handlers": list(
+                    handlers_of(apply, TableName(answer["destination_owner"], answer["destination_name"]))
+                ),
+                "can_be_copied": writes_alone(
+                    spec, apply, TableName(answer["destination_owner"], answer["destination_name"])
+                ),
             }
             for answer in answers
         ]
@@ -103,7 +123,10 @@ def table_name(text: str) -> tuple[str, str]:
 
 
 def _stuck(overview: Look | None) -> list[Note]:
-    """Findings that stop changes until an operator acts, seen twice: a component that has just started can look stuck once."""
+    """Findings that stop changes until an operator acts, seen twice.
+
+    A component that has just started can look stuck once.
+    """
     for pause_s in (LOOK_INTERVAL_S, 0.0):
         # A table that cannot be copied holds up no other one.
         found = [note for note in stuck_notes(overview()) if not note.is_of_table] if overview is not None else []
@@ -114,7 +137,9 @@ def _stuck(overview: Look | None) -> list[Note]:
 
 
 def discarding_conditions(spec: TopologySpec, apply: ApplySpec, table: TableName) -> tuple[str, ...]:
-    """The conditions that keep some changes of a table from an apply process: its destination may differ from its source, as meant.
+    """The conditions that keep some changes of a table from an apply process.
+
+    Its destination may differ from its source, as meant.
 
     Args:
         spec: routed.
@@ -139,13 +164,19 @@ def discarding_conditions(spec: TopologySpec, apply: ApplySpec, table: TableName
 
 
 def handlers_of(apply: ApplySpec, table: TableName) -> tuple[str, ...]:
-    """What may be done with changes of a table instead of applying them: its destination may differ from its source, as meant.
+    """What may be done with changes of a table instead of applying them.
+
+    Its destination may differ from its source, as meant.
 
     Args:
         apply: of a topology.
         table: as the destination calls it.
     """
-    found = [each.function.name if each.function else "statements" for each in apply.handlers.dml if (each.owner, each.name) == table]
+    found = [
+        each.function.name if each.function else "statements"
+        for each in apply.handlers.dml
+        if (each.owner, each.name) == table
+    ]
     found += [each.function.name for each in apply.handlers.errors if (each.owner, each.name) == table]
     return tuple(dict.fromkeys(found))
 
@@ -158,20 +189,25 @@ def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
         lines.append("  ... and others")
     if moving := comparison.get("in_flight_rows"):
         named = [_row_text(row) for row in comparison["in_flight"]]
-        lines.append(f"  not compared: {counted(moving, 'row')} that changed between all looks: {'; '.join(named)}{'; ...' if moving > len(named) else ''}")
+        lines.append(
+            f"  not compared: {counted(moving, 'row')} that changed between all looks:"
+            f" {'; '.join(named)}{'; ...' if moving > len(named) else ''}"
+        )
     if not comparison["equal"] and not comparison["problem"] and (conditions := comparison.get("conditions")):
         lines.append(
-            f"  conditions discard some of its changes ({'; '.join(conditions)}), and a copy has all rows: it may differ as the file says, and would again"
-            " behind a new copy. To copy and compare the rows of a condition only, write it as `subset`"
+            f"  conditions discard some of its changes ({'; '.join(conditions)}), and a copy has all rows: it may"
+            " differ as the file says, and would again behind a new copy. To copy and compare the rows of a condition"
+            " only, write it as `subset`"
         )
     if not comparison["equal"] and not comparison["problem"] and (computed := comparison.get("computed")):
         lines.append(
-            f"  the destination computes {', '.join(computed)} itself, and a copy changes nothing of that: `headrace check` names expressions that differ from the source's"
+            f"  the destination computes {', '.join(computed)} itself, and a copy changes nothing of that: `headrace"
+            " check` names expressions that differ from the source's"
         )
     if not comparison["equal"] and not comparison["problem"] and (handlers := comparison.get("handlers")):
         lines.append(
-            f"  handlers deal with its changes ({', '.join(handlers)}): it may differ as they mean it. A new copy has the source's rows, which no handler sees:"
-            " what handlers have made of them is lost"
+            f"  handlers deal with its changes ({', '.join(handlers)}): it may differ as they mean it. A new copy has"
+            " the source's rows, which no handler sees: what handlers have made of them is lost"
         )
     return lines
 
@@ -183,7 +219,9 @@ def _row_text(row: Mapping[str, Any]) -> str:
         for column, value, is_null in zip(row["columns"], row["values"], row["nulls"], strict=True)
     ]
     beyond = len(values) - SHOWN_COLUMNS_MAX
-    return ", ".join(values[:SHOWN_COLUMNS_MAX]) + (f", ... {counted(beyond, 'column')} more (--json has them)" if beyond > 0 else "")
+    return ", ".join(values[:SHOWN_COLUMNS_MAX]) + (
+        f", ... {counted(beyond, 'column')} more (--json has them)" if beyond > 0 else ""
+    )
 
 
 def comparison_line(comparison: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """The workload of the demo's clients, and the probe that measures latency meanwhile.
 
-One way: pgbench's own TPC-B (4 row changes per transaction). Every other form: our scripts, in which each writing site has its own
-keys, with one update and one insert or two inserts per transaction. Both maintain a sum that must be correct at every site.
+One way: pgbench's own TPC-B (4 row changes per transaction). Every other form: our scripts, in which each writing site
+has its own keys, with one update and one insert or two inserts per transaction. Both maintain a sum that must be
+correct at every site.
 """
 
 from __future__ import annotations
@@ -114,7 +115,10 @@ class _Pgbench:
         self._output = self.log.open("wb")
         self._process = subprocess.Popen(
             [str(self.server.binary("pgbench")), "-n", "-P", "1", *self.arguments, "postgres"],
-            env=self.server.environment(), stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
+            env=self.server.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
         )
 
     def is_done(self) -> bool:
@@ -180,7 +184,14 @@ class OneWayLoad:
     rows_prepared = 0
 
     def __init__(
-        self, source: EmbeddedServer, destination: EmbeddedServer, *, transactions: int, clients: int, rate: int, logs: Path,
+        self,
+        source: EmbeddedServer,
+        destination: EmbeddedServer,
+        *,
+        transactions: int,
+        clients: int,
+        rate: int,
+        logs: Path,
     ) -> None:
         self._source, self._destination = source, destination
         each = math.ceil(transactions / clients)
@@ -221,9 +232,9 @@ class OneWayLoad:
         problems = _table_differences(self._source, self._destination, tables)
         count, deltas, *sums = _row(
             self._destination,
-            "SELECT (SELECT count(*) FROM public.pgbench_history), (SELECT coalesce(sum(delta), 0) FROM public.pgbench_history),"
-            " (SELECT sum(abalance) FROM public.pgbench_accounts), (SELECT sum(bbalance) FROM public.pgbench_branches),"
-            " (SELECT sum(tbalance) FROM public.pgbench_tellers)",
+            "SELECT (SELECT count(*) FROM public.pgbench_history), (SELECT coalesce(sum(delta), 0) FROM"
+            " public.pgbench_history), (SELECT sum(abalance) FROM public.pgbench_accounts), (SELECT sum(bbalance) FROM"
+            " public.pgbench_branches), (SELECT sum(tbalance) FROM public.pgbench_tellers)",
         )
         if count != self.transactions_done():
             problems.append(f"{count} rows of history for {self.transactions_done()} transactions")
@@ -249,7 +260,15 @@ class OrdersLoad:
     rows_per_transaction = 2
 
     def __init__(
-        self, servers: Sequence[EmbeddedServer], *, writers: int, schema: str, transactions: int, clients: int, rate: int, logs: Path,
+        self,
+        servers: Sequence[EmbeddedServer],
+        *,
+        writers: int,
+        schema: str,
+        transactions: int,
+        clients: int,
+        rate: int,
+        logs: Path,
     ) -> None:
         self._servers, self._schema = tuple(servers), schema
         self._writers = self._servers[:writers]
@@ -257,11 +276,23 @@ class OrdersLoad:
         each = math.ceil(transactions / clients)
         self.transactions_wanted = writers * each * clients
         names = {"schema": schema, "sides": writers}
-        self._scripts = [(logs / "change.sql", _CHANGE_SCRIPT.format(**names), 4), (logs / "add.sql", _ADD_SCRIPT.format(**names), 1)]
+        self._scripts = [
+            (logs / "change.sql", _CHANGE_SCRIPT.format(**names), 4),
+            (logs / "add.sql", _ADD_SCRIPT.format(**names), 1),
+        ]
         self._runs = []
         for side, server in enumerate(self._writers):
             arguments = [
-                "-c", str(clients), "-j", str(min(THREADS, clients)), "-t", str(each), "-R", str(rate), "-D", f"side={side}",
+                "-c",
+                str(clients),
+                "-j",
+                str(min(THREADS, clients)),
+                "-t",
+                str(each),
+                "-R",
+                str(rate),
+                "-D",
+                f"side={side}",
             ]
             for path, _, weight in self._scripts:
                 arguments += ["-f", f"{path}@{weight}"]
@@ -270,7 +301,10 @@ class OrdersLoad:
     def create_tables(self) -> None:
         """Equal, empty tables at every site."""
         for side, server in enumerate(self._servers):
-            _execute(server, _ORDERS_TABLES.format(schema=self._schema, start=ORDER_IDS_BEGIN + side, sides=len(self._writers)))
+            _execute(
+                server,
+                _ORDERS_TABLES.format(schema=self._schema, start=ORDER_IDS_BEGIN + side, sides=len(self._writers)),
+            )
         for path, text, _ in self._scripts:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -280,8 +314,8 @@ class OrdersLoad:
         for side, server in enumerate(self._writers):
             _execute(
                 server,
-                f"INSERT INTO {self._schema}.orders SELECT n * {len(self._writers)} + {side}, {side}, 0, 0, repeat('x', (n % 40)::int)"
-                f" FROM generate_series(1, {ORDERS}) n",
+                f"INSERT INTO {self._schema}.orders SELECT n * {len(self._writers)} + {side}, {side}, 0, 0, repeat('x',"
+                f" (n % 40)::int) FROM generate_series(1, {ORDERS}) n",
             )
 
     def running(self) -> contextlib.AbstractContextManager[Clients]:
@@ -364,7 +398,8 @@ class Probe:
     def healed_s(self, killed_at: float) -> float | None:
         """Seconds from the kill until the first commit made after it was visible; None: it is not yet."""
         visible = [
-            sample.visible_at for sample in list(self._samples.values())
+            sample.visible_at
+            for sample in list(self._samples.values())
             if sample.committed_at > killed_at and sample.visible_at
         ]
         return min(visible) - killed_at if visible else None
@@ -418,8 +453,12 @@ class Probe:
 
 def _initialize(server: EmbeddedServer, steps: str) -> None:
     done = subprocess.run(
-        [str(server.binary("pgbench")), "-i", "-q", "-I", *steps.split(), "postgres"], env=server.environment(),
-        capture_output=True, text=True, timeout=INIT_TIMEOUT_S, check=False,
+        [str(server.binary("pgbench")), "-i", "-q", "-I", *steps.split(), "postgres"],
+        env=server.environment(),
+        capture_output=True,
+        text=True,
+        timeout=INIT_TIMEOUT_S,
+        check=False,
     )
     if done.returncode != 0:
         raise ApplyError(f"pgbench -i failed: {done.stderr[-500:]}")
@@ -427,14 +466,16 @@ def _initialize(server: EmbeddedServer, steps: str) -> None:
 
 def _execute(server: EmbeddedServer, statements: str) -> None:
     with (
-        translated("demo"), contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection,
+        translated("demo"),
+        contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection,
     ):
         connection.execute(statements)
 
 
 def _row(server: EmbeddedServer, query: str) -> tuple[Any, ...]:
     with (
-        translated("demo"), contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection,
+        translated("demo"),
+        contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection,
     ):
         row = connection.execute(query).fetchone()
         assert row is not None

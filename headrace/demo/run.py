@@ -4,8 +4,8 @@ Main path
     run_demo -> servers and Ray start in parallel -> tables -> `Deployment.up` -> clients write (`demo_load`), a probe
     measures latency -> SIGKILL -> caught up -> compared, once by the product and once by plain SQL -> down.
 
-The demo leaves nothing behind: however it ends, it stops the topology and removes its state folder; the next demo cleans up
-after a killed one.
+The demo leaves nothing behind: however it ends, it stops the topology and removes its state folder; the next demo
+cleans up after a killed one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ _MARKER = "demo"  # a file in the state folder of a demo, until it has removed a
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
 KILL_AFTER = 0.4  # share of the transactions: everything is warm by then, and enough follow
-START_TIMEOUT_S = 300.0  # per destination site, as the sites share the processor; one needs 20 s on a small idle machine
+# per destination site, as the sites share the processor; one needs 20 s on a small idle machine
+START_TIMEOUT_S = 300.0
 HEAL_TIMEOUT_S = 120.0  # a killed Spark driver needs 20 s on a small machine
 CAUGHT_UP_TIMEOUT_S = 300.0
 SHOW_INTERVAL_S = 1.0
@@ -83,7 +84,8 @@ TOPOLOGIES: Mapping[str, _Form] = {
     "oneway": _Form(example="one_way"),
     "twoway": _Form(example="two_way", schema="sales", writers=2),
     "nway": _Form(example="n_way", schema="crm", writers=3, probe=(0, 2)),
-    "hub": _Form(example="hub_and_spoke", schema="stock", writers=4, probe=(1, 3)),  # from spoke to spoke, through the hub
+    # from spoke to spoke, through the hub
+    "hub": _Form(example="hub_and_spoke", schema="stock", writers=4, probe=(1, 3)),
     "fanout": _Form(example="fan_out", schema="catalog", probe=(0, 3)),
 }
 
@@ -163,18 +165,28 @@ class _Demo:
         if not self.output.as_json:
             self.output.result(render(self.deployment.overview()))
         summary = summary_of(
-            load, probe, self.outage, identical=identical, returned_changes=self._returned_changes(),
-            drain_s=drain_s, duration_s=time.monotonic() - began,
+            load,
+            probe,
+            self.outage,
+            identical=identical,
+            returned_changes=self._returned_changes(),
+            drain_s=drain_s,
+            duration_s=time.monotonic() - began,
         )
         self.output.result(summary_text(summary, rate=self.options.rate))
         return summary
 
     def _show_start(self, overview: Mapping[str, Any]) -> None:
-        """Show the progress of the start until a time-out: unlike in a topology started by hand, no operator fixes problems."""
+        """Show the progress of the start until a time-out.
+
+        Unlike in a topology started by hand, no operator fixes problems.
+        """
         self.show(summary_line(overview))
         timeout_s = START_TIMEOUT_S * len({apply.site for apply in self.spec.applies})
         if time.monotonic() - self._starting_since > timeout_s:
-            raise ApplyError(f"replication does not run after {timeout_s:g} s: {summary_line(overview)}", hint="headrace doctor")
+            raise ApplyError(
+                f"replication does not run after {timeout_s:g} s: {summary_line(overview)}", hint="headrace doctor"
+            )
 
     def _start_machines(self) -> None:
         """Start the servers and Ray in parallel, because each waits for the disk or the processor at times."""
@@ -200,7 +212,13 @@ class _Demo:
         if not form.schema:
             return OneWayLoad(*servers, transactions=transactions, clients=clients, rate=rate, logs=logs)
         return OrdersLoad(
-            servers, writers=form.writers, schema=form.schema, transactions=transactions, clients=clients, rate=rate, logs=logs,
+            servers,
+            writers=form.writers,
+            schema=form.schema,
+            transactions=transactions,
+            clients=clients,
+            rate=rate,
+            logs=logs,
         )
 
     def _plan_line(self) -> str:
@@ -258,7 +276,9 @@ class _Demo:
         if self.options.kill == "controller":
             return "controller", actors.pid("controller")
         name = next(c.name for c in components_of(self.spec) if c.kind == self.options.kill)
-        others = sorted(other for names in actors.processes().values() if name in names for other in names if other != name)
+        others = sorted(
+            other for names in actors.processes().values() if name in names for other in names if other != name
+        )
         return name + (f" with {', '.join(others)}" if others else ""), actors.pid(name)
 
     def _note_healing(self, probe: Probe) -> None:
@@ -279,8 +299,11 @@ class _Demo:
 
     def _wait_caught_up(self) -> None:
         wait_caught_up(
-            self.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_TIMEOUT_S,
-            progress=self.show, overview=self.deployment.overview,
+            self.spec,
+            self.deployment.connect(),
+            timeout_s=CAUGHT_UP_TIMEOUT_S,
+            progress=self.show,
+            overview=self.deployment.overview,
         )
 
     def _verify(self) -> list[dict[str, Any]]:
@@ -310,7 +333,8 @@ def progress_text(done: int, wanted: int, overview: Mapping[str, Any], *, width:
         width: columns of the terminal, which cuts longer lines; None: one line.
     """
     flows = [
-        f"{flow['source']}->{flow['destination']} lag {seconds_text(flow['lag_s'])}, SCN {scn_text(flow['applied_scn'])}"
+        f"{flow['source']}->{flow['destination']} lag {seconds_text(flow['lag_s'])}, SCN"
+        f" {scn_text(flow['applied_scn'])}"
         for flow in overview["flows"]
     ]
     applied = sum(c.get("rows_per_s", 0.0) for c in overview["components"] if c["kind"] == "apply")
@@ -339,7 +363,14 @@ def _states_text(components: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary_of(
-    load: Load, probe: Probe, outage: Outage, *, identical: bool, returned_changes: int, drain_s: float, duration_s: float,
+    load: Load,
+    probe: Probe,
+    outage: Outage,
+    *,
+    identical: bool,
+    returned_changes: int,
+    drain_s: float,
+    duration_s: float,
 ) -> dict[str, Any]:
     """The summary, as `--json` prints it.
 
@@ -355,11 +386,17 @@ def summary_of(
     p50_ms, p99_ms = probe.latencies_ms() or (None, None)
     rows = load.row_changes()
     return {
-        "identical": identical, "transactions": load.transactions_done(), "row_changes": rows,
+        "identical": identical,
+        "transactions": load.transactions_done(),
+        "row_changes": rows,
         # What was written before the clock began to run is no throughput.
-        "rows_per_s": round((rows - load.rows_prepared) / drain_s, 1), "latency_p50_ms": p50_ms, "latency_p99_ms": p99_ms,
-        "killed": outage.component, "healed_s": round(outage.healed_s or 0.0, 2),
-        "returned_changes": returned_changes, "duration_s": round(duration_s, 1),
+        "rows_per_s": round((rows - load.rows_prepared) / drain_s, 1),
+        "latency_p50_ms": p50_ms,
+        "latency_p99_ms": p99_ms,
+        "killed": outage.component,
+        "healed_s": round(outage.healed_s or 0.0, 2),
+        "returned_changes": returned_changes,
+        "duration_s": round(duration_s, 1),
     }
 
 
@@ -375,8 +412,8 @@ def summary_text(summary: Mapping[str, Any], *, rate: int) -> str:
     else:
         latency = f"p50 {summary['latency_p50_ms']:.0f} ms, p99 {summary['latency_p99_ms']:.0f} ms (outside the outage)"
     return (
-        f"\n{summary['transactions']} transactions with {summary['row_changes']} row changes, {summary['rows_per_s']:.0f} rows/s while "
-        f"the clients wrote {rate} transactions/s\n"
+        f"\n{summary['transactions']} transactions with {summary['row_changes']} row changes,"
+        f" {summary['rows_per_s']:.0f} rows/s while the clients wrote {rate} transactions/s\n"
         f"commit to visible: {latency}\n"
         f"killed {summary['killed']}: healed after {summary['healed_s']:.1f} s\n"
         f"changes that came back to their site: {summary['returned_changes']}\n"
@@ -423,7 +460,9 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
 def _topology(options: DemoOptions) -> TopologySpec:
     form = TOPOLOGIES.get(options.topology)
     if form is None:
-        raise ConfigError(f"there is no demo of a topology {options.topology!r}", hint=f"one of {', '.join(TOPOLOGIES)}")
+        raise ConfigError(
+            f"there is no demo of a topology {options.topology!r}", hint=f"one of {', '.join(TOPOLOGIES)}"
+        )
     spec = read_topology(EXAMPLES / f"{form.example}.yaml")
     # The demo must not remove a topology of the same file that a user runs.
     state_dir = options.state_dir or spec.state_dir.with_name(f"demo_{spec.state_dir.name}")
@@ -451,7 +490,10 @@ def refuse_others_folder(spec: TopologySpec) -> None:
     if is_demos or not spec.state_dir.exists() or not any(spec.state_dir.iterdir()):
         return
     what = f"the state of topology {prepared['topology']}" if "topology" in prepared else "something that no demo made"
-    raise ConfigError(f"--state-dir: in {spec.state_dir} is {what}, and a demo removes all of it", hint="name a folder that is not there yet")
+    raise ConfigError(
+        f"--state-dir: in {spec.state_dir} is {what}, and a demo removes all of it",
+        hint="name a folder that is not there yet",
+    )
 
 
 def _remove_others(options: DemoOptions) -> None:
@@ -473,7 +515,8 @@ def _alone(state_dir: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
-                f"another demo runs in {state_dir}", hint="wait for its end, or give this one a folder: --state-dir",
+                f"another demo runs in {state_dir}",
+                hint="wait for its end, or give this one a folder: --state-dir",
             ) from error
         try:
             yield

@@ -2,8 +2,9 @@
 
     from headrace.testing import Destination, Rules, Table, row_lcr, transform
 
-The code that runs is the one that runs live, and what it gives is the same: `tests/unit/headrace/testing/test_differential.py`. docs/testing.md
-has examples. Of a database there is only memory: types are read and written as PostgreSQL does, and SQL of handlers is answered by the test.
+The code that runs is the one that runs live, and what it gives is the same:
+`tests/unit/headrace/testing/test_differential.py`. docs/testing.md has examples. Of a database there is only memory:
+types are read and written as PostgreSQL does, and SQL of handlers is answered by the test.
 """
 
 from headrace.testing.destination import Destination, StatementTables

@@ -1,4 +1,6 @@
-"""A destination in memory for tests: an apply process of a topology file applies row LCRs to it, with its handlers and conflict handlers.
+"""A destination in memory for tests.
+
+An apply process of a topology file applies row LCRs to it, with its handlers and conflict handlers.
 
 What a handler's SQL does is said by the test (`Destination.on`): there is no SQL in memory.
 """
@@ -77,7 +79,11 @@ class StatementTables:
         Returns:
             How many there were.
         """
-        found = [(number, row) for number, row in self._destination.numbered(table) if all(row[name] == value for name, value in where.items())]
+        found = [
+            (number, row)
+            for number, row in self._destination.numbered(table)
+            if all(row[name] == value for name, value in where.items())
+        ]
         owner, name = self._destination.name_of(table)
         for number, row in found:
             self._session.put_row(owner, name, self._destination.packed(table, {**row, **values}), instead_of=number)
@@ -97,7 +103,9 @@ class Destination:
         self._tables = {table.name: table for table in tables}
         self._store = MemoryStore(types=value_types())
         for table in tables:
-            self._store.create_table(*table.owner_and_name, [_column(column) for column in table.version.columns], key=table.key)
+            self._store.create_table(
+                *table.owner_and_name, [_column(column) for column in table.version.columns], key=table.key
+            )
         self._database = MemoryDestination(store=self._store, settings=apply.tables)
         self._epoch = self._database.raise_epoch(_TOPOLOGY, apply.name).epoch
         self._rules = RuleEvaluation(apply.rules, types=value_types())
@@ -121,7 +129,9 @@ class Destination:
         found = [each for each in spec.applies if apply in ("", each.name)]
         if len(found) != 1:
             raise ConfigError(
-                f"the file has no apply process {apply}" if apply else f"the file has {len(spec.applies)} apply processes",
+                f"the file has no apply process {apply}"
+                if apply
+                else f"the file has {len(spec.applies)} apply processes",
                 hint=f"name one of {', '.join(each.name for each in spec.applies)}",
             )
         return cls(found[0], tables)
@@ -130,8 +140,10 @@ class Destination:
         """Say what a statement does.
 
         Args:
-            sql: as the handler writes it, with $1, $2, ...; of a statement handler with its binds as $1, $2, ... Blanks do not count.
-            answer: called with a `StatementTables` and the values; returns the rows that the statement answers, or `()` for each that it changed; None: no row.
+            sql: as the handler writes it, with $1, $2, ...; of a statement handler with its binds as $1, $2, ... Blanks
+                do not count.
+            answer: called with a `StatementTables` and the values; returns the rows that the statement answers, or `()`
+                for each that it changed; None: no row.
         """
 
         def run(session: MemorySession, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
@@ -159,17 +171,22 @@ class Destination:
     def rows(self, table: str) -> list[Row]:
         """The rows of a table, ascending by key; of one without a key, by all columns."""
         key = self._known(table).key or tuple(self._known(table).columns)
-        return sorted((row for _, row in self.numbered(table)), key=lambda row: [str(row[name]).rjust(20) for name in key])
+        return sorted(
+            (row for _, row in self.numbered(table)), key=lambda row: [str(row[name]).rjust(20) for name in key]
+        )
 
     def apply(self, *lcrs: RowLcr) -> None:
-        """Apply one transaction, as the apply process gets it from its queue: its rules, then handlers and conflict handlers.
+        """Apply one transaction, as the apply process gets it from its queue.
+
+        Its rules, then handlers and conflict handlers.
 
         Args:
             lcrs: in order. What fails goes into the error queue (`errors`).
 
         Raises:
             TransformationError: a transformation of the apply process failed: it would stop.
-            UnfitTableError: a table does not fit the LCRs, and the apply process would wait for an ALTER (`column_mismatch: wait`).
+            UnfitTableError: a table does not fit the LCRs, and the apply process would wait for an ALTER
+                (`column_mismatch: wait`).
         """
         batch = self._rules.filter(batch_of(lcrs))
         if not batch.row_count:
@@ -177,14 +194,24 @@ class Destination:
         if self._apply.tables.column_mismatch == "wait":
             for unfit in self._database.preflight_tables(batch.tables):
                 if unfit.is_error:
-                    raise UnfitTableError(f"{unfit.path}: {unfit.problem}; the apply process would wait", hint=unfit.fix)
+                    raise UnfitTableError(
+                        f"{unfit.path}: {unfit.problem}; the apply process would wait", hint=unfit.fix
+                    )
         self._scn += 10
         scn, found = self._scn, batch.transactions
         scns = replace(found, order_scn=found.order_scn * 0 + scn - 1, commit_scn=found.commit_scn * 0 + scn)
         batch = replace(batch, previous_scn=Scn(scn - 10), through_scn=Scn(scn), transactions=scns)
-        self._server.receive(GroupAssignment(
-            group=scn, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=Scn(scn - 10), through_scn=Scn(scn),
-        ))
+        self._server.receive(
+            GroupAssignment(
+                group=scn,
+                attempt=0,
+                mode=GroupMode.SETS,
+                streamed=False,
+                batches=(codec.encode(batch),),
+                after_scn=Scn(scn - 10),
+                through_scn=Scn(scn),
+            )
+        )
         self._server.receive(GroupGo(group=scn, attempt=0, low_watermark=Scn(scn - 10), below_applied=True))
         now_s = 0.0
         for _ in range(_STEPS_MAX):
@@ -213,7 +240,9 @@ class Destination:
         """
         known = self._known(table)
         if unknown := set(row) - set(known.columns):
-            raise ConfigError(f"{table} has no column {', '.join(sorted(unknown))}", hint="add it to the table's columns")
+            raise ConfigError(
+                f"{table} has no column {', '.join(sorted(unknown))}", hint="add it to the table's columns"
+            )
         values = (stored(column, row.get(column.name)) for column in known.version.columns)
         return tuple(value if isinstance(value, bytes) else None for value in values)
 
@@ -222,22 +251,40 @@ class Destination:
         known, decode = self._known(table), python_values()[0]
         columns = known.version.columns
         return [
-            (number, {column.name: None if value is None else decode(column, value) for column, value in zip(columns, row, strict=True)})
+            (
+                number,
+                {
+                    column.name: None if value is None else decode(column, value)
+                    for column, value in zip(columns, row, strict=True)
+                },
+            )
             for number, row in self._store.tables[known.owner_and_name].rows.items()
         ]
 
     def _known(self, table: str) -> Table:
         if table not in self._tables:
-            raise ConfigError(f"the destination has no table {table}", hint=f"it has {', '.join(self._tables) or 'none'}: name it in `tables`")
+            raise ConfigError(
+                f"the destination has no table {table}",
+                hint=f"it has {', '.join(self._tables) or 'none'}: name it in `tables`",
+            )
         return self._tables[table]
 
     def _new_server(self) -> ApplyServer:
         apply, database = self._apply, self._database
         server = ApplyServer(
-            apply=apply.name, source=apply.source, decode=codec.decode, encode=codec.encode, error_batches=database.error_batches,
-            open_session=lambda: database.open_session(_TOPOLOGY, apply.name, server=0, epoch=self._epoch, tag=apply.tag or b"", incarnation=1),
-            conflicts=ConflictSettings(apply=apply.name, source=apply.source, site=apply.site, rules=apply.conflicts, show=value_reader(_KIND)),
-            handlers=loaded_handlers(apply.handlers, *python_values()), tables=apply.tables,
+            apply=apply.name,
+            source=apply.source,
+            decode=codec.decode,
+            encode=codec.encode,
+            error_batches=database.error_batches,
+            open_session=lambda: database.open_session(
+                _TOPOLOGY, apply.name, server=0, epoch=self._epoch, tag=apply.tag or b"", incarnation=1
+            ),
+            conflicts=ConflictSettings(
+                apply=apply.name, source=apply.source, site=apply.site, rules=apply.conflicts, show=value_reader(_KIND)
+            ),
+            handlers=loaded_handlers(apply.handlers, *python_values()),
+            tables=apply.tables,
         )
         server.connect()
         return server
@@ -245,6 +292,6 @@ class Destination:
 
 def _column(column: Column) -> Any:  # noqa: ANN401 - a `DestinationColumn`
     made = destination_column(column.name, column.type_name, equality="bytes")
-    return replace(made, type_number=column.type_number, is_number=made.is_number or column.type_name == "pg_catalog.numeric")
-
-
+    return replace(
+        made, type_number=column.type_number, is_number=made.is_number or column.type_name == "pg_catalog.numeric"
+    )

@@ -37,8 +37,8 @@ class Rules:
 
         Args:
             path: the file.
-            clients: names of capture processes, propagations and apply processes, in the order in which they get the LCRs. None: every client
-                on the way, of a file with one way.
+            clients: names of capture processes, propagations and apply processes, in the order in which they get the
+                LCRs. None: every client on the way, of a file with one way.
 
         Raises:
             TopologyError: with everything that is wrong with the file.
@@ -67,7 +67,11 @@ class Rules:
 
 
 def transform(
-    function: Callable[[RowLcr], object], lcr: RowLcr, *, columns: Sequence[str] | None = None, at_capture: bool = False,
+    function: Callable[[RowLcr], object],
+    lcr: RowLcr,
+    *,
+    columns: Sequence[str] | None = None,
+    at_capture: bool = False,
     timeout_s: float = 30.0,
 ) -> list[RowLcr]:
     """What a transformation function makes of an LCR; refuses what is refused live.
@@ -87,7 +91,9 @@ def transform(
     """
     name = f"{function.__module__}:{function.__qualname__}"
     custom = CustomTransformation(
-        function=UserFunction(name=name, version="test"), columns=None if columns is None else tuple(columns), is_at_capture=at_capture,
+        function=UserFunction(name=name, version="test"),
+        columns=None if columns is None else tuple(columns),
+        is_at_capture=at_capture,
         timeout_s=timeout_s,
     )
     calls = CustomCalls(value_types(), {custom: function})
@@ -107,6 +113,7 @@ def _only_way(spec: TopologySpec) -> list[RuleSet]:
     ways = [way for apply in spec.applies for way in ways_to(spec, apply)]
     if len(ways) != 1:
         raise ConfigError(
-            f"the file has {len(ways)} ways", hint="name the clients: " + "; ".join(", ".join(client.name for client in way.clients) for way in ways),
+            f"the file has {len(ways)} ways",
+            hint="name the clients: " + "; ".join(", ".join(client.name for client in way.clients) for way in ways),
         )
     return [client.rules for client in ways[0].clients]

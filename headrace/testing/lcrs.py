@@ -45,8 +45,8 @@ class Table:
         name: with its schema, as the topology file writes it: 'shop.orders', '"Odd.Schema"."a table"'.
         columns: type of each column by name, as PostgreSQL calls it: "int4", "text", "numeric", ...
         key: columns of its primary key.
-        logs_old_rows: the log has whole old rows (REPLICA IDENTITY FULL); False, as of a table whose replica identity nobody has set: old values of a key that changes,
-            or of a deleted row.
+        logs_old_rows: the log has whole old rows (REPLICA IDENTITY FULL); False, as of a table whose replica identity
+            nobody has set: old values of a key that changes, or of a deleted row.
     """
 
     name: str
@@ -77,11 +77,17 @@ class Table:
             ConfigError: a type is unknown, or the key has a column that the table has not.
         """
         if unknown := set(self.key) - set(self.columns):
-            raise ConfigError(f"{self.name} has no column {', '.join(sorted(unknown))}", hint="name columns of the table as its key")
+            raise ConfigError(
+                f"{self.name} has no column {', '.join(sorted(unknown))}", hint="name columns of the table as its key"
+            )
         owner, name = self.owner_and_name
-        columns = tuple(replace(column_of_type(each, kind), is_key=each in self.key) for each, kind in self.columns.items())
+        columns = tuple(
+            replace(column_of_type(each, kind), is_key=each in self.key) for each, kind in self.columns.items()
+        )
         image = OldImage.FULL if self.logs_old_rows else OldImage.KEY
-        found = TableVersion(object_number=NO_OBJECT, version=0, owner=owner, name=name, columns=columns, old_image=image)
+        found = TableVersion(
+            object_number=NO_OBJECT, version=0, owner=owner, name=name, columns=columns, old_image=image
+        )
         # Tables are told apart by their numbers, whatever they are called.
         number = ObjectNumber(content_version(found) % (1 << 31) or 1)
         found = replace(found, object_number=number, root_number=number)
@@ -89,13 +95,22 @@ class Table:
 
 
 def row_lcr(  # noqa: PLR0913 - what an LCR says
-    table: Table, command: str, *, new: Values | None = None, old: Values | None = None, tag: bytes | None = None, source: str = "dbs1",
-    transaction_id: int = 1, commit_scn: int = _COMMIT_SCN, source_time: datetime | None = None,
+    table: Table,
+    command: str,
+    *,
+    new: Values | None = None,
+    old: Values | None = None,
+    tag: bytes | None = None,
+    source: str = "dbs1",
+    transaction_id: int = 1,
+    commit_scn: int = _COMMIT_SCN,
+    source_time: datetime | None = None,
 ) -> RowLcr:
     """Make a row LCR, the only one of its transaction.
 
-    An INSERT and a DELETE have every column of the table, those not given as NULL. Of an UPDATE give what it changes in `old` and `new`, and
-    in `new` whatever else the row has: old values that are not given are the new ones. Where the log has no whole old rows, only values of the key are kept.
+    An INSERT and a DELETE have every column of the table, those not given as NULL. Of an UPDATE give what it changes in
+    `old` and `new`, and in `new` whatever else the row has: old values that are not given are the new ones. Where the
+    log has no whole old rows, only values of the key are kept.
 
     Args:
         table: at the source.
@@ -117,12 +132,20 @@ def row_lcr(  # noqa: PLR0913 - what an LCR says
     version, kind = table.version, Command[command]
     given = {**(new or {}), **(old or {})}
     if unknown := set(given) - set(table.columns):
-        raise ConfigError(f"{table.name} has no column {', '.join(sorted(unknown))}", hint="add it to the table's columns")
+        raise ConfigError(
+            f"{table.name} has no column {', '.join(sorted(unknown))}", hint="add it to the table's columns"
+        )
     time_us = 0 if source_time is None else _time_us(source_time)
     batch = batch_of_values(
-        version, kind, new=None if kind is Command.DELETE else [_row(version, {**(old or {}), **(new or {})})],
+        version,
+        kind,
+        new=None if kind is Command.DELETE else [_row(version, {**(old or {}), **(new or {})})],
         old=None if kind is Command.INSERT else [_old_row(version, given, new if kind is Command.UPDATE else None)],
-        source=source, transaction_id=transaction_id, commit_scn=commit_scn, time_us=time_us, tag=tag,
+        source=source,
+        transaction_id=transaction_id,
+        commit_scn=commit_scn,
+        time_us=time_us,
+        tag=tag,
     )
     return view(batch, 0)
 
@@ -155,7 +178,9 @@ def view(batch: LcrBatch, row: int) -> RowLcr:
 
 
 def batch_of(lcrs: Sequence[RowLcr]) -> LcrBatch:
-    """One transaction of LCRs, in their order; what was set in them counts. Transaction id, SCN and time are the first one's.
+    """One transaction of LCRs, in their order; what was set in them counts.
+
+    Transaction id, SCN and time are the first one's.
 
     Args:
         lcrs: at least one; of one source, with one tag.
@@ -165,7 +190,9 @@ def batch_of(lcrs: Sequence[RowLcr]) -> LcrBatch:
     """
     first = lcrs[0]
     if len({(lcr.source_database_name, lcr.tag) for lcr in lcrs}) > 1:
-        raise ConfigError("the LCRs of a transaction have one source and one tag", hint="apply them as several transactions")
+        raise ConfigError(
+            "the LCRs of a transaction have one source and one tag", hint="apply them as several transactions"
+        )
     tables: dict[TableVersion, int] = {}
     members: dict[tuple[TableVersion, Command], list[int]] = {}
     for number, lcr in enumerate(lcrs):
@@ -178,7 +205,9 @@ def batch_of(lcrs: Sequence[RowLcr]) -> LcrBatch:
             kind: None if without is command else [lcrs[number].stored(kind) for number in numbers]
             for kind, without in ((ValueType.OLD, Command.INSERT), (ValueType.NEW, Command.DELETE))
         }
-        (group,) = batch_of_values(version, command, new=images[ValueType.NEW], old=images[ValueType.OLD], source=first.source_database_name).groups
+        (group,) = batch_of_values(
+            version, command, new=images[ValueType.NEW], old=images[ValueType.OLD], source=first.source_database_name
+        ).groups
         groups.append(replace(group, table=tables[version], row_numbers=np.array(numbers, np.int32)))
     return _transaction(first, len(lcrs), tuple(tables), tuple(groups))
 
@@ -186,11 +215,18 @@ def batch_of(lcrs: Sequence[RowLcr]) -> LcrBatch:
 def _transaction(first: RowLcr, count: int, tables: tuple[TableVersion, ...], groups: tuple[RowGroup, ...]) -> LcrBatch:
     scn = int(first.commit_scn or _COMMIT_SCN)
     return LcrBatch(
-        source=first.source_database_name, previous_scn=Scn(scn - 2), through_scn=Scn(scn), tables=tables, groups=groups,
+        source=first.source_database_name,
+        previous_scn=Scn(scn - 2),
+        through_scn=Scn(scn),
+        tables=tables,
+        groups=groups,
         tags=() if first.tag is None else (Tag(value=first.tag),),
         transactions=Transactions(
-            transaction_id=np.array([first.transaction_id], np.int64), order_scn=np.array([scn - 1], np.int64), commit_scn=np.array([scn], np.int64),
-            commit_time_us=np.array([first.source_time_us], np.int64), tag=np.array([-1 if first.tag is None else 0], np.int16),
+            transaction_id=np.array([first.transaction_id], np.int64),
+            order_scn=np.array([scn - 1], np.int64),
+            commit_scn=np.array([scn], np.int64),
+            commit_time_us=np.array([first.source_time_us], np.int64),
+            tag=np.array([-1 if first.tag is None else 0], np.int16),
             first_row=np.array([0, count], np.int32),
         ),
     )

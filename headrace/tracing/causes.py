@@ -4,10 +4,10 @@ Job
     From what was found out about a row (`Evidence`) to a verdict, with the positions that prove it and what to do next.
 
 How a change is followed
-    Over its way to the destination, in order: is it in the redo that is kept; do the rules of capture, of every propagation and of apply
-    take a change of this table with this tag; has the destination's copy of the table it already, or is there no copy yet; is its
-    transaction in the error queue; is the low watermark above it, and if not, which component is the last that has it. Where all
-    of that is passed, the change was applied.
+    Over its way to the destination, in order: is it in the redo that is kept; do the rules of capture, of every
+    propagation and of apply take a change of this table with this tag; has the destination's copy of the table it
+    already, or is there no copy yet; is its transaction in the error queue; is the low watermark above it, and if not,
+    which component is the last that has it. Where all of that is passed, the change was applied.
 
 Verdicts
     SAME             the rows are equal now, or there is none at both sites: nothing is to be explained.
@@ -17,7 +17,8 @@ Verdicts
     TRANSFORMATION   the transformation of a client on the way cannot be applied to it: the client stops there.
     NOT CAPTURED     no change of the row is in the redo that is kept, or the table is not in the source's log at all.
     NOT COPIED       the table is not copied yet, or could not be: its changes are left out until then.
-    IN THE COPY      the change was committed before the table's instantiation SCN, so that it counts as copied, and the row differs all the same.
+    IN THE COPY      the change was committed before the table's instantiation SCN, so that it counts as copied, and the
+                     row differs all the same.
     ERROR QUEUE      its transaction could not be applied, or waits behind one that could not.
     ON THE WAY       a component on the way has it not yet, or does not go on.
     ARRIVED          every change that is known was applied: something at the destination changed the row afterwards, or before.
@@ -140,7 +141,9 @@ class _Stop:
 def explain(found: Evidence) -> Verdict:
     """Find the first place where a change of the row stopped."""
     facts = [*_row_facts(found), *_redo_facts(found)]
-    if found.is_destination_read and (found.source_row == found.destination_row or _same(found.source_row, found.destination_row)):
+    if found.is_destination_read and (
+        found.source_row == found.destination_row or _same(found.source_row, found.destination_row)
+    ):
         words = "the rows are equal now" if found.source_row is not None else "there is no such row at both sites"
         return _verdict(found, _Stop("SAME", "", words, ""), facts)
     if (stop := _left_out_always(found)) is not None:
@@ -152,18 +155,26 @@ def explain(found: Evidence) -> Verdict:
     if (stop := _not_in_redo(found)) is not None:
         return _verdict(found, stop, facts)
     if found.unknown:
-        return _verdict(found, _Stop("UNKNOWN", "", "; ".join(found.unknown), "repeat it when everything runs: headrace status"), facts)
+        return _verdict(
+            found,
+            _Stop("UNKNOWN", "", "; ".join(found.unknown), "repeat it when everything runs: headrace status"),
+            facts,
+        )
     if not found.changes:
         return _verdict(found, _without_changes(found), facts)
     newest = found.changes[-1]
     record = found.instantiation
     if record is not None and newest.commit_scn <= record.scn:
-        return _verdict(found, _in_the_copy(found, record), [*facts, *_change_facts(found, newest)], scn=newest.commit_scn)
+        return _verdict(
+            found, _in_the_copy(found, record), [*facts, *_change_facts(found, newest)], scn=newest.commit_scn
+        )
     text = (
-        f"every change of the row that redo still has was applied, the last one at SCN {scn_text(newest.commit_scn)}: the row was changed or"
-        f" deleted at {found.way.apply.site} itself, or differed before"
+        f"every change of the row that redo still has was applied, the last one at SCN {scn_text(newest.commit_scn)}:"
+        f" the row was changed or deleted at {found.way.apply.site} itself, or differed before"
     )
-    return _verdict(found, _Stop("ARRIVED", "", text, _mend(found)), [*facts, *_change_facts(found, newest)], scn=newest.commit_scn)
+    return _verdict(
+        found, _Stop("ARRIVED", "", text, _mend(found)), [*facts, *_change_facts(found, newest)], scn=newest.commit_scn
+    )
 
 
 # --------------------------------------------------------------------------- the places in their order
@@ -174,11 +185,18 @@ def _left_out_always(found: Evidence) -> _Stop | None:
     for client, name, (table, *_) in _clients(found):
         if not client.rules.keeps(*table):
             called = "" if table == found.table else f", which is called {table} there"
-            return _Stop("RULE", name, f"the rules of {name} leave out table {found.table}{called}", f"add the table to the rules of {name}")
+            return _Stop(
+                "RULE",
+                name,
+                f"the rules of {name} leave out table {found.table}{called}",
+                f"add the table to the rules of {name}",
+            )
     if found.is_captured is False:
         return _Stop(
-            "NOT CAPTURED", f"site:{found.way.capture.source}",
-            f"the log of {found.way.capture.source} has no changes of {found.table}: it was created after the last `up`",
+            "NOT CAPTURED",
+            f"site:{found.way.capture.source}",
+            f"the log of {found.way.capture.source} has no changes of {found.table}: it was created after the last"
+            " `up`",
             "headrace up FILE",
         )
     return None
@@ -205,8 +223,11 @@ def _discarded(found: Evidence, change: FoundChange) -> _Stop | None:
         tag = "NULL" if change.tag is None else change.tag.hex()
         by = f" of apply process {change.tagged_by}" if change.tagged_by else ""
         return _Stop(
-            "TAG", name, f"the rules of {name} leave out changes with tag {tag}{by}",
-            f"let the rules of {name} take this tag, if that makes no cycle (headrace check); else correct the row at the destination",
+            "TAG",
+            name,
+            f"the rules of {name} leave out changes with tag {tag}{by}",
+            f"let the rules of {name} take this tag, if that makes no cycle (headrace check); else correct the row at"
+            " the destination",
         )
     return _left_out_by_values(found, change)
 
@@ -220,19 +241,32 @@ def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
         try:
             batch = RuleEvaluation(client.rules, types=value_types()).filter(batch)
         except ConditionError as error:
-            return _Stop("CONDITION", name, f"the conditions of {name} cannot be evaluated: {error.message}", error.hint)
+            return _Stop(
+                "CONDITION", name, f"the conditions of {name} cannot be evaluated: {error.message}", error.hint
+            )
         except TransformationError as error:
-            return _Stop("TRANSFORMATION", name, f"the transformation of {name} cannot be applied: {error.message}", error.hint)
+            return _Stop(
+                "TRANSFORMATION", name, f"the transformation of {name} cannot be applied: {error.message}", error.hint
+            )
         if not batch.row_count:
             rules = (*(client.rules.include or ()), *client.rules.exclude)
-            conditions = "; ".join(str(rule.condition or rule.subset) for rule in rules if rule.looks_at_rows and rule.matches_object(*table))
+            conditions = "; ".join(
+                str(rule.condition or rule.subset)
+                for rule in rules
+                if rule.looks_at_rows and rule.matches_object(*table)
+            )
             if not conditions and transformation is not None and transformation.custom is not None:
                 return _Stop(
-                    "CONDITION", name, f"the function {transformation.custom.function} of {name} discards this change",
-                    f"nothing, if that is meant; else correct the function, run headrace up FILE, and {_brought_up(found)}",
+                    "CONDITION",
+                    name,
+                    f"the function {transformation.custom.function} of {name} discards this change",
+                    "nothing, if that is meant; else correct the function, run headrace up FILE, and"
+                    f" {_brought_up(found)}",
                 )
             return _Stop(
-                "CONDITION", name, f"the conditions of {name} leave out this change ({conditions})",
+                "CONDITION",
+                name,
+                f"the conditions of {name} leave out this change ({conditions})",
                 f"nothing, if that is meant; else correct the conditions of {name}, and {_brought_up(found)}",
             )
     return None
@@ -244,12 +278,22 @@ def _not_copied(found: Evidence) -> _Stop | None:
     if record is None:
         if any("instantiation" in each for each in found.unknown):
             return None
-        return _Stop("NOT COPIED", place, f"{found.table} was never copied to {found.way.apply.site}: its changes are left out", _restart(found))
+        return _Stop(
+            "NOT COPIED",
+            place,
+            f"{found.table} was never copied to {found.way.apply.site}: its changes are left out",
+            _restart(found),
+        )
     if record.state in _COPIED or record.state == "JOINING":
         return None
     why = f": {record.problem}" if record.problem else ""
     fix = _brought_up(found) if record.state in {"LEFT", "FAILED"} else "wait: headrace status shows the copy"
-    return _Stop("NOT COPIED", place, f"the copy of {found.table} is {record.state}{why}; its changes are left out until it is done", fix)
+    return _Stop(
+        "NOT COPIED",
+        place,
+        f"the copy of {found.table} is {record.state}{why}; its changes are left out until it is done",
+        fix,
+    )
 
 
 def _in_error_queue(found: Evidence, change: FoundChange) -> _Stop | None:
@@ -257,9 +301,15 @@ def _in_error_queue(found: Evidence, change: FoundChange) -> _Stop | None:
         if error.commit_scn == change.commit_scn:
             why = f"it waits behind error transaction {error.depends_on}" if error.depends_on else error.message
             # What has to be corrected is the one that failed; the others can be executed behind it.
-            first = error.depends_on if any(other.number == error.depends_on for other in found.errors or ()) else error.number
+            first = (
+                error.depends_on
+                if any(other.number == error.depends_on for other in found.errors or ())
+                else error.number
+            )
             return _Stop(
-                "ERROR QUEUE", f"apply:{found.way.apply.name}", f"its transaction is error transaction {error.number}: {why}",
+                "ERROR QUEUE",
+                f"apply:{found.way.apply.name}",
+                f"its transaction is error transaction {error.number}: {why}",
                 f"headrace errors show FILE {first}, correct what it names, then headrace errors execute",
             )
     return None
@@ -276,22 +326,30 @@ def _under_way(found: Evidence, change: FoundChange) -> _Stop | None:
     detail = str(status.get("detail") or status.get("problem") or status.get("last_error", {}).get("message", ""))
     state = f", which is {status['state']}" if status.get("state") else ""
     return _Stop(
-        "ON THE WAY", place, f"{text}{state}{f': {detail}' if detail else ''}",
-        str(status.get("hint") or "") or f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
+        "ON THE WAY",
+        place,
+        f"{text}{state}{f': {detail}' if detail else ''}",
+        str(status.get("hint") or "")
+        or f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
     )
 
 
 def _not_in_redo(found: Evidence) -> _Stop | None:
-    """The log writer, or who else keeps what the source has logged from the redo that was searched; None: all of it was searched."""
+    """The log writer, or who else keeps what the source has logged from the redo that was searched.
+
+    None: all of it was searched.
+    """
     if found.searched is None or found.searched[1] >= found.source_scn:
         return None
     capture, source = f"capture:{found.way.capture.name}", found.way.capture.source
     reads = found.statuses.get(capture, {}).get("state") in {"CAPTURING CHANGES", "WAITING FOR REDO"}
     place = f"site:{source}" if reads else capture
     return _Stop(
-        "ON THE WAY", place,
-        f"the log of {source} is at SCN {scn_text(found.source_scn)}, and {capture} has redo up to SCN {scn_text(found.searched[1])}: a change may be in"
-        f" between; {place} is {found.statuses.get(place, {}).get('state', 'unknown')}",
+        "ON THE WAY",
+        place,
+        f"the log of {source} is at SCN {scn_text(found.source_scn)}, and {capture} has redo up to SCN"
+        f" {scn_text(found.searched[1])}: a change may be in between; {place} is"
+        f" {found.statuses.get(place, {}).get('state', 'unknown')}",
         f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
     )
 
@@ -309,7 +367,11 @@ def _first_behind(found: Evidence, scn: int) -> tuple[str, str]:
             position = statuses.get(f"queue:{next_queue}", {}).get("sources", {}).get(source, {}).get("position_scn", 0)
             if int(position) < scn:
                 place = capture if name is None else f"propagation:{name}"
-                return place, f"{place} has not brought it to queue {next_queue}, which has what was committed up to SCN {scn_text(int(position))}"
+                return (
+                    place,
+                    f"{place} has not brought it to queue {next_queue}, which has what was committed up to SCN"
+                    f" {scn_text(int(position))}",
+                )
     apply = f"apply:{way.apply.name}"
     received = int(statuses.get(apply, {}).get("received_scn", 0))
     if received < scn:
@@ -321,9 +383,12 @@ def _in_the_copy(found: Evidence, record: Instantiation) -> _Stop:
     """Every change that is known is older than the table's copy."""
     kept = "the rows that were there were kept as they were (--keep-existing)" if record.is_kept else "the copy had it"
     return _Stop(
-        "IN THE COPY", f"apply:{found.way.apply.name}",
-        f"no change of the row was committed after the instantiation SCN {scn_text(record.scn)} of {found.table}: changes up to it are not applied,"
-        f" because {kept}; the row was changed at {found.way.apply.site} itself, or differed then", _mend(found),
+        "IN THE COPY",
+        f"apply:{found.way.apply.name}",
+        f"no change of the row was committed after the instantiation SCN {scn_text(record.scn)} of {found.table}:"
+        f" changes up to it are not applied, because {kept}; the row was changed at {found.way.apply.site} itself, or"
+        " differed then",
+        _mend(found),
     )
 
 
@@ -339,7 +404,10 @@ def _without_changes(found: Evidence) -> _Stop:
     if record is not None and record.scn > found.searched[0]:
         where = f"the table was copied as of SCN {scn_text(record.scn)}, and nothing changed the row since"
     return _Stop(
-        "NOT CAPTURED", capture, f"redo of {found.way.capture.source} since SCN {since} has no change of the row; {where}", _mend(found),
+        "NOT CAPTURED",
+        capture,
+        f"redo of {found.way.capture.source} since SCN {since} has no change of the row; {where}",
+        _mend(found),
     )
 
 
@@ -353,7 +421,11 @@ def _row_facts(found: Evidence) -> list[str]:
     if not found.is_destination_read:
         facts[-1] = f"{found.way.apply.site} now: not known, its database does not answer"
     elif found.source_row is not None and found.destination_row is not None:
-        differing = [name for name, value in found.source_row.items() if name in found.destination_row and found.destination_row[name] != value]
+        differing = [
+            name
+            for name, value in found.source_row.items()
+            if name in found.destination_row and found.destination_row[name] != value
+        ]
         if differing:
             facts[-1] += f"; different in {', '.join(differing)}"
     return facts
@@ -369,9 +441,14 @@ def _redo_facts(found: Evidence) -> list[str]:
 
 def _change_facts(found: Evidence, change: FoundChange) -> list[str]:
     tag = "no tag" if change.tag is None else f"tag {change.tag.hex()}"
-    facts = [f"{change.command} in transaction {change.transaction_id}, commit SCN {scn_text(change.commit_scn)}, {tag}"]
+    facts = [
+        f"{change.command} in transaction {change.transaction_id}, commit SCN {scn_text(change.commit_scn)}, {tag}"
+    ]
     if found.instantiation is not None:
-        facts.append(f"{found.table} at {found.way.apply.site}: {found.instantiation.state}, instantiation SCN {scn_text(found.instantiation.scn)}")
+        facts.append(
+            f"{found.table} at {found.way.apply.site}: {found.instantiation.state}, instantiation SCN"
+            f" {scn_text(found.instantiation.scn)}"
+        )
     if found.low_watermark_scn:
         facts.append(f"low watermark of {found.way.apply.name}: SCN {scn_text(found.low_watermark_scn)}")
     return facts
@@ -387,7 +464,11 @@ def _same(source: Mapping[str, str | None] | None, destination: Mapping[str, str
 def _clients(found: Evidence) -> list[tuple[Any, str, Passage]]:
     """The clients of the way, their full names, and what the table is called at each of them."""
     way = found.way
-    names = (f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations), f"apply:{way.apply.name}")
+    names = (
+        f"capture:{way.capture.name}",
+        *(f"propagation:{each.name}" for each in way.propagations),
+        f"apply:{way.apply.name}",
+    )
     return list(zip(way.clients, names, way.passages(found.table), strict=True))
 
 
@@ -411,11 +492,21 @@ def _brought_up(found: Evidence) -> str:
     """What brings the table's rows up to those of its source."""
     if _may_be_copied(found):
         return f"copy the table again: headrace copy FILE {argument(found.table)}"
-    return f"correct the rows that headrace verify FILE {argument(found.table)} names, at {found.way.apply.site} alone: {correct_alone()}"
+    return (
+        f"correct the rows that headrace verify FILE {argument(found.table)} names, at {found.way.apply.site}"
+        f" alone: {correct_alone()}"
+    )
 
 
 def _verdict(found: Evidence, stop: _Stop, facts: Sequence[str], *, scn: int = 0) -> Verdict:
     return Verdict(
-        site=found.way.apply.site, apply=found.way.apply.name, source=found.way.capture.source, verdict=stop.verdict, place=stop.place,
-        text=stop.text, evidence=tuple(facts), fix=stop.fix, scn=scn,
+        site=found.way.apply.site,
+        apply=found.way.apply.name,
+        source=found.way.capture.source,
+        verdict=stop.verdict,
+        place=stop.place,
+        text=stop.text,
+        evidence=tuple(facts),
+        fix=stop.fix,
+        scn=scn,
     )

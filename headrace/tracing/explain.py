@@ -77,7 +77,11 @@ class Findings:
 
 
 def searched(
-    ask: Callable[[int], SearchedRedo], progress: Callable[[str], None], *, through_scn: int = 0, restarts_max: int = RESTARTS_MAX,
+    ask: Callable[[int], SearchedRedo],
+    progress: Callable[[str], None],
+    *,
+    through_scn: int = 0,
+    restarts_max: int = RESTARTS_MAX,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Findings:
     """Search all redo that a capture process can read, a piece at a time.
@@ -111,7 +115,8 @@ def searched(
         del changes[:-CHANGES_MAX]
         progress(f"{bytes_text(read)} of redo searched, {len(changes)} changes of the row")
         # A piece that is not the last and moved nothing would be asked for for ever.
-        # Where the source writes faster than this reads, its end is never reached: what was asked for is below the marker.
+        # Where the source writes faster than this reads, its end is never reached: what was asked for is below the
+        # marker.
         is_end = piece.is_done or piece.through_scn <= start or piece.through_scn >= through_scn > 0
         if is_end and piece.through_scn < through_scn and waits_left:
             waits_left -= 1
@@ -122,7 +127,12 @@ def searched(
 
 
 def explain_row(
-    output: Output, spec: TopologySpec, actors: RayActors, question: RowQuestion, *, overview: Mapping[str, Any],
+    output: Output,
+    spec: TopologySpec,
+    actors: RayActors,
+    question: RowQuestion,
+    *,
+    overview: Mapping[str, Any],
     progress: Callable[[str], None],
 ) -> int:
     """Explain a row for each destination, and print it.
@@ -140,7 +150,8 @@ def explain_row(
 
     Raises:
         ConfigError: no apply process there takes changes of that source, there is no such table, or the key is none.
-        DatabaseUnavailable: a source's database does not answer. Without a destination's, redo and the components say where its change is.
+        DatabaseUnavailable: a source's database does not answer. Without a destination's, redo and the components say
+            where its change is.
     """
     asked = _Asked(spec=spec, actors=actors, question=question, overview=overview, progress=progress)
     verdicts = tuple(asked.verdicts())
@@ -149,9 +160,13 @@ def explain_row(
             f"no apply process{f' at {question.at}' if question.at else ''} takes changes from elsewhere",
             hint="headrace plan FILE shows who gets what",
         )
-    output.json({
-        "table": str(question.table), "key": {part.column: part.text for part in asked.key}, "verdicts": [asdict(v) for v in verdicts],
-    })
+    output.json(
+        {
+            "table": str(question.table),
+            "key": {part.column: part.text for part in asked.key},
+            "verdicts": [asdict(v) for v in verdicts],
+        }
+    )
     for verdict in verdicts:
         output.result("\n".join(_lines(verdict)))
     return DONE if all(verdict.is_fine for verdict in verdicts) else FINDING
@@ -172,7 +187,9 @@ def _destination(way: Way, table: TableName) -> TableName:
 
 
 def key_at_source(way: Way, table: TableName) -> TableSettings:
-    """The substitute key by which the destination finds a table's rows, under the source's names; nothing: its own key does.
+    """The substitute key by which the destination finds a table's rows, under the source's names.
+
+    Nothing: its own key does.
 
     Args:
         way: to the destination.
@@ -223,7 +240,12 @@ class _Asked:
     """The questions to databases and components, each asked once."""
 
     def __init__(
-        self, *, spec: TopologySpec, actors: RayActors, question: RowQuestion, overview: Mapping[str, Any],
+        self,
+        *,
+        spec: TopologySpec,
+        actors: RayActors,
+        question: RowQuestion,
+        overview: Mapping[str, Any],
         progress: Callable[[str], None],
     ) -> None:
         self._spec, self._actors, self._question, self._progress = spec, actors, question, progress
@@ -263,9 +285,20 @@ class _Asked:
         if not self._statuses.get(f"apply:{apply.name}", {}).get("low_watermark_scn"):
             unknown.append(f"apply:{apply.name} does not tell its low watermark")
         return Evidence(
-            spec=self._spec, way=way, table=self._question.table, source_row=source_row, destination_row=destination_row,
-            is_captured=self._is_captured(source), searched=redo.searched, changes=redo.changes, left_out=redo.left_out,
-            source_scn=self._source_scns.get(source, 0), instantiation=instantiation, errors=errors, statuses=self._statuses, unknown=unknown,
+            spec=self._spec,
+            way=way,
+            table=self._question.table,
+            source_row=source_row,
+            destination_row=destination_row,
+            is_captured=self._is_captured(source),
+            searched=redo.searched,
+            changes=redo.changes,
+            left_out=redo.left_out,
+            source_scn=self._source_scns.get(source, 0),
+            instantiation=instantiation,
+            errors=errors,
+            statuses=self._statuses,
+            unknown=unknown,
             is_destination_read=is_read,
         )
 
@@ -290,20 +323,28 @@ class _Asked:
             column = _followed(part.column, (each.after for each in transformations))
             if column is None:
                 raise ConfigError(
-                    f"column {part.column} of {table} does not arrive at {way.apply.site}", hint="name the row by columns that arrive: COLUMN=VALUE"
+                    f"column {part.column} of {table} does not arrive at {way.apply.site}",
+                    hint="name the row by columns that arrive: COLUMN=VALUE",
                 )
             if _may_change(part.column, transformations):
                 raise ConfigError(
-                    f"a function on the way to {way.apply.site} may change {part.column} of {table}: the row cannot be told apart from others there",
-                    hint="name the row by columns that no function changes: COLUMN=VALUE; or say in the file which ones a function may change:"
-                    " {function: ..., columns: [...]}",
+                    f"a function on the way to {way.apply.site} may change {part.column} of {table}: the row cannot be"
+                    " told apart from others there",
+                    hint="name the row by columns that no function changes: COLUMN=VALUE; or say in the file which ones"
+                    " a function may change: {function: ..., columns: [...]}",
                 )
             key.append(replace(part, column=column))
         here = self._row(way.apply.site, _destination(way, table), tuple(key))
-        arriving = None if there is None else {
-            name: value for name, value in there.items()
-            if _followed(name, (each.after for each in transformations)) is not None and not _may_change(name, transformations)
-        }
+        arriving = (
+            None
+            if there is None
+            else {
+                name: value
+                for name, value in there.items()
+                if _followed(name, (each.after for each in transformations)) is not None
+                and not _may_change(name, transformations)
+            }
+        )
         if here is None:
             return arriving, None
         if there is None:
@@ -312,7 +353,8 @@ class _Asked:
             found = columns_at_the_end(list(there), transformations, table=str(table))
             origins = {name: origin for name, origin in found if isinstance(origin, str)}
         return arriving, {
-            origin: here[name] for name, origin in origins.items()
+            origin: here[name]
+            for name, origin in origins.items()
             if origin is not None and name in here and not _may_change(origin, transformations)
         }
 
@@ -323,7 +365,9 @@ class _Asked:
             with _named(site), closing(open_row_reader(self._access(site))) as reader:
                 found = reader.rows_of(*table, key) or ()
             if len(found) > 1:
-                raise ConfigError(f"the key finds several rows of {table} at {site}", hint="name all columns of the key")
+                raise ConfigError(
+                    f"the key finds several rows of {table} at {site}", hint="name all columns of the key"
+                )
             self._rows[site, table] = found[0] if found else None
         return self._rows[site, table]
 
@@ -334,12 +378,19 @@ class _Asked:
 
             def ask(start_scn: int) -> SearchedRedo:
                 found: SearchedRedo = self._actors.call(
-                    name, "find_changes", *self._question.table, key, start_scn, timeout_s=SEARCH_TIMEOUT_S,
+                    name,
+                    "find_changes",
+                    *self._question.table,
+                    key,
+                    start_scn,
+                    timeout_s=SEARCH_TIMEOUT_S,
                 )
                 return found
 
             self._redo[capture.name] = searched(
-                ask, lambda text: self._progress(f"{name}: {text}"), through_scn=self._source_scn(capture.source),
+                ask,
+                lambda text: self._progress(f"{name}: {text}"),
+                through_scn=self._source_scn(capture.source),
             )
         return self._redo[capture.name]
 
@@ -347,7 +398,9 @@ class _Asked:
         """Where the source's log is, behind every change of the row that was read; 0: it does not answer."""
         if source not in self._source_scns:
             try:
-                self._source_scns[source] = int(self._actors.call(f"site:{source}", "write_marker", b"explain", timeout_s=CALL_TIMEOUT_S))
+                self._source_scns[source] = int(
+                    self._actors.call(f"site:{source}", "write_marker", b"explain", timeout_s=CALL_TIMEOUT_S)
+                )
             except StreamsError:
                 self._source_scns[source] = 0
         return self._source_scns[source]
@@ -368,11 +421,13 @@ class _Asked:
         apply, name = way.apply, _destination(way, self._question.table)
         with closing(open_destination(self._access(apply.site))) as destination:
             records = [
-                each for each in destination.instantiations(self._spec.name, apply.name)
+                each
+                for each in destination.instantiations(self._spec.name, apply.name)
                 if (each.owner, each.name) == name and each.source == apply.source
             ]
             errors = destination.errors(self._spec.name, apply.name)
-        # A table of the same name that was dropped may have a record too; the one that takes part was recorded with the greatest SCN.
+        # A table of the same name that was dropped may have a record too; the one that takes part was recorded with the
+        # greatest SCN.
         return max(records, key=lambda each: each.scn, default=None), tuple(errors)
 
     def _access(self, site: str) -> DatabaseAccess:

@@ -1,7 +1,8 @@
 """What components remember of a label, put together: the way of each labelled transaction, and where it arrived.
 
 Job
-    Turn the components' notes (`streams.tracking`) and positions into one history per transaction and one verdict per destination.
+    Turn the components' notes (`streams.tracking`) and positions into one history per transaction and one verdict per
+    destination.
 
 Verdicts, in the order in which they are looked for
     APPLIED       an apply server reported it.
@@ -113,8 +114,12 @@ class Tracking:
 
 
 def follow(
-    spec: TopologySpec, label: str, answers: Mapping[str, Mapping[str, Any] | StreamsError], statuses: Mapping[str, Mapping[str, Any]],
-    *, queued: Mapping[str, Iterable[int]] | None = None,
+    spec: TopologySpec,
+    label: str,
+    answers: Mapping[str, Mapping[str, Any] | StreamsError],
+    statuses: Mapping[str, Mapping[str, Any]],
+    *,
+    queued: Mapping[str, Iterable[int]] | None = None,
 ) -> Tracking:
     """Put together what the components said.
 
@@ -130,23 +135,34 @@ def follow(
     for name, answer in known.items():
         for note in answer["notes"]:
             found.setdefault((note["source"], note["order_scn"]), []).append((name, note))
-    transactions = (_followed(spec, source, notes, known, statuses, queued or {}) for (source, _), notes in sorted(found.items()))
+    transactions = (
+        _followed(spec, source, notes, known, statuses, queued or {}) for (source, _), notes in sorted(found.items())
+    )
     return Tracking(
-        label=label, transactions=tuple(transactions),
+        label=label,
+        transactions=tuple(transactions),
         since_us={name: answer["since_us"] for name, answer in known.items()},
         silent={name: answer.message for name, answer in answers.items() if isinstance(answer, StreamsError)},
         captured={
-            f"capture:{each.name}": int(statuses.get(f"capture:{each.name}", {}).get("captured_scn", 0)) for each in spec.captures
+            f"capture:{each.name}": int(statuses.get(f"capture:{each.name}", {}).get("captured_scn", 0))
+            for each in spec.captures
         },
     )
 
 
 def _followed(
-    spec: TopologySpec, source: str, notes: list[tuple[str, Mapping[str, Any]]], known: Mapping[str, Mapping[str, Any]],
-    statuses: Mapping[str, Mapping[str, Any]], queued: Mapping[str, Iterable[int]],
+    spec: TopologySpec,
+    source: str,
+    notes: list[tuple[str, Mapping[str, Any]]],
+    known: Mapping[str, Mapping[str, Any]],
+    statuses: Mapping[str, Mapping[str, Any]],
+    queued: Mapping[str, Iterable[int]],
 ) -> Followed:
     steps = tuple(
-        Step(component=name, **{key: note[key] for key in ("action", "peer", "detail", "rows", "first_us", "last_us", "times")})
+        Step(
+            component=name,
+            **{key: note[key] for key in ("action", "peer", "detail", "rows", "first_us", "last_us", "times")},
+        )
         for name, note in sorted(notes, key=lambda each: (each[1]["first_us"], each[0]))
     )
     commit_scn = max(note["commit_scn"] for _, note in notes)
@@ -156,13 +172,21 @@ def _followed(
             continue
         name = f"apply:{apply.name}"
         looked = _Looked(
-            spec=spec, apply=apply, steps=steps, commit_scn=commit_scn, since_us=known.get(name, {}).get("since_us", 0),
+            spec=spec,
+            apply=apply,
+            steps=steps,
+            commit_scn=commit_scn,
+            since_us=known.get(name, {}).get("since_us", 0),
             low_watermark_scn=int(statuses.get(name, {}).get("low_watermark_scn", 0)),
             queued=None if apply.name not in queued else frozenset(queued[apply.name]),
         )
         arrivals.append(looked.arrival())
     return Followed(
-        source=source, transaction_id=notes[0][1]["transaction_id"], commit_scn=commit_scn, steps=steps, arrivals=tuple(arrivals),
+        source=source,
+        transaction_id=notes[0][1]["transaction_id"],
+        commit_scn=commit_scn,
+        steps=steps,
+        arrivals=tuple(arrivals),
     )
 
 
@@ -194,14 +218,19 @@ class _Looked:
             return self._arrival("DISCARDED", discarded.last_us, text)
         if is_past:
             return self._arrival(
-                "PASSED", 0, "its low watermark is above the transaction, but the apply process was restarted since and does not"
-                " remember more: the transaction is applied, in the error queue, or was left out (headrace explain tells for a row)",
+                "PASSED",
+                0,
+                "its low watermark is above the transaction, but the apply process was restarted since and does not"
+                " remember more: the transaction is applied, in the error queue, or was left out (headrace explain"
+                " tells for a row)",
             )
         return self._under_way()
 
     def _failed(self, failed: Step) -> Arrival:
         if self.queued is not None and self.commit_scn not in self.queued:
-            return self._arrival("PASSED", failed.last_us, f"was in the error queue ({failed.detail}); executed or deleted since")
+            return self._arrival(
+                "PASSED", failed.last_us, f"was in the error queue ({failed.detail}); executed or deleted since"
+            )
         return self._arrival("ERROR QUEUE", failed.last_us, f"in the error queue: {failed.detail}")
 
     def _partly(self) -> str:
@@ -217,8 +246,8 @@ class _Looked:
             for name in components:
                 mine = [step for step in self.steps if step.component == name]
                 discarded = [step for step in mine if step.action == "DISCARDED"]
-                # An apply process dequeues before it looks at rows; of what it left out wholly, it says so for every row. A part of a large
-                # transaction goes on also without rows.
+                # An apply process dequeues before it looks at rows; of what it left out wholly, it says so for every
+                # row. A part of a large transaction goes on also without rows.
                 if name.startswith("apply:"):
                     gone = bool(discarded) and sum(step.rows for step in discarded) >= sum(
                         step.rows for step in mine if step.action == "DEQUEUED"
@@ -238,7 +267,11 @@ class _Looked:
         for components in self._ways():
             for place, name in enumerate(components):
                 for step in self.steps:
-                    if step.component == name and step.action in _FORWARD and (farthest is None or place >= farthest[0]):
+                    if (
+                        step.component == name
+                        and step.action in _FORWARD
+                        and (farthest is None or place >= farthest[0])
+                    ):
                         farthest = place, step
         if farthest is None:
             return self._arrival("ON THE WAY", 0, "no component on the way to it remembers the transaction yet")

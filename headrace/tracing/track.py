@@ -43,8 +43,14 @@ def checked_label(label: str) -> str:
 
 
 def labelling(label: str) -> str:
-    """The statement that labels the transaction it is in: what `headrace.track` does, without a function that a source which is no destination does not have."""
-    return f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', pg_catalog.convert_to({literal(label)}, 'UTF8'));"
+    """The statement that labels the transaction it is in.
+
+    What `headrace.track` does, without a function that a source which is no destination does not have.
+    """
+    return (
+        f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}',"
+        f" pg_catalog.convert_to({literal(label)}, 'UTF8'));"
+    )
 
 
 def look(spec: TopologySpec, actors: RayActors, label: str, overview: Mapping[str, Any]) -> Tracking:
@@ -85,8 +91,13 @@ def _queued(
 
 
 def track(
-    output: Output, looks: Callable[[], Tracking], *, watch: bool, timeout_s: float | None,
-    sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.monotonic,
+    output: Output,
+    looks: Callable[[], Tracking],
+    *,
+    watch: bool,
+    timeout_s: float | None,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
 ) -> int:
     """Look once, or until everything has arrived; print the history and where it arrived.
 
@@ -105,7 +116,9 @@ def track(
     printed = 0
     while True:
         found = looks()
-        waits = not found.transactions or any(a.verdict == "ON THE WAY" for each in found.transactions for a in each.arrivals)
+        waits = not found.transactions or any(
+            a.verdict == "ON THE WAY" for each in found.transactions for a in each.arrivals
+        )
         is_last = not watch or not waits or (deadline is not None and now() >= deadline)
         lines = lines_of(found)
         if output.as_json or is_last:
@@ -125,7 +138,10 @@ def lines_of(found: Tracking) -> list[str]:
     lines = [line for each in found.transactions for line in _transaction_lines(each)]
     if not found.transactions:
         since = max(found.since_us.values(), default=0)
-        lines.append(f"label {found.label}: no component remembers a transaction with it; every one that answers remembers since {_time(since)}")
+        lines.append(
+            f"label {found.label}: no component remembers a transaction with it; every one that answers remembers since"
+            f" {_time(since)}"
+        )
         lines += [f"  {name} has mined up to SCN {scn_text(scn)}" for name, scn in found.captured.items()]
         lines.append("  a transaction is labelled by SELECT headrace.track('LABEL') inside it, before its COMMIT")
     lines += [f"  no answer from {name}: {why}" for name, why in found.silent.items()]
@@ -143,7 +159,12 @@ def _transaction_lines(each: Followed) -> list[str]:
 
 
 def _step_line(step: Step, begin_us: int) -> str:
-    parts = [f"  {_time(step.first_us)}", f"+{(step.first_us - begin_us) / 1e6:.3f} s", f"{step.component:<34}", step.action]
+    parts = [
+        f"  {_time(step.first_us)}",
+        f"+{(step.first_us - begin_us) / 1e6:.3f} s",
+        f"{step.component:<34}",
+        step.action,
+    ]
     if step.peer:
         parts.append(step.peer)
     if step.rows:

@@ -1,21 +1,23 @@
 """Archive folder: complete redo segments that come as files, by any means of copying, into a standby redo log.
 
 Job
-    Take the segments in their order, each when it is whole and continues what is here; say of every other file why it is not taken.
+    Take the segments in their order, each when it is whole and continues what is here; say of every other file why it
+    is not taken.
 
 Main path
     ArchiveFolder.take -> scan_segment (every checksum, the footer) -> StandbyLog.take -> StandbyLog.sync.
 
 States
-    None is kept: what comes next follows from the standby redo log. A file that could not be taken is looked at again when it changes,
-    one that could not be read at every look.
+    None is kept: what comes next follows from the standby redo log. A file that could not be taken is looked at again
+    when it changes, one that could not be read at every look.
 
 Durable when
     `StandbyLog.sync` returned: then the file is not needed any more. It is never changed or removed here.
 
 Worked flow
     the standby redo log ends with segment 4; 5 is there, half copied -> "is not whole yet" -> whole -> taken
-    7 is there and 6 is not -> "6 is missing"; 6 is of another source -> refused by name; the right 6 replaces it -> taken, then 7
+    7 is there and 6 is not -> "6 is missing"; 6 is of another source -> refused by name; the right 6 replaces it ->
+      taken, then 7
 
 Source: Oracle Streams Concepts and Administration 10.2, "Archived-Log Downstream Capture".
 """
@@ -66,7 +68,11 @@ class ArchiveFolder:
         """
         try:
             return self._take_next(log)
-        except (OSError, LogGone, _NotRead) as error:  # the standby redo log has errors of its own: this is the file's, or its disk's
+        except (
+            OSError,
+            LogGone,
+            _NotRead,
+        ) as error:  # the standby redo log has errors of its own: this is the file's, or its disk's
             log.rollback()
             self.problem = f"{self._folder}: {_why(error)}: it is tried again"
             self._seen = None
@@ -78,8 +84,13 @@ class ArchiveFolder:
         file = files.get(number)
         if file is None:
             later = sorted(each for each in files if each > number)
-            self.problem = "" if not later else (
-                f"segment {number} of the redo of {self._source} is missing in {self._folder}, and segment {later[0]} is there: copy it"
+            self.problem = (
+                ""
+                if not later
+                else (
+                    f"segment {number} of the redo of {self._source} is missing in {self._folder}, and segment"
+                    f" {later[0]} is there: copy it"
+                )
             )
             return False
         try:
@@ -99,19 +110,26 @@ class ArchiveFolder:
         """Why a file cannot be taken, by its own content; empty: it can."""
         try:
             # As one that is still written: what is not there yet may come.
-            scan = scan_segment(SegmentFile(file.number, file.path, is_archived=False, size_bytes=file.size_bytes), _no_record)
+            scan = scan_segment(
+                SegmentFile(file.number, file.path, is_archived=False, size_bytes=file.size_bytes), _no_record
+            )
         except RedoError as error:
             return f"{file.path}: {error.message}: copy it again from {self._source}"
         if (scan.head.source, scan.head.number) != (self._source, file.number):
             return (
-                f"{file.path} is segment {scan.head.number} of the redo of {scan.head.source}, not segment {file.number} of "
-                f"{self._source}: replace it"
+                f"{file.path} is segment {scan.head.number} of the redo of {scan.head.source}, not segment"
+                f" {file.number} of {self._source}: replace it"
             )
         if not scan.is_complete:
-            return f"{file.path} is not whole yet, it ends at offset {scan.end_offset}: if it is copied no further, copy it again"
+            return (
+                f"{file.path} is not whole yet, it ends at offset {scan.end_offset}: if it is copied no further,"
+                " copy it again"
+            )
         place = log.place
         if place.segment == file.number and self._fingerprint(place) != place.fingerprint:
-            return f"{file.path} is of another redo log of {self._source} than the one that was taken before: replace it"
+            return (
+                f"{file.path} is of another redo log of {self._source} than the one that was taken before: replace it"
+            )
         return ""
 
     def _fingerprint(self, place: StandbyPlace) -> int | None:

@@ -73,7 +73,8 @@ class KeptSegments:
             if head.source != self._source:
                 raise RedoError(
                     f"{file.path.name} is redo of site {head.source}, not of {self._source}",
-                    hint="give every site a folder of its own", segment=file.path.name,
+                    hint="give every site a folder of its own",
+                    segment=file.path.name,
                 )
             self.heads[file.number] = head
             self.sizes[file.number] = file.size_bytes
@@ -90,11 +91,16 @@ class KeptSegments:
 
     @property
     def oldest_scn(self) -> Scn:
-        """Redo can be mined from here on: the first segment at whose beginning no transaction is open that began before; FIRST_SCN: there is none."""
+        """Redo can be mined from here on.
+
+        The first segment at whose beginning no transaction is open that began before; FIRST_SCN: there is none.
+        """
         return _oldest_scn(dict(self.heads))  # another thread may ask
 
     def first_kept(self, needed_scn: Scn, kept_scn: Scn, redo_bytes_max: int) -> int:
-        """The first segment that stays: that of `kept_scn`, or a later one where there would be no room for new redo; 0: nothing may go.
+        """The first segment that stays: that of `kept_scn`, or a later one where there would be no room for new redo.
+
+        0: nothing may go.
 
         Args:
             needed_scn: redo from here on stays in any case.
@@ -136,7 +142,9 @@ class KeptSegments:
 
 
 def read_oldest_scn(folder: Path) -> Scn | None:
-    """From where on the redo in a folder can be mined, for those who do not keep it; None: there is none, or it cannot be read.
+    """From where on the redo in a folder can be mined, for those who do not keep it.
+
+    None: there is none, or it cannot be read.
 
     Args:
         folder: of the segments; whoever keeps them may be purging.
@@ -154,14 +162,20 @@ def read_oldest_scn(folder: Path) -> Scn | None:
 
 def _oldest_scn(heads: Mapping[int, SegmentHead]) -> Scn:
     oldest = min(heads, default=0)
-    return next((heads[number].last_commit_scn for number in sorted(heads) if heads[number].restart_segment >= oldest), FIRST_SCN)
+    return next(
+        (heads[number].last_commit_scn for number in sorted(heads) if heads[number].restart_segment >= oldest),
+        FIRST_SCN,
+    )
 
 
 def _missing(before: SegmentFile, after: SegmentFile) -> RedoError:
     from_scn, to_scn = read_head(before.path).first_scn, read_head(after.path).first_scn
     return RedoError(
-        f"redo segment {before.number + 1} is missing; transactions between SCN {scn_text(from_scn)} and SCN {scn_text(to_scn)}"
-        " are missing",
+        f"redo segment {before.number + 1} is missing; transactions between SCN {scn_text(from_scn)} and SCN"
+        f" {scn_text(to_scn)} are missing",
         hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
-        segment=before.number + 1, offset=0, after_scn=from_scn, through_scn=to_scn,
+        segment=before.number + 1,
+        offset=0,
+        after_scn=from_scn,
+        through_scn=to_scn,
     )

@@ -1,7 +1,8 @@
 """Redo shipping: the bytes of a source's redo log for its redo receivers, and how far each of them has them durably.
 
 Job
-    Send every receiver what is durable here and nothing else, and know what may be removed and confirmed because all have it.
+    Send every receiver what is durable here and nothing else, and know what may be removed and confirmed because all
+    have it.
 
 Main path
     RedoShipping.begin (the receiver says where it is) -> Shipment.next_frame -> gRPC -> redo receiver
@@ -11,12 +12,13 @@ Main path
 States (of one receiver)
     AWAY       no stream of it is open. Memory only.
     SHIPPING   one is. Memory only.
-    Its name, its newest incarnation and its place are in `redo_receivers.json` beside the segments. The place is a lower bound:
-    what it lags is kept longer, nothing more.
+    Its name, its newest incarnation and its place are in `redo_receivers.json` beside the segments. The place is a
+    lower bound: what it lags is kept longer, nothing more.
 
 Durable when
-    A frame is cut from bytes that were fsynced before, so what a receiver has can never be cut off here. A newer incarnation
-    is on disk before its stream begins: an older one, whose disk may be another, cannot make anything be removed after that.
+    A frame is cut from bytes that were fsynced before, so what a receiver has can never be cut off here. A newer
+    incarnation is on disk before its stream begins: an older one, whose disk may be another, cannot make anything be
+    removed after that.
 
 Worked flow
     redo ends in segment 3; receiver at (2, 500) -> the headers of segment 2 up to 500 are the same here -> frames from
@@ -51,13 +53,13 @@ from streams.scn import FIRST_SCN, Scn, scn_text
 __all__ = ["RedoShipping", "fingerprint_up_to"]
 
 _FILE = "redo_receivers.json"
-# A clock that is kept in step is wrong by less than a second. One that is ahead by more would, once it is set right, shut its own
-# receiver out for as long as it was ahead.
+# A clock that is kept in step is wrong by less than a second. One that is ahead by more would, once it is set right,
+# shut its own receiver out for as long as it was ahead.
 AHEAD_MAX_S = 300
 STALLED_S = 10.0  # of an awaited receiver that takes nothing: an fsync on a busy disk may take some seconds
 _START_OVER = (
-    "or remove its standby redo log and start it: it begins anew with the redo that is left, and only destinations that lack "
-    "what is missing are refused"
+    "or remove its standby redo log and start it: it begins anew with the redo that is left, and only destinations that"
+    " lack what is missing are refused"
 )
 
 
@@ -86,7 +88,9 @@ class RedoShipping:
         RedoError: what was saved is damaged.
     """
 
-    def __init__(self, folder: Path, source: str, position: Callable[[], RedoPosition], clock: Clock | None = None) -> None:
+    def __init__(
+        self, folder: Path, source: str, position: Callable[[], RedoPosition], clock: Clock | None = None
+    ) -> None:
         self._clock = clock or SystemClock()
         self._folder, self._source, self._position = folder, source, position
         self._path = folder / _FILE
@@ -104,7 +108,10 @@ class RedoShipping:
 
     @contextlib.contextmanager
     def unmoved(self) -> Iterator[int | None]:
-        """`keep_from`, while no place moves and no stream begins: to purge by it. One that has begun is not sent what goes just then."""
+        """`keep_from`, while no place moves and no stream begins: to purge by it.
+
+        One that has begun is not sent what goes just then.
+        """
         with self._lock:
             yield self.keep_from
 
@@ -137,7 +144,10 @@ class RedoShipping:
             return tuple(name for name, each in self._receivers.items() if each.is_sync and each.shipment is None)
 
     def stalled(self) -> tuple[str, ...]:
-        """The receivers for which the source waits, and that are connected and have taken nothing for some seconds; ask now and then."""
+        """The receivers for which the source waits, and that are connected and have taken nothing for some seconds.
+
+        Ask now and then.
+        """
         now, end = self._clock.monotonic(), self._position()
         with self._lock:
             found = []
@@ -177,8 +187,10 @@ class RedoShipping:
         with self._lock:
             return [
                 {
-                    "receiver": name, "transport": "sync" if each.is_sync else "async",
-                    "state": "AWAY" if each.shipment is None else "SHIPPING", "durable_scn": each.place.scn,
+                    "receiver": name,
+                    "transport": "sync" if each.is_sync else "async",
+                    "state": "AWAY" if each.shipment is None else "SHIPPING",
+                    "durable_scn": each.place.scn,
                     "segment": each.place.segment,
                 }
                 for name, each in self._receivers.items()
@@ -205,7 +217,8 @@ class RedoShipping:
             if known is None:
                 raise QueueError(
                     f"the redo log of {self._source} has no receiver {receiver}",
-                    hint="one of the two still runs an older topology file: it is about to be replaced", receiver=receiver,
+                    hint="one of the two still runs an older topology file: it is about to be replaced",
+                    receiver=receiver,
                 )
             if incarnation < known.incarnation:
                 raise self._replaced(receiver)
@@ -244,7 +257,9 @@ class RedoShipping:
             durable = self._position()
             sent = (durable.segment, durable.offset) if shipment.shipped is Shipped.NOTHING else shipment.sent
             if (place.segment, place.offset) > sent:
-                raise ProtocolError(f"{shipment.receiver} acknowledged redo that it was not sent", receiver=shipment.receiver)
+                raise ProtocolError(
+                    f"{shipment.receiver} acknowledged redo that it was not sent", receiver=shipment.receiver
+                )
             if (place.segment, place.offset) > (known.place.segment, known.place.offset):
                 known.place = place
 
@@ -279,20 +294,26 @@ class RedoShipping:
         return known
 
     def _check_clock(self, receiver: str, incarnation: str) -> None:
-        """Refuse an incarnation (`protos.transport.new_incarnation`) from the future: recorded, it would refuse all that come after it."""
+        """Refuse an incarnation (`protos.transport.new_incarnation`) from the future.
+
+        Recorded, it would refuse all that come after it.
+        """
         began_ns = incarnation.partition("-")[0]
         ahead_s = int(began_ns) // 10**9 - self._clock.time_us() // 10**6 if began_ns.isdecimal() else 0
         if ahead_s > AHEAD_MAX_S:
             raise QueueError(
-                f"a stream of {receiver} is refused: its clock is ahead by {timedelta(seconds=ahead_s)} of the clock of the source, "
-                f"{self._source}", hint="set the clock of whichever machine is wrong: it goes on by itself then", receiver=receiver,
+                f"a stream of {receiver} is refused: its clock is ahead by {timedelta(seconds=ahead_s)} of the clock of"
+                f" the source, {self._source}",
+                hint="set the clock of whichever machine is wrong: it goes on by itself then",
+                receiver=receiver,
             )
 
     def _replaced(self, receiver: str) -> QueueError:
         return QueueError(
             f"a newer stream of {receiver} began",
-            hint=f"the newer one goes on. If none runs, a clock was ahead when the last one began, or is behind now: set the clocks; or stop "
-            f"site:{self._source}, remove {receiver} from {_FILE} in {self._folder}, and start it", receiver=receiver,
+            hint="the newer one goes on. If none runs, a clock was ahead when the last one began, or is behind now:"
+            f" set the clocks; or stop site:{self._source}, remove {receiver} from {_FILE} in {self._folder}, and start it",
+            receiver=receiver,
         )
 
     def _start(self, receiver: str, place: StandbyPlace, shipped: Shipped) -> tuple[int, int]:
@@ -302,26 +323,33 @@ class RedoShipping:
         if place.segment == 0:
             return numbers[0], 0
         if (place.segment, place.offset) > (durable.segment, durable.offset):
-            raise self._another(receiver, place, f"redo ends at SCN {scn_text(durable.scn)} here, at SCN {scn_text(place.scn)} there")
+            raise self._another(
+                receiver, place, f"redo ends at SCN {scn_text(durable.scn)} here, at SCN {scn_text(place.scn)} there"
+            )
         if place.segment < numbers[0] and shipped is Shipped.NOTHING:
             return place.segment, place.offset  # what it lacks may come as files
         if place.segment < numbers[0]:
             raise LogGone(
-                f"redo segments {place.segment} to {numbers[0] - 1} of {self._source} are gone: {receiver} has the redo up to SCN "
-                f"{scn_text(place.scn)} only, and the source keeps what its receivers had acknowledged no longer",
+                f"redo segments {place.segment} to {numbers[0] - 1} of {self._source} are gone: {receiver} has the redo"
+                f" up to SCN {scn_text(place.scn)} only, and the source keeps what its receivers had acknowledged no"
+                " longer",
                 hint=f"restore a later copy of the standby redo log of {receiver}, {_START_OVER}",
-                receiver=receiver, after_scn=place.scn,
+                receiver=receiver,
+                after_scn=place.scn,
             )
         if fingerprint_up_to(self._folder, place) != place.fingerprint:
-            raise self._another(receiver, place, f"they differ in segment {place.segment}, before SCN {scn_text(place.scn)}")
+            raise self._another(
+                receiver, place, f"they differ in segment {place.segment}, before SCN {scn_text(place.scn)}"
+            )
         return place.segment, place.offset
 
     def _another(self, receiver: str, place: StandbyPlace, why: str) -> RedoError:
         return RedoError(
             f"{receiver} has received another redo log of {self._source} than the one that is written now: {why}",
-            hint=f"the source's redo log was lost or set back. Stop the topology, put a copy of the standby redo log of {receiver} in its "
-            f"place and start again: nothing is lost then; {_START_OVER}",
-            receiver=receiver, received_scn=place.scn,
+            hint="the source's redo log was lost or set back. Stop the topology, put a copy of the standby redo log of"
+            f" {receiver} in its place and start again: nothing is lost then; {_START_OVER}",
+            receiver=receiver,
+            received_scn=place.scn,
         )
 
     def _read(self) -> dict[str, _Receiver]:
@@ -336,12 +364,16 @@ class RedoShipping:
                 for name, entry in json.loads(self._path.read_text(encoding="utf-8")).items()
             }
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise RedoError(f"{_FILE} is damaged", hint="remove it: the receivers tell again where they are", segment=_FILE) from error
+            raise RedoError(
+                f"{_FILE} is damaged", hint="remove it: the receivers tell again where they are", segment=_FILE
+            ) from error
 
     def _as_document(self) -> dict[str, Any]:
         return {
             name: {
-                "incarnation": each.incarnation, "segment": each.place.segment, "offset": each.place.offset,
+                "incarnation": each.incarnation,
+                "segment": each.place.segment,
+                "offset": each.place.offset,
                 "scn": each.place.scn,
             }
             for name, each in self._receivers.items()
@@ -400,7 +432,9 @@ class _Shipment:
                 return frame
             if is_last:
                 raise RedoError(
-                    f"redo segment {self._segment} is shorter than it was", hint="check the disk", segment=self._segment,
+                    f"redo segment {self._segment} is shorter than it was",
+                    hint="check the disk",
+                    segment=self._segment,
                     offset=self._offset,
                 )
             self._close_segment()

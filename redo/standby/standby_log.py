@@ -6,7 +6,8 @@ Job
     Write what the source's log writer shipped, verify every record, and make it durable before that is acknowledged.
 
 Main path
-    StandbyLog.place (sent to the source) -> take (frames, written and verified) -> sync -> StandbyLog.position, which the
+    StandbyLog.place (sent to the source) -> take (frames, written and verified) -> sync -> StandbyLog.position, which
+      the
     capture processes watch, and StandbyLog.place, which is acknowledged -> purge.
 
 States
@@ -16,17 +17,21 @@ States
                             source keeps what is missing here.
 
 Durable when
-    `sync` returned: whole records only, up to the last one whose checksums fit. What is behind them in the file is not durable, is
-    told to nobody, and is cut off when the log is opened again or the stream breaks; the source sends it again.
-    A new segment has a temporary name until its head is durable, so it is there whole or not at all.
+    `sync` returned: whole records only, up to the last one whose checksums fit. What is behind them in the file is not
+    durable, is told to nobody, and is cut off when the log is opened again or the stream breaks; the source sends it
+    again. A new segment has a temporary name until its head is durable, so it is there whole or not at all.
 
 Worked flow
-    place (2, 500) -> frames (2, 500..900), (2, 900..1000): a record ends at 950 -> sync -> position (2, 950), acknowledged
-    the stream breaks -> rollback cuts the file to 950 -> place (2, 950) -> frame (2, 950..1200), its last record a footer
+    place (2, 500) -> frames (2, 500..900), (2, 900..1000): a record ends at 950 -> sync -> position (2, 950),
+      acknowledged
+    the stream breaks -> rollback cuts the file to 950 -> place (2, 950) -> frame (2, 950..1200), its last record a
+      footer
     -> sync -> segment 2 is archived; frame (3, 0..) -> segment 3
-    this process is killed between write and fsync: the file is read from its beginning; whole records count, the rest is cut
+    this process is killed between write and fsync: the file is read from its beginning; whole records count, the rest
+    is cut
 
-Source: Oracle Streams Concepts and Administration 10.2, "Real-Time Downstream Capture" (standby redo log, log switches).
+Source: Oracle Streams Concepts and Administration 10.2, "Real-Time Downstream Capture" (standby redo log, log
+switches).
 """
 
 from __future__ import annotations
@@ -89,7 +94,8 @@ class StandbyStatistics:
         duplicate_bytes: bytes that came again and were dropped.
         purged_bytes: bytes removed.
         required_checkpoint_scn: lowest of all captures'; 0: none told yet.
-        is_one_transaction: the bound is reached, and whatever the captures need, no segment can go: one transaction fills them.
+        is_one_transaction: the bound is reached, and whatever the captures need, no segment can go: one transaction
+            fills them.
     """
 
     redo_bytes: int
@@ -106,7 +112,9 @@ class StandbyStatistics:
 
 
 class StandbyLog:
-    """Owns the folder of one source's redo at a downstream site. Not shared between threads, `required_checkpoints.record` aside.
+    """Owns the folder of one source's redo at a downstream site.
+
+    Not shared between threads, `required_checkpoints.record` aside.
 
     Args:
         folder: of the segments; created when missing.
@@ -169,10 +177,17 @@ class StandbyLog:
     def statistics(self) -> StandbyStatistics:
         """Return what the log holds and took. Any thread may ask."""
         return StandbyStatistics(
-            redo_bytes=self._kept.redo_bytes, redo_bytes_max=self._redo_bytes_max, segments=self._kept.count,
-            position=self._position, source_scn=self._source_scn, received_bytes=self._received_bytes, syncs=self._syncs,
-            duplicate_bytes=self._duplicate_bytes, purged_bytes=self._purged_bytes,
-            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN, is_one_transaction=self._is_one_transaction(),
+            redo_bytes=self._kept.redo_bytes,
+            redo_bytes_max=self._redo_bytes_max,
+            segments=self._kept.count,
+            position=self._position,
+            source_scn=self._source_scn,
+            received_bytes=self._received_bytes,
+            syncs=self._syncs,
+            duplicate_bytes=self._duplicate_bytes,
+            purged_bytes=self._purged_bytes,
+            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN,
+            is_one_transaction=self._is_one_transaction(),
         )
 
     # ------------------------------------------------------------------ taking
@@ -180,7 +195,8 @@ class StandbyLog:
     def take(self, frame: RedoFrame) -> None:
         """Write a frame and verify its records; not durable before `sync`.
 
-        Bytes that are here already are dropped. After an error call `rollback`, and ask the source to go on from `place`.
+        Bytes that are here already are dropped. After an error call `rollback`, and ask the source to go on from
+        `place`.
 
         Args:
             frame: the next one of the stream.
@@ -278,15 +294,20 @@ class StandbyLog:
             return b""
         if frame.segment > number or frame.offset > offset:
             raise ProtocolError(
-                f"redo of {self._source} came from segment {frame.segment}, offset {frame.offset}; segment {number}, offset {offset}"
-                " is next", segment=frame.segment, offset=frame.offset,
+                f"redo of {self._source} came from segment {frame.segment}, offset {frame.offset}; segment {number},"
+                f" offset {offset} is next",
+                segment=frame.segment,
+                offset=frame.offset,
             )
         known = min(len(frame.data), offset - frame.offset)
         self._duplicate_bytes += known
         return frame.data[known:] if known else frame.data
 
     def _is_one_transaction(self) -> bool:
-        """See `StandbyStatistics`. Mining from the end of the log begins where a transaction began that was open at its newest segment."""
+        """See `StandbyStatistics`.
+
+        Mining from the end of the log begins where a transaction began that was open at its newest segment.
+        """
         heads = dict(self._kept.heads)  # another thread may ask
         return bool(heads) and self._kept.bytes_from(heads[max(heads)].restart_segment) >= self._redo_bytes_max
 
@@ -312,7 +333,8 @@ class StandbyLog:
             segment.close()
             raise RedoError(
                 f"standby redo segment {file.path.name} is damaged at offset {segment.durable}",
-                hint="remove that file: the source sends it again, or says that it is gone", segment=file.path.name,
+                hint="remove that file: the source sends it again, or says that it is gone",
+                segment=file.path.name,
                 offset=segment.durable,
             )
         else:
@@ -322,7 +344,9 @@ class StandbyLog:
 class _Segment:
     """One segment that is written as its bytes come, and verified on the way."""
 
-    def __init__(self, path: Path, number: int, descriptor: int, *, before: SegmentHead | None, end: StandbyPlace) -> None:
+    def __init__(
+        self, path: Path, number: int, descriptor: int, *, before: SegmentHead | None, end: StandbyPlace
+    ) -> None:
         self.path, self.number = path, number
         self.head: SegmentHead | None = None
         self.place = StandbyPlace()  # the durable one
@@ -373,7 +397,9 @@ class _Segment:
         if segment._records.count < HEAD_RECORDS or segment.head is None:
             segment.close()
             raise RedoError(
-                f"standby redo segment {file.path.name} has a damaged head", segment=file.path.name, offset=PREAMBLE_BYTES,
+                f"standby redo segment {file.path.name} has a damaged head",
+                segment=file.path.name,
+                offset=PREAMBLE_BYTES,
                 hint=f"remove that file: the source ({source}) sends it again, or says that it is gone",
             )
         return segment
@@ -422,7 +448,10 @@ class _Segment:
             self.durable = records.end
             self._durable_records = records.at_end()
             self.place = StandbyPlace(
-                segment=self.number, offset=records.end, fingerprint=records.fingerprint, scn=records.end_scn,
+                segment=self.number,
+                offset=records.end,
+                fingerprint=records.fingerprint,
+                scn=records.end_scn,
             )
             failpoint("redo_receiver.after_fsync")
         except OSError as error:
@@ -449,7 +478,9 @@ class _Segment:
                 return
         raise RedoError(
             f"standby redo segment {self.path.name} was removed or replaced while it was written",
-            hint="`headrace start` goes on from what is there now", segment=self.path.name, offset=self.durable,
+            hint="`headrace start` goes on from what is there now",
+            segment=self.path.name,
+            offset=self.durable,
         ) from OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # of the disk here, not of what came
 
     def close(self) -> None:
@@ -464,17 +495,26 @@ class _Segment:
         before, end = self._before, self._end
         self.head = head = decode_head(payload)
         if head.number != self.number:
-            raise RedoError(f"{self.path.name} says that it is segment {head.number}", hint="this is a defect of the source", segment=self.path.name)
+            raise RedoError(
+                f"{self.path.name} says that it is segment {head.number}",
+                hint="this is a defect of the source",
+                segment=self.path.name,
+            )
         if before is None:
             return
         mine, theirs = before.options, head.options
-        is_same = (mine.database_kind, mine.system_identifier) == (theirs.database_kind, theirs.system_identifier) and is_of_one_history(mine, theirs)
+        is_same = (mine.database_kind, mine.system_identifier) == (
+            theirs.database_kind,
+            theirs.system_identifier,
+        ) and is_of_one_history(mine, theirs)
         if head.source != before.source or not is_same or head.first_scn != end.scn:
             raise RedoError(
-                f"redo segment {head.number} of {head.source} does not continue segment {before.number} of {before.source}, which ends at"
-                f" SCN {scn_text(end.scn)}: it begins at SCN {scn_text(head.first_scn)}" + ("" if is_same else ", in another database or on another timeline of its name"),
+                f"redo segment {head.number} of {head.source} does not continue segment {before.number} of"
+                f" {before.source}, which ends at SCN {scn_text(end.scn)}: it begins at SCN {scn_text(head.first_scn)}"
+                + ("" if is_same else ", in another database or on another timeline of its name"),
                 hint="it is another redo log: remove the standby redo log and start the receiver, which begins anew",
-                segment=self.path.name, after_scn=end.scn,
+                segment=self.path.name,
+                after_scn=end.scn,
             )
 
 
@@ -562,7 +602,11 @@ class _Records:
             raise self._damaged()
         if header.type is RecordType.FOOTER:
             footer = decode_footer(self._pending)
-            if (footer.record_count, footer.last_scn, footer.header_crc) != (self.count, header.end_scn, self.header_crc):
+            if (footer.record_count, footer.last_scn, footer.header_crc) != (
+                self.count,
+                header.end_scn,
+                self.header_crc,
+            ):
                 raise self._damaged()
             self.is_complete = True
         else:
@@ -577,6 +621,9 @@ class _Records:
 
     def _damaged(self) -> ProtocolError:
         return ProtocolError(
-            f"redo segment {self.name} is damaged at offset {self.end}, on its way or at the source, after SCN {scn_text(self.end_scn)}",
-            hint="it is asked for again; if that stays so, the source's redo is damaged there", segment=self.name, offset=self.end,
+            f"redo segment {self.name} is damaged at offset {self.end}, on its way or at the source, after SCN"
+            f" {scn_text(self.end_scn)}",
+            hint="it is asked for again; if that stays so, the source's redo is damaged there",
+            segment=self.name,
+            offset=self.end,
         )

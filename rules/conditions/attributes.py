@@ -31,7 +31,8 @@ WITH_ORDER: Final = frozenset({Kind.INTEGER, Kind.INSTANT})
 """Kinds of attributes that `<` and the like compare."""
 
 REFUSED_ATTRIBUTES: Final = {
-    "commit_scn": "it is not known while a large transaction travels in parts; use scn, which orders the LCRs of a source",
+    "commit_scn": "it is not known while a large transaction travels in parts; use scn, which orders the LCRs of a"
+    " source",
 }
 """What rules cannot ask for. The manuals give the commit SCN to handlers alone, too."""
 
@@ -42,7 +43,9 @@ UNIX_TO_2000_US: Final = 946_684_800 * 1_000_000
 
 
 def instant(text: str) -> int:
-    """A literal that the source time is compared with, as `Kind.INSTANT` has it: microseconds since 2000-01-01 00:00 UTC.
+    """A literal that the source time is compared with, as `Kind.INSTANT` has it.
+
+    Microseconds since 2000-01-01 00:00 UTC.
 
     Args:
         text: of the literal.

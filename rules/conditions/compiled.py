@@ -1,7 +1,8 @@
 """Conditions on whole columns: the outcome for every row of a group at once.
 
-A `CompiledCondition` is made once per condition and table version. It finds its columns, checks that the types can be compared, and turns
-literals into values of the columns' types when a comparison is first needed: what the LCRs' attributes decide alone needs no column.
+A `CompiledCondition` is made once per condition and table version. It finds its columns, checks that the types can be
+compared, and turns literals into values of the columns' types when a comparison is first needed: what the LCRs'
+attributes decide alone needs no column.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class CompiledCondition:
     def __init__(self, tree: Node, table: TableVersion, types: ValueTypes) -> None:
         self._tree, self._table, self._types = tree, table, types
         self._places = {column.name: place for place, column in enumerate(table.columns)}
-        self._prepared: dict[int, Any] = {}  # by the identity of a node of the tree: a list of a thousand values takes long to hash
+        # by the identity of a node of the tree: a list of a thousand values takes long to hash
+        self._prepared: dict[int, Any] = {}
 
     def outcomes(self, rows: Rows) -> NDArray[np.uint8]:
         """Which truth values the condition may have (`rules.conditions.logic`), for each row: uint8, shape (n,).
@@ -177,7 +179,9 @@ class CompiledCondition:
         if self._types.kind(column) is Kind.OPAQUE:
             return _Vector(state=state, values=np.empty(0, object))
         try:
-            found = self._types.values(column, values.data[values.starts[place] : values.starts[place + 1]], lengths[is_there])
+            found = self._types.values(
+                column, values.data[values.starts[place] : values.starts[place + 1]], lengths[is_there]
+            )
         except (ValueError, IndexError) as error:
             raise ConditionError(
                 f"a value of {self._table.qualified_name}.{column.name} cannot be read as {column.type_name}: {error}",
@@ -185,7 +189,9 @@ class CompiledCondition:
             ) from error
         if found.shape[0] == lengths.shape[0]:
             return _Vector(state=state, values=found)
-        spread = np.empty(lengths.shape[0], object) if found.dtype == object else np.zeros(lengths.shape[0], found.dtype)
+        spread = (
+            np.empty(lengths.shape[0], object) if found.dtype == object else np.zeros(lengths.shape[0], found.dtype)
+        )
         spread[is_there] = found
         return _Vector(state=state, values=spread)
 
@@ -205,7 +211,9 @@ class CompiledCondition:
                 values[rows.tag == place] = tag
             return _Vector(state=state, values=values)
         text = {
-            "source_database_name": rows.source, "command_type": rows.command.name, "object_owner": rows.table.owner,
+            "source_database_name": rows.source,
+            "command_type": rows.command.name,
+            "object_owner": rows.table.owner,
             "object_name": rows.table.name,
         }[operand.name]
         values[:] = text.encode()
@@ -231,10 +239,13 @@ def _compared(operator: str, left: _Vector, constant: Comparable, right: _Vector
     """Whether the comparison holds, where both are there; elsewhere anything."""
     there = left.state == _PRESENT
     if right is None:
-        # An array of its own: numpy would take bytes for its text type, which forgets zero bytes at the end (a tag is `00` by default).
+        # An array of its own: numpy would take bytes for its text type, which forgets zero bytes at the end (a tag is
+        # `00` by default).
         boxed = np.empty(1, object)
         boxed[0] = constant
-        return _each(left, there, lambda values: OPERATORS[operator](values, boxed if values.dtype == object else constant))
+        return _each(
+            left, there, lambda values: OPERATORS[operator](values, boxed if values.dtype == object else constant)
+        )
     there &= right.state == _PRESENT
     found = np.zeros(left.state.shape[0], np.bool_)
     found[there] = OPERATORS[operator](left.values[there], right.values[there]).astype(np.bool_)
@@ -263,11 +274,15 @@ def _among(vector: _Vector, constants: tuple[Comparable, ...]) -> NDArray[np.boo
 def _matches(vector: _Vector, pattern: str) -> NDArray[np.bool_]:
     matcher = like_pattern(pattern)
     return _each(
-        vector, vector.state == _PRESENT, lambda values: [matcher.match(value.decode("utf-8", "surrogateescape")) is not None for value in values]
+        vector,
+        vector.state == _PRESENT,
+        lambda values: [matcher.match(value.decode("utf-8", "surrogateescape")) is not None for value in values],
     )
 
 
-def _joined(left: _Vector, right: _Vector | None, is_true: NDArray[np.bool_], otherwise: int = FALSE) -> NDArray[np.uint8]:
+def _joined(
+    left: _Vector, right: _Vector | None, is_true: NDArray[np.bool_], otherwise: int = FALSE
+) -> NDArray[np.uint8]:
     """The outcomes of a comparison: NULL where a side is NULL, anything where a side is missing."""
     found = np.where(is_true, TRUE, otherwise).astype(np.uint8)
     sides = (left,) if right is None else (left, right)
@@ -330,7 +345,9 @@ def _prepare(node: Node, table: TableVersion, types: ValueTypes) -> Any:  # noqa
             case Like():
                 kind = _kind(node.operand, table, types)
                 if kind is not Kind.TEXT:
-                    raise ConditionError(f"{node.operand} is {kind.value}", hint="LIKE takes a column of type text or varchar")
+                    raise ConditionError(
+                        f"{node.operand} is {kind.value}", hint="LIKE takes a column of type text or varchar"
+                    )
                 return None
             case _:  # pragma: no cover - `evaluate` hands over nothing else
                 raise AssertionError(node)
@@ -364,16 +381,23 @@ def _pair(
     if bytewise and kind is not Kind.TEXT:
         raise ConditionError(f"{left} is {kind.value}, which has no collation", hint='leave COLLATE "C" out')
     if has_order and kind in _WITHOUT_ORDER and not bytewise:
-        raise ConditionError(f"{left} {operator} ... depends on a collation: {_BY_BYTES}", hint='write COLLATE "C" behind the value, or compare with =')
+        raise ConditionError(
+            f"{left} {operator} ... depends on a collation: {_BY_BYTES}",
+            hint='write COLLATE "C" behind the value, or compare with =',
+        )
     if isinstance(right, Constant):
         return _constant(left, right, operator, table, types)
     other = _kind(right, table, types)
     if Kind.OPAQUE in (kind, other) or kind is not other:
-        raise ConditionError(f"{left} is {kind.value} and {right} is {other.value}", hint="compare values of one kind, or ask IS NULL")
+        raise ConditionError(
+            f"{left} is {kind.value} and {right} is {other.value}", hint="compare values of one kind, or ask IS NULL"
+        )
     return None
 
 
-def _constant(operand: Operand, constant: Constant, operator: str, table: TableVersion, types: ValueTypes) -> Comparable:
+def _constant(
+    operand: Operand, constant: Constant, operator: str, table: TableVersion, types: ValueTypes
+) -> Comparable:
     kind, value = _kind(operand, table, types), constant.value
     if isinstance(operand, Attribute):
         return value.encode() if isinstance(value, str) else value
@@ -396,7 +420,9 @@ def _constant(operand: Operand, constant: Constant, operator: str, table: TableV
         assert isinstance(value, str)
         return types.constant(column, value)
     except ValueError as error:
-        raise ConditionError(f"{operand} cannot be compared with {constant}", hint=f"{operand} is {kind.value}; {error}") from None
+        raise ConditionError(
+            f"{operand} cannot be compared with {constant}", hint=f"{operand} is {kind.value}; {error}"
+        ) from None
 
 
 def _in_range(value: Comparable, operator: str, kind: Kind) -> Comparable:
@@ -408,6 +434,7 @@ def _in_range(value: Comparable, operator: str, kind: Kind) -> Comparable:
         return _BEYOND_INTEGERS if value > 0 else -_BEYOND_INTEGERS
     if value == int(value):
         return int(value)
-    # x < 1.5 and x <= 1.5 are x <= 1; x > 1.5 and x >= 1.5 are x >= 2: with 1.5 itself numpy would make floats of the integers.
+    # x < 1.5 and x <= 1.5 are x <= 1; x > 1.5 and x >= 1.5 are x >= 2: with 1.5 itself numpy would make floats of the
+    # integers.
     below = int(value.to_integral_value(ROUND_FLOOR))
     return {"<": below + 1, ">=": below + 1, "<=": below, ">": below}.get(operator, value)

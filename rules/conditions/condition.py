@@ -1,15 +1,17 @@
 """Conditions of rules: what `where`, `condition` and `subset` say, as data.
 
-A condition is a tree of comparisons over the attributes and values of one row LCR, with SQL's three-valued logic: a rule takes an LCR
-only when its condition is TRUE; FALSE and NULL are alike to it. `rules.conditions.parsing` makes conditions of SQL, `rules.conditions.compiled` evaluates
-them on whole columns, `rules.conditions.rowwise` one row at a time.
+A condition is a tree of comparisons over the attributes and values of one row LCR, with SQL's three-valued logic: a
+rule takes an LCR only when its condition is TRUE; FALSE and NULL are alike to it. `rules.conditions.parsing` makes
+conditions of SQL, `rules.conditions.compiled` evaluates them on whole columns, `rules.conditions.rowwise` one row at a
+time.
 
 Values
     new.c     the value after the change; NULL in a DELETE, which has none
     old.c     the value before it; NULL in an INSERT
     c         of INSERT and UPDATE the new one, of DELETE the old one
-An UPDATE's large value that the change left alone is not in the log: the condition sees the old one, which is the same. A value that
-the log should have and has not is neither NULL nor guessed: the client stops, unless the condition's outcome is the same without it.
+An UPDATE's large value that the change left alone is not in the log: the condition sees the old one, which is the same.
+A value that the log should have and has not is neither NULL nor guessed: the client stops, unless the condition's
+outcome is the same without it.
 """
 
 from __future__ import annotations
@@ -23,15 +25,40 @@ from functools import cached_property
 from streams.errors import Retry, StreamsError
 
 __all__ = [
-    "LOG_WHOLE_ROWS", "And", "Attribute", "Compare", "Condition", "ConditionError", "Constant", "Distinct", "Image", "In", "IsNull", "IsTruth", "Like", "Logical",
-    "Node", "Not", "Operand", "Or", "Truth", "ValueOf", "columns_of", "comparisons_of", "of_image", "operands_of",
+    "LOG_WHOLE_ROWS",
+    "And",
+    "Attribute",
+    "Compare",
+    "Condition",
+    "ConditionError",
+    "Constant",
+    "Distinct",
+    "Image",
+    "In",
+    "IsNull",
+    "IsTruth",
+    "Like",
+    "Logical",
+    "Node",
+    "Not",
+    "Operand",
+    "Or",
+    "Truth",
+    "ValueOf",
+    "columns_of",
+    "comparisons_of",
+    "of_image",
+    "operands_of",
 ]
 
 
-# Whoever evaluates the rule does not get past the change, and waits for nothing: a copy or a comparison would wait for it.
+# Whoever evaluates the rule does not get past the change, and waits for nothing: a copy or a comparison would wait for
+# it.
 LOG_WHOLE_ROWS = (
-    "let the source log whole old rows of the table (`headrace plan` prints the statement). Changes that were logged before it cannot be told:"
-    " take the table out of the rules, `headrace up FILE`, then put it back and `headrace up FILE` again: it is copied anew"
+    "let the source log whole old rows of the table (`headrace plan` prints the statement). Changes that were logged"
+    " before it cannot be told:"
+    " take the table out of the rules, `headrace up FILE`, then put it back and `headrace up FILE` again: it is copied"
+    " anew"
 )
 
 
@@ -95,7 +122,13 @@ class Constant:
         if isinstance(self.value, str):
             quoted = self.value.replace("'", "''")
             return f"'{quoted}'"
-        return "NULL" if self.value is None else str(self.value).upper() if isinstance(self.value, bool) else str(self.value)
+        return (
+            "NULL"
+            if self.value is None
+            else str(self.value).upper()
+            if isinstance(self.value, bool)
+            else str(self.value)
+        )
 
 
 Operand = ValueOf | Attribute | Constant
@@ -212,7 +245,11 @@ class Condition:
     @property
     def tags(self) -> frozenset[bytes]:
         """The tags it names."""
-        return frozenset(each.value for each in operands_of(self.tree) if isinstance(each, Constant) and isinstance(each.value, bytes))
+        return frozenset(
+            each.value
+            for each in operands_of(self.tree)
+            if isinstance(each, Constant) and isinstance(each.value, bytes)
+        )
 
     def __str__(self) -> str:
         return self.text

@@ -1,10 +1,11 @@
 """Truth with gaps: which of TRUE, FALSE and NULL a condition may still become.
 
-An outcome is a set of truth values as bits, in a number or in an array of uint8 with one per row. What is known has one bit; a value that
-is not known yet, or that the log lacks, leaves several. The same tables give SQL's three-valued logic, the MAYBE of prefiltering and the
-certainty that a missing value does not matter.
+An outcome is a set of truth values as bits, in a number or in an array of uint8 with one per row. What is known has one
+bit; a value that is not known yet, or that the log lacks, leaves several. The same tables give SQL's three-valued
+logic, the MAYBE of prefiltering and the certainty that a missing value does not matter.
 
-Source: Oracle Streams Concepts and Administration 11.2, "Capture Process Rule Evaluation"; ISO/IEC 9075-2, "boolean value expression".
+Source: Oracle Streams Concepts and Administration 11.2, "Capture Process Rule Evaluation"; ISO/IEC 9075-2, "boolean
+value expression".
 """
 
 from __future__ import annotations
@@ -40,7 +41,20 @@ from rules.conditions.values import OPERATORS, like_pattern
 from streams.lcr_batch import Command
 
 __all__ = [
-    "ANY", "FALSE", "NULL", "TRUE", "Known", "Outcome", "both", "constant_outcome", "decided", "either", "evaluate", "negated", "possible", "settled",
+    "ANY",
+    "FALSE",
+    "NULL",
+    "TRUE",
+    "Known",
+    "Outcome",
+    "both",
+    "constant_outcome",
+    "decided",
+    "either",
+    "evaluate",
+    "negated",
+    "possible",
+    "settled",
 ]
 
 TRUE, FALSE, NULL = 1, 2, 4
@@ -67,7 +81,11 @@ def _not(one: bool | None) -> bool | None:  # noqa: FBT001 - a truth value
 
 
 _AND: Final = np.array(
-    [[_outcome(_and(a, b) for a, b in product(_members(left), _members(right))) for right in range(8)] for left in range(8)], np.uint8
+    [
+        [_outcome(_and(a, b) for a, b in product(_members(left), _members(right))) for right in range(8)]
+        for left in range(8)
+    ],
+    np.uint8,
 )
 _NOT: Final = np.array([_outcome(map(_not, _members(item))) for item in range(8)], np.uint8)
 _OR: Final = np.array([[_NOT[_AND[_NOT[left], _NOT[right]]] for right in range(8)] for left in range(8)], np.uint8)
@@ -103,7 +121,10 @@ def negated(item: Outcome) -> Outcome:
 
 
 def settled(item: Outcome) -> Outcome:
-    """What a rule makes of its condition's outcome: it takes the LCR when the condition is TRUE, and NULL is as good as FALSE."""
+    """What a rule makes of its condition's outcome.
+
+    It takes the LCR when the condition is TRUE, and NULL is as good as FALSE.
+    """
     return _looked_up(_IS[Truth.TRUE], item)
 
 
@@ -195,7 +216,11 @@ def _possible(node: Node, known: Known) -> int:
         case IsNull():
             value = _seen(node.operand, known)
             if value is _UNSEEN:
-                return FALSE if isinstance(node.operand, Attribute) and node.operand.name not in MAY_BE_NULL else _KNOWN_TO_BE_OR_NOT
+                return (
+                    FALSE
+                    if isinstance(node.operand, Attribute) and node.operand.name not in MAY_BE_NULL
+                    else _KNOWN_TO_BE_OR_NOT
+                )
             return TRUE if value is None else FALSE
         case Distinct():
             left, right = _seen(node.left, known), _seen(node.right, known)

@@ -1,7 +1,8 @@
 """From SQL to conditions, through sqlglot; what cannot be evaluated as the source would is refused, and where, and why.
 
-The one importer of sqlglot. It reads more than SQL has, so the tree it gives is not trusted: every node, and every part of one, that is
-not named here is refused. Names are taken as PostgreSQL takes them: in small letters unless they are in double quotes.
+The one importer of sqlglot. It reads more than SQL has, so the tree it gives is not trusted: every node, and every part
+of one, that is not named here is refused. Names are taken as PostgreSQL takes them: in small letters unless they are in
+double quotes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ NODES_MAX = 2_000  # comparisons, and lists' entries: each is a pass over the ro
 DEPTH_MAX = 100  # of parentheses: evaluation descends them
 _WHERE_BLANKS_COUNT: Final = ("'", '"', "$")  # inside quotes, and the dollars of PostgreSQL
 _QUOTED_OR_COMMENT: Final = re.compile(r"""'[^']*'|"[^"]*"|/\*.*?\*/|--""", re.DOTALL)
-_IN_SMALL_LETTERS: Final = str.maketrans(ascii_uppercase, ascii_lowercase)  # PostgreSQL leaves other letters of a name alone
+# PostgreSQL leaves other letters of a name alone
+_IN_SMALL_LETTERS: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 _SqlNode = Any
 """A node of sqlglot's tree, told by the name of its class."""
@@ -71,7 +73,20 @@ _REFUSED: Final = {
     "Tuple": "compare the columns one by one, with AND",
     "Escape": "LIKE has the backslash as its escape; leave ESCAPE out",
 }
-_ARITHMETIC: Final = ("Add", "Sub", "Mul", "Div", "IntDiv", "Mod", "Pow", "DPipe", "Concat", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
+_ARITHMETIC: Final = (
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "IntDiv",
+    "Mod",
+    "Pow",
+    "DPipe",
+    "Concat",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+)
 
 
 def parse(text: str, form: str) -> Condition:
@@ -79,14 +94,17 @@ def parse(text: str, form: str) -> Condition:
 
     Args:
         text: in SQL.
-        form: "where": a bare name is a column, `lcr.name` an attribute of the LCR; "condition": a bare name is an attribute,
-            `new.name` and `old.name` are values; "subset": it speaks of the columns of a row, before and after a change alike.
+        form: "where": a bare name is a column, `lcr.name` an attribute of the LCR; "condition": a bare name is an
+            attribute, `new.name` and `old.name` are values; "subset": it speaks of the columns of a row, before and
+            after a change alike.
 
     Raises:
         ConditionError: it is no condition, or one that cannot be evaluated as the source would.
     """
     # Two that differ in blanks alone read alike.
-    condition = Condition(text=text.strip() if any(each in text for each in _WHERE_BLANKS_COUNT) else " ".join(text.split()), form=form)
+    condition = Condition(
+        text=text.strip() if any(each in text for each in _WHERE_BLANKS_COUNT) else " ".join(text.split()), form=form
+    )
     _refuse_line_comments(condition.text)
     _ = condition.tree
     return condition
@@ -95,14 +113,15 @@ def parse(text: str, form: str) -> Condition:
 def _refuse_line_comments(text: str) -> None:
     """YAML folds the lines of a text into one, and what stands in the next line would belong to the comment.
 
-    Where a condition is written, and not where one is read again: an earlier build took such comments, and no edit could replace a stored topology
-    that cannot be read.
+    Where a condition is written, and not where one is read again: an earlier build took such comments, and no edit
+    could replace a stored topology that cannot be read.
     """
     for found in _QUOTED_OR_COMMENT.finditer(text):
         if found[0] == "--":
             raise ConditionError(
                 f"at '--' (character {found.start() + 1}): cannot be a condition",
-                hint="write a comment as /* ... */: how far this one goes depends on the ends of lines, which YAML may remove",
+                hint="write a comment as /* ... */: how far this one goes depends on the ends of lines, which YAML may"
+                " remove",
             )
 
 
@@ -122,10 +141,13 @@ def parsed(text: str, form: str) -> Node:
 def _check_subset(tree: Node) -> None:
     for operand in operands_of(tree):
         if isinstance(operand, Attribute):
-            raise ConditionError(f"{operand} is no column", hint="a subset is of the table's rows: use where, or condition, for LCRs")
+            raise ConditionError(
+                f"{operand} is no column", hint="a subset is of the table's rows: use where, or condition, for LCRs"
+            )
         if isinstance(operand, ValueOf) and operand.image is not Image.ROW:
             raise ConditionError(
-                f"{operand} says whether the new or the old row is meant", hint=f"write {operand.column}: a subset is asked of both",
+                f"{operand} says whether the new or the old row is meant",
+                hint=f"write {operand.column}: a subset is asked of both",
             )
     if not columns_of(tree):
         raise ConditionError("names no column", hint="write which rows are meant, such as department_id = 50")
@@ -155,7 +177,8 @@ class _Reader:
 
         if len(self._text) > CONDITION_CHARACTERS_MAX:
             raise ConditionError(
-                f"has {len(self._text)} characters", hint=f"at most {CONDITION_CHARACTERS_MAX}: put what the list says into a column of the table",
+                f"has {len(self._text)} characters",
+                hint=f"at most {CONDITION_CHARACTERS_MAX}: put what the list says into a column of the table",
             )
         try:
             if "==" in [token.text for token in sqlglot.tokenize(self._text, read="postgres")]:
@@ -166,12 +189,15 @@ class _Reader:
             token = str(first.get("highlight") or "the end")
             raise self._at(token, "write a condition in SQL, such as department_id = 50", at=first.get("col")) from None
         except TokenError:
-            raise ConditionError("a quote or a parenthesis does not end", hint="close it; a quote inside a text is written twice") from None
+            raise ConditionError(
+                "a quote or a parenthesis does not end", hint="close it; a quote inside a text is written twice"
+            ) from None
         except (RecursionError, SqlglotError):
             raise ConditionError("cannot be read", hint="write it with fewer parentheses") from None
         if len(found) != 1 or found[0] is None:
             raise ConditionError(
-                "is empty" if not any(found) else "has several statements", hint="write one condition in SQL, such as department_id = 50",
+                "is empty" if not any(found) else "has several statements",
+                hint="write one condition in SQL, such as department_id = 50",
             )
         return found[0]
 
@@ -188,7 +214,10 @@ class _Reader:
         if why is None and kind in _ARITHMETIC:
             why = "compare the column itself; calculations may overflow or round differently than at the source"
         if why is None:
-            why = _REFUSED.get(kind, "functions and other expressions are not evaluated as the source would; compare columns with values")
+            why = _REFUSED.get(
+                kind,
+                "functions and other expressions are not evaluated as the source would; compare columns with values",
+            )
         place = self._text.lower().find(spelled.lower())
         where = f" (character {place + 1})" if place >= 0 else ""
         return ConditionError(f"{spelled!r}{where} cannot be evaluated here", hint=why)
@@ -198,7 +227,9 @@ class _Reader:
     def _count(self, node: _SqlNode, depth: int) -> None:
         self._nodes += 1
         if self._nodes > NODES_MAX or depth > DEPTH_MAX:
-            raise self._refused(node, f"a condition has at most {NODES_MAX} comparisons and {DEPTH_MAX} levels of parentheses")
+            raise self._refused(
+                node, f"a condition has at most {NODES_MAX} comparisons and {DEPTH_MAX} levels of parentheses"
+            )
 
     def _logical(self, node: _SqlNode, *, depth: int) -> Node:
         """What is TRUE, FALSE or NULL."""
@@ -255,7 +286,9 @@ class _Reader:
             self._only(node, "this", "low", "high", "negate")
             operand = self._operand(node.this)
             low, high = self._value(node.args["low"], node), self._value(node.args["high"], node)
-            if isinstance(operand, Constant) or (isinstance(operand, Attribute) and ATTRIBUTES[operand.name] not in WITH_ORDER):
+            if isinstance(operand, Constant) or (
+                isinstance(operand, Attribute) and ATTRIBUTES[operand.name] not in WITH_ORDER
+            ):
                 raise self._refused(node, "BETWEEN takes a column, or an attribute that is a number or a time")
             low, high = self._of_attribute(operand, low, node), self._of_attribute(operand, high, node)
             return And((Compare(">=", operand, low), Compare("<=", operand, high)))
@@ -267,7 +300,9 @@ class _Reader:
             if (len(pattern.value) - len(pattern.value.rstrip("\\"))) % 2:
                 raise self._refused(node, "the pattern ends with an escape; write \\\\ for a backslash")
             operand = self._operand(node.this)
-            if isinstance(operand, Constant) or (isinstance(operand, Attribute) and ATTRIBUTES[operand.name] is not Kind.TEXT):
+            if isinstance(operand, Constant) or (
+                isinstance(operand, Attribute) and ATTRIBUTES[operand.name] is not Kind.TEXT
+            ):
                 raise self._refused(node, "LIKE takes a column or an attribute that is a text")
             return Like(operand, pattern.value)
         return None
@@ -371,7 +406,9 @@ class _Reader:
         near = get_close_matches(name, ATTRIBUTES, n=1, cutoff=0.5)
         meant = f"did you mean {near[0]}? " if near else ""
         raise self._refused(
-            node, f"{meant}An LCR has the attributes {', '.join(sorted(ATTRIBUTES))}; a column is written new.{name} or old.{name}",
+            node,
+            f"{meant}An LCR has the attributes {', '.join(sorted(ATTRIBUTES))}; a column is written new.{name} or"
+            f" old.{name}",
         )
 
     def _of_attribute(self, operand: Operand, constant: Operand, node: _SqlNode) -> Operand:
@@ -391,7 +428,9 @@ class _Reader:
             try:
                 return Constant(value=instant(value))
             except ValueError:
-                raise self._refused(node, f"{operand} is {kind.value}: write it with its offset from UTC, as '2026-01-31 08:30:00+00'") from None
+                raise self._refused(
+                    node, f"{operand} is {kind.value}: write it with its offset from UTC, as '2026-01-31 08:30:00+00'"
+                ) from None
         if kind is not Kind.TAG:
             return constant
         try:

@@ -1,6 +1,9 @@
-"""Conditions one row at a time: what `rules.conditions.compiled` must agree with, and what explains to a person why a rule took a change or not.
+"""Conditions one row at a time.
 
-Plain Python over the values of one LCR. A value that the log lacks may be anything: the answer is every truth value that is possible then.
+What `rules.conditions.compiled` must agree with, and what explains to a person why a rule took a change or not.
+
+Plain Python over the values of one LCR. A value that the log lacks may be anything: the answer is every truth value
+that is possible then.
 """
 
 from __future__ import annotations
@@ -140,7 +143,11 @@ class _Row:
                 return None if any(each.value is None for each in node.among) else False
             case Like():
                 value = self._value(node.operand)
-                return None if value is None else like_pattern(node.pattern).match(value.decode("utf-8", "surrogateescape")) is not None
+                return (
+                    None
+                    if value is None
+                    else like_pattern(node.pattern).match(value.decode("utf-8", "surrogateescape")) is not None
+                )
             case _:  # pragma: no cover - `truths` hands over nothing else
                 raise AssertionError(node)
 
@@ -205,7 +212,9 @@ class _PlainRow(_Row):
     def __init__(self, columns: Sequence[Column], row: Sequence[bytes | None], types: ValueTypes) -> None:
         self._types = types
         self._columns = {column.name: column for column in columns}
-        self._values = {column.name: NULL if value is None else value for column, value in zip(columns, row, strict=True)}
+        self._values = {
+            column.name: NULL if value is None else value for column, value in zip(columns, row, strict=True)
+        }
         self._name = "here"
 
     def _raw(self, operand: ValueOf) -> bytes | int:

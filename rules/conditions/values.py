@@ -1,7 +1,7 @@
 """Kinds of values that conditions compare, and what a database's connector must say of its types for that.
 
-A kind is a way of comparing: two values of one kind compare alike at every site. What compares by the rules of a locale, a time zone
-or an extension is `OPAQUE`: a condition may only ask whether it is NULL.
+A kind is a way of comparing: two values of one kind compare alike at every site. What compares by the rules of a
+locale, a time zone or an extension is `OPAQUE`: a condition may only ask whether it is NULL.
 """
 
 from __future__ import annotations
@@ -50,16 +50,24 @@ NUMBERS: Final = (Kind.INTEGER, Kind.FLOAT, Kind.SINGLE, Kind.NUMERIC)
 """Kinds whose literals are written without quotes."""
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 
 
 @lru_cache(maxsize=1024)  # patterns of one topology; more only costs time
 def like_pattern(pattern: str) -> re.Pattern[str]:
-    """What LIKE matches: `%` any characters, `_` one, a backslash takes the next one as it is; the whole text must match.
+    """What LIKE matches: `%` any characters, `_` one, a backslash takes the next one as it is.
 
-    What stands between two `%` has a fixed length, so its first place in the text is as good as any later one. The groups are atomic: no other
-    place is tried. Otherwise four `%` and a text of some thousand characters would hold a process for hours.
+    The whole text must match.
+
+    What stands between two `%` has a fixed length, so its first place in the text is as good as any later one. The
+    groups are atomic: no other place is tried. Otherwise four `%` and a text of some thousand characters would hold a
+    process for hours.
     """
     runs: list[list[str]] = [[]]
     is_escaped = False
@@ -155,12 +163,15 @@ class ValueTypes(Protocol):
             text: what stands between the quotes.
 
         Raises:
-            ValueError: it is no value of the type, or one that depends on a setting of the session; says which spelling is meant.
+            ValueError: it is no value of the type, or one that depends on a setting of the session; says which spelling
+                is meant.
         """
         ...
 
     def number(self, column: Column, value: int | Decimal) -> Comparable:
-        """A number that is compared with a column of a kind in `NUMBERS`, as `value` would give it; of an INTEGER it may be a fraction.
+        """A number that is compared with a column of a kind in `NUMBERS`, as `value` would give it.
+
+        Of an INTEGER it may be a fraction.
 
         Args:
             column: of such a kind.

@@ -1,1 +1,4 @@
-"""Functions that users write in Python: handlers, custom transformations. Which file, which version, and how they are loaded."""
+"""Functions that users write in Python: handlers, custom transformations.
+
+Which file, which version, and how they are loaded.
+"""

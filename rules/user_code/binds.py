@@ -1,6 +1,7 @@
 """The text of a statement DML handler: its binds, `:old.column`, `:new.column`, `:commit_scn`, become $1, $2, ...
 
-The text is read as PostgreSQL reads it: what stands in quotes, in dollar quotes or in a comment is no bind, and `::` is a cast.
+The text is read as PostgreSQL reads it: what stands in quotes, in dollar quotes or in a comment is no bind, and `::` is
+a cast.
 """
 
 from __future__ import annotations
@@ -14,13 +15,21 @@ from streams.errors import ConfigError
 __all__ = ["ATTRIBUTES", "read_statement"]
 
 ATTRIBUTES = (
-    "command_type", "object_owner", "object_name", "source_database_name", "transaction_id", "scn", "commit_scn", "source_time", "tag",
+    "command_type",
+    "object_owner",
+    "object_name",
+    "source_database_name",
+    "transaction_id",
+    "scn",
+    "commit_scn",
+    "source_time",
+    "tag",
 )
 """Binds that are no column."""
 
 _IMAGES = ("old", "new")
-# One piece of SQL text: a comment, a quoted text or name, a dollar quote, a cast, a bind, or any other character. Comments nest in
-# PostgreSQL, so one that contains another is refused rather than read wrongly.
+# One piece of SQL text: a comment, a quoted text or name, a dollar quote, a cast, a bind, or any other character.
+# Comments nest in PostgreSQL, so one that contains another is refused rather than read wrongly.
 _PIECE = re.compile(
     r"""(?P<comment>--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)
       | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*')
@@ -48,7 +57,9 @@ def read_statement(text: str) -> HandlerStatement:
     if plain in (EXECUTE_TRUE, EXECUTE_FALSE):
         return HandlerStatement(sql=plain, text=text)
     if plain.startswith("lcr.execute"):
-        raise ConfigError(f"{text!r} does not say whether conflicts are resolved", hint=f"write {EXECUTE_TRUE!r} or {EXECUTE_FALSE!r}")
+        raise ConfigError(
+            f"{text!r} does not say whether conflicts are resolved", hint=f"write {EXECUTE_TRUE!r} or {EXECUTE_FALSE!r}"
+        )
     binds: list[str] = []
     sql = "".join(_pieces(text, binds)).strip()
     if not sql:
@@ -67,7 +78,9 @@ def _pieces(text: str, binds: list[str]) -> Iterator[str]:
                 binds.append(bind)
             yield f"${binds.index(bind) + 1}"
         elif piece["other"] == "$" and text[piece.end() : piece.end() + 1].isdigit():
-            raise ConfigError(f"{text!r} has a placeholder of its own", hint="write binds as :new.column, :old.column or :commit_scn")
+            raise ConfigError(
+                f"{text!r} has a placeholder of its own", hint="write binds as :new.column, :old.column or :commit_scn"
+            )
         elif piece["other"] in ("'", '"'):
             raise ConfigError(f"{text!r} has a quote without an end", hint="close it")
         else:
@@ -81,4 +94,7 @@ def _bind(name: str) -> str:
         return f"{image.lower()}.{column}"
     if not dot and name.lower() in ATTRIBUTES:
         return name.lower()
-    raise ConfigError(f":{name} names nothing of an LCR", hint=f"write :old.column, :new.column or one of {', '.join(f':{each}' for each in ATTRIBUTES)}")
+    raise ConfigError(
+        f":{name} names nothing of an LCR",
+        hint=f"write :old.column, :new.column or one of {', '.join(f':{each}' for each in ATTRIBUTES)}",
+    )

@@ -2,11 +2,13 @@
 
     def mask(lcr: RowLcr) -> RowLcr
 
-gets each row LCR that the rule takes, behind row migration and the rule's declarative transformations, and returns it with other values. In a
-capture process it may return a list instead: of no LCR (the change is discarded), or of several (`lcr.copy()` makes another one).
+gets each row LCR that the rule takes, behind row migration and the rule's declarative transformations, and returns it
+with other values. In a capture process it may return a list instead: of no LCR (the change is discarded), or of several
+(`lcr.copy()` makes another one).
 
-What it cannot change: the command, the table's name, the columns that the LCR has, the tag, transaction id, SCN and source. Columns and
-names are for the declarative steps before it, so everything knows a table's shape without calling anything.
+What it cannot change: the command, the table's name, the columns that the LCR has, the tag, transaction id, SCN and
+source. Columns and names are for the declarative steps before it, so everything knows a table's shape without calling
+anything.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Custom Rule-Based Transformations"; `semantics.md` 4.5.
 """
@@ -51,7 +53,9 @@ class CustomTransformation:
 
     def without_code(self) -> CustomTransformation:
         """Which function it is, whatever its version: what a table's copy depends on."""
-        return replace(self, function=replace(self.function, version=""), code=NO_CODE, timeout_s=TIMEOUT_DEFAULT_S, columns=None)
+        return replace(
+            self, function=replace(self.function, version=""), code=NO_CODE, timeout_s=TIMEOUT_DEFAULT_S, columns=None
+        )
 
     def __str__(self) -> str:
         return f"through {self.function}" + (f" for {', '.join(self.columns)}" if self.columns is not None else "")

@@ -5,10 +5,11 @@
     error handler           a function that gets a row LCR that failed, with the error; after the conflict handlers
     precommit handler       a function that is called once for each source transaction, before the commit
 
-All of it runs inside the destination transaction of the rows. A table and operation has a procedure DML handler, or statement DML
-handlers, or neither; an error handler only where there is no procedure DML handler.
+All of it runs inside the destination transaction of the rows. A table and operation has a procedure DML handler, or
+statement DML handlers, or neither; an error handler only where there is no procedure DML handler.
 
-Source: Oracle Streams Replication Administrator's Guide, "Handlers and Row LCR Processing"; Streams Concepts, "Message Processing
+Source: Oracle Streams Replication Administrator's Guide, "Handlers and Row LCR Processing"; Streams Concepts, "Message
+Processing
     Options for an Apply Process".
 """
 
@@ -23,8 +24,15 @@ from streams.errors import counted
 from streams.plain_data import AsBytes, SettingsAsBytes
 
 __all__ = [
-    "EXECUTE_FALSE", "EXECUTE_TRUE", "NO_HANDLERS", "OPERATIONS", "TIMEOUT_DEFAULT_S", "DmlHandler", "ErrorHandler",
-    "ExecutionHandler", "HandlerRules",
+    "EXECUTE_FALSE",
+    "EXECUTE_TRUE",
+    "NO_HANDLERS",
+    "OPERATIONS",
+    "TIMEOUT_DEFAULT_S",
+    "DmlHandler",
+    "ErrorHandler",
+    "ExecutionHandler",
+    "HandlerRules",
     "HandlerStatement",
 ]
 
@@ -142,7 +150,9 @@ class HandlerRules(SettingsAsBytes):
             name: of the table in that schema.
             operation: of `OPERATIONS`.
         """
-        return tuple(each for each in self.dml if (each.owner, each.name) == (owner, name) and operation in each.operations)
+        return tuple(
+            each for each in self.dml if (each.owner, each.name) == (owner, name) and operation in each.operations
+        )
 
     def error_of(self, owner: str, name: str, operation: str) -> ErrorHandler | None:
         """The error handler of a table and operation.
@@ -152,7 +162,10 @@ class HandlerRules(SettingsAsBytes):
             name: of the table in that schema.
             operation: of `OPERATIONS`.
         """
-        return next((each for each in self.errors if (each.owner, each.name) == (owner, name) and operation in each.operations), None)
+        return next(
+            (each for each in self.errors if (each.owner, each.name) == (owner, name) and operation in each.operations),
+            None,
+        )
 
     @cached_property
     def handled(self) -> frozenset[tuple[str, str]]:
@@ -161,7 +174,10 @@ class HandlerRules(SettingsAsBytes):
 
     @cached_property
     def ordered(self) -> frozenset[tuple[str, str]]:
-        """Tables whose rows keep their order with handled rows: those with a DML handler, and what these say that they touch."""
+        """Tables whose rows keep their order with handled rows.
+
+        Those with a DML handler, and what these say that they touch.
+        """
         return self.handled | frozenset(table for each in self.dml for table in each.tables)
 
     def of_rows(self) -> Iterator[tuple[str, DmlHandler | ErrorHandler]]:

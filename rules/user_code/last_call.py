@@ -1,15 +1,19 @@
 """The call of a user's transformation function that a process makes, in a file that outlives the process.
 
-A function that ends its process (`os._exit`, a fault in a compiled module) leaves no error, and would be called for the same LCR again by
-every process that follows. What a process is calling stands in a mapped page: it costs no system call, and the page stays when the process ends.
+A function that ends its process (`os._exit`, a fault in a compiled module) leaves no error, and would be called for the
+same LCR again by every process that follows. What a process is calling stands in a mapped page: it costs no system
+call, and the page stays when the process ends.
 
-    dies in a call -> the next process finds it unfinished: one -> dies in it -> two -> dies in it -> three: the function is not called for
+    dies in a call -> the next process finds it unfinished: one -> dies in it -> two -> dies in it -> three: the
+      function is not called for
     this LCR again, and the client stops with an error that names it
 
-A call of another version of the function is another call. A power failure may lose the page: then counting begins again.
+A call of another version of the function is another call. A power failure may lose the page: then counting begins
+again.
 
-Clients that share a process (`actors.processes`) all find their calls unfinished when it ends, also those whose functions are sound. So calls in
-which a process ended are made one at a time from then on: the next end is that of the one function that was running.
+Clients that share a process (`actors.processes`) all find their calls unfinished when it ends, also those whose
+functions are sound. So calls in which a process ended are made one at a time from then on: the next end is that of the
+one function that was running.
 """
 
 from __future__ import annotations
@@ -27,14 +31,18 @@ if TYPE_CHECKING:
 __all__ = ["CRASHES_MAX", "LastCall"]
 
 CRASHES_MAX = 3
-"""Ends of processes, or of sessions, in one call of a user's function: one that is killed, or runs out of memory beside others, is none of the function's fault."""
+"""Ends of processes, or of sessions, in one call of a user's function: one that is killed, or runs out of memory beside
+others, is none of the function's fault.
+"""
 
 _CALL = struct.Struct("<16sQI")  # function, SCN, position of the LCR in its transaction
 _COUNT = struct.Struct("<I")
 _IS_CALLING, _CALLING, _SUSPECT, _ENDS = 0, 4, 4 + _CALL.size, 4 + 2 * _CALL.size
 _SIZE = _ENDS + _COUNT.size
 _SUSPECTED = threading.Lock()  # held during a call in which a process ended before, by one client of this process
-_WAIT_S = 60.0  # for it: a function has half of that by default, and one that waits in the kernel for longer holds up no other client for ever
+# for it: a function has half of that by default, and one that waits in the kernel for longer holds up no other client
+# for ever
+_WAIT_S = 60.0
 
 
 class LastCall:
@@ -55,7 +63,9 @@ class LastCall:
         """What is known of a call that has had its time and does not end; read from other threads."""
 
     def begin(self, function: str, scn: int, position: int) -> int:
-        """Note a call before it is made; how many processes in a row ended in just this one. Waits while another client makes a call in which some did.
+        """Note a call before it is made; how many processes in a row ended in just this one.
+
+        Waits while another client makes a call in which some did.
 
         Args:
             function: name and version.

@@ -1,8 +1,9 @@
 """Loading users' functions, the same way in every process: `headrace check`, apply servers, capture processes, tests.
 
-Modules of the folder are loaded from the text that travelled, under a name of their own ("headrace_code_<version>.masks"): two
-versions, or the folders of two topologies, can be in one process. Inside the folder `import masks` means the folder's `masks`, before
-anything else of that name. Everything else is imported as usual.
+Modules of the folder are loaded from the text that travelled, under a name of their own
+("headrace_code_<version>.masks"): two versions, or the folders of two topologies, can be in one process. Inside the
+folder `import masks` means the folder's `masks`, before anything else of that name. Everything else is imported as
+usual.
 
 An error names the file, the line and the function of the user's code, wherever it was raised.
 """
@@ -30,7 +31,8 @@ __all__ = ["is_interruption", "load", "message_of", "place_of", "place_of_call",
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _ROOT = "headrace_code_"
 _imported: dict[str, str] = {}  # modules of the Python path that were asked for, and their versions then
-_WORDS_MAX = 4_000  # characters of what users' code says of an error: a message travels, and is kept with each error transaction
+# characters of what users' code says of an error: a message travels, and is kept with each error transaction
+_WORDS_MAX = 4_000
 
 
 def load(function: UserFunction, code: UserCode, parameters: Sequence[str]) -> Callable[..., Any]:
@@ -45,8 +47,8 @@ def load(function: UserFunction, code: UserCode, parameters: Sequence[str]) -> C
         The function.
 
     Raises:
-        ConfigError: there is no such module or function, the module raises while it is imported, the function cannot be called with
-            so many arguments, or what is installed here is another version.
+        ConfigError: there is no such module or function, the module raises while it is imported, the function cannot be
+            called with so many arguments, or what is installed here is another version.
     """
     module_name, colon, attribute = function.name.partition(":")
     if not colon or not module_name or not attribute.isidentifier():
@@ -55,7 +57,8 @@ def load(function: UserFunction, code: UserCode, parameters: Sequence[str]) -> C
     found = getattr(module, attribute, None)
     if found is None:
         raise ConfigError(
-            f"{_file_of(module, code)} has no function {attribute}", hint=f"it has {', '.join(_functions(module)) or 'none'}",
+            f"{_file_of(module, code)} has no function {attribute}",
+            hint=f"it has {', '.join(_functions(module)) or 'none'}",
         )
     _check_call(found, f"{_file_of(module, code)}, line {_line_of(found)}: {attribute}", parameters)
     here = code.version_of(function.name)
@@ -94,7 +97,11 @@ def place_of_function(found: Callable[..., Any]) -> str:
         found: what `load` returned.
     """
     code = getattr(inspect.unwrap(found), "__code__", None)
-    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}" if isinstance(code, CodeType) else "a place that it does not tell"
+    return (
+        f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+        if isinstance(code, CodeType)
+        else "a place that it does not tell"
+    )
 
 
 def _place(frames: traceback.StackSummary, code: UserCode) -> str:
@@ -136,9 +143,12 @@ def words_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What users' code raised, in words that hold no values of rows: its type, and its message where that stands in the code as it is.
+    """What users' code raised, in words that hold no values of rows.
 
-    `int("ada@example.org")` and `raise ValueError(f"not {value}")` say what they were given, and it may be what the function is there to hide.
+    Its type, and its message where that stands in the code as it is.
+
+    `int("ada@example.org")` and `raise ValueError(f"not {value}")` say what they were given, and it may be what the
+    function is there to hide.
 
     Args:
         error: with its traceback.
@@ -146,7 +156,12 @@ def message_of(error: BaseException) -> str:
     kind = type(error).__name__
     if isinstance(error, AttributeError | NameError):  # these name what stands in the code
         return words_of(error)
-    said = {each for frame, _ in traceback.walk_tb(error.__traceback__) for each in frame.f_code.co_consts if isinstance(each, str)}
+    said = {
+        each
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        for each in frame.f_code.co_consts
+        if isinstance(each, str)
+    }
     if error.args and not all(isinstance(each, str) and each in said for each in error.args):
         return f"{kind} (its message is not shown: it may hold values of the row)"
     return words_of(error)
@@ -166,8 +181,14 @@ def _import(name: str, code: UserCode) -> ModuleType:
         return importlib.import_module(f"{_ROOT}{code.version}.{name}" if is_own else name)
     except ImportError as error:
         if _is_missing(error, name, code):
-            where = f"in {code.folder} or on the Python path" if code.folder else "on the Python path; the topology file names no code folder"
-            raise ConfigError(f"there is no module {name} {where}", hint="write package.module:function, without .py") from error
+            where = (
+                f"in {code.folder} or on the Python path"
+                if code.folder
+                else "on the Python path; the topology file names no code folder"
+            )
+            raise ConfigError(
+                f"there is no module {name} {where}", hint="write package.module:function, without .py"
+            ) from error
         raise _broken(name, error, code) from error
     except SyntaxError as error:
         raise ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}", hint="fix the file") from error
@@ -178,15 +199,18 @@ def _import(name: str, code: UserCode) -> ModuleType:
 
 
 def _forget_earlier(name: str, version: str) -> None:
-    """Before a module of the Python path is imported: forget it if it was in another version, with the package that it came in.
+    """Before a module of the Python path is imported.
 
-    A process outlives an `up` (Spark's Python workers, a site's actors): what is installed anew would run as it was, under the new version's name. Functions that were
-    loaded before keep the modules that they have.
+    Forget it if it was in another version, with the package that it came in.
+
+    A process outlives an `up` (Spark's Python workers, a site's actors): what is installed anew would run as it was,
+    under the new version's name. Functions that were loaded before keep the modules that they have.
     """
     if _imported.get(name, version) != version:
         parts = name.split(".")
         above = (".".join(parts[: count + 1]) for count in range(len(parts)))
-        own = next((each for each in above if getattr(sys.modules.get(each), "__file__", None)), name)  # not a namespace, which has packages of others, too
+        # not a namespace, which has packages of others, too
+        own = next((each for each in above if getattr(sys.modules.get(each), "__file__", None)), name)
         for each in [each for each in sys.modules if each == own or each.startswith(f"{own}.")]:
             sys.modules.pop(each, None)
         importlib.invalidate_caches()
@@ -214,11 +238,15 @@ def _check_call(found: object, place: str, parameters: Sequence[str]) -> None:
     if inspect.iscoroutinefunction(found):
         raise ConfigError(f"{place} is an async function", hint="write def, without async")
     if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
-        raise ConfigError(f"{place} is a generator: nothing of it runs when it is called", hint="write it without yield")
+        raise ConfigError(
+            f"{place} is a generator: nothing of it runs when it is called", hint="write it without yield"
+        )
     try:
         inspect.signature(found).bind(*parameters)
     except TypeError as error:
-        raise ConfigError(f"{place} cannot be called with {wanted}: {error}", hint=f"write def {place.rpartition(' ')[2]}{wanted}") from error
+        raise ConfigError(
+            f"{place} cannot be called with {wanted}: {error}", hint=f"write def {place.rpartition(' ')[2]}{wanted}"
+        ) from error
     except ValueError:  # a builtin without a signature: calling it will tell
         pass
 
@@ -258,7 +286,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             cls._known[code.version] = finder = cls(code)
             sys.meta_path.append(finder)
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002
+    def find_spec(
+        self,
+        fullname: str,
+        path: object = None,  # noqa: ARG002
+        target: object = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
         if fullname == self._root:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
@@ -266,10 +299,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         name = fullname.removeprefix(f"{self._root}.")
         file = self._modules.get(name)
-        is_package = file.path.endswith("__init__.py") if file else any(each.startswith(f"{name}.") for each in self._modules)
+        is_package = (
+            file.path.endswith("__init__.py") if file else any(each.startswith(f"{name}.") for each in self._modules)
+        )
         if file is None and not is_package:
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, origin=_filename(self._code, file) if file else None, is_package=is_package)
+        return importlib.machinery.ModuleSpec(
+            fullname, self, origin=_filename(self._code, file) if file else None, is_package=is_package
+        )
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:  # noqa: ARG002
         """See `importlib.abc.Loader`."""

@@ -1,11 +1,12 @@
 """The text of users' code: what a function consists of, and its version.
 
-A topology file names a folder (`code: ./handlers`) and functions in it (`masks:mask`, `package.module:function`). When the file is
-read, the modules that a function needs are read too: its own, and what these import from the folder. They travel with the topology.
-So every process of every site runs the same text, whatever is on its disk, and a change takes effect with `headrace up` alone.
+A topology file names a folder (`code: ./handlers`) and functions in it (`masks:mask`, `package.module:function`). When
+the file is read, the modules that a function needs are read too: its own, and what these import from the folder. They
+travel with the topology. So every process of every site runs the same text, whatever is on its disk, and a change takes
+effect with `headrace up` alone.
 
-A module that is not in the folder is imported from the Python path of the process that runs it. Its version is of its own file only.
-Without that file the version is unknown ("installed").
+A module that is not in the folder is imported from the Python path of the process that runs it. Its version is of its
+own file only. Without that file the version is unknown ("installed").
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from streams.errors import ConfigError
 
 __all__ = ["CODE_BYTES_MAX", "NO_CODE", "CodeFile", "UserCode", "UserFunction", "read_folder"]
 
-# CPython 3.11 counts the depth of a syntax tree for all threads together: two that parse at once may get a SystemError (threads that copy tables
-# load the same function at the same time).
+# CPython 3.11 counts the depth of a syntax tree for all threads together: two that parse at once may get a SystemError
+# (threads that copy tables load the same function at the same time).
 _PARSING = threading.Lock()
 
-CODE_BYTES_MAX = 1_000_000  # of all modules that one apply process needs: they travel in one message, whose bound is 4 MB
+# of all modules that one apply process needs: they travel in one message, whose bound is 4 MB
+CODE_BYTES_MAX = 1_000_000
 _FILES_MAX = 1000  # in the folder: more is no folder of handlers, but a home directory that was named by mistake
 _INSTALLED = "installed"
 _VERSION_CHARACTERS = 12  # of a SHA-256: enough to tell versions apart, short enough for a listing
@@ -138,16 +140,22 @@ def read_folder(folder: Path, shown: str) -> UserCode:
         ConfigError: there is no such folder, or a file in it is no UTF-8 text.
     """
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {shown}", hint="name the folder with the Python files, relative to the topology file")
+        raise ConfigError(
+            f"there is no folder {shown}", hint="name the folder with the Python files, relative to the topology file"
+        )
     found: list[CodeFile] = []
     for path in _python_files(folder):
         place = path.relative_to(folder).as_posix()
         if len(found) >= _FILES_MAX:
-            raise ConfigError(f"{shown} has more than {_FILES_MAX} Python files", hint="name the folder that has the handlers alone")
+            raise ConfigError(
+                f"{shown} has more than {_FILES_MAX} Python files", hint="name the folder that has the handlers alone"
+            )
         try:
             found.append(CodeFile(path=place, text=path.read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{shown}/{place} cannot be read ({error})", hint="write it as UTF-8, readable for this user") from error
+            raise ConfigError(
+                f"{shown}/{place} cannot be read ({error})", hint="write it as UTF-8, readable for this user"
+            ) from error
     return UserCode(folder=shown.rstrip("/"), files=tuple(found))
 
 
@@ -191,7 +199,11 @@ def _closure(folder: str, modules: Mapping[str, CodeFile], module: str) -> dict[
             waiting.append(parent)
         if file is not None:
             found[name] = file
-            waiting += (each for each in _imports(folder, file) if each in modules or any(m.startswith(f"{each}.") for m in modules))
+            waiting += (
+                each
+                for each in _imports(folder, file)
+                if each in modules or any(m.startswith(f"{each}.") for m in modules)
+            )
     return found
 
 
@@ -202,7 +214,8 @@ def _imports(folder: str, file: CodeFile) -> Iterator[str]:
             tree = ast.parse(file.text, filename=file.path)
     except SyntaxError as error:
         raise ConfigError(
-            f"{folder}/{file.path}, line {error.lineno}: {error.msg}", hint="fix the file",
+            f"{folder}/{file.path}, line {error.lineno}: {error.msg}",
+            hint="fix the file",
         ) from error
     is_package = file.path.endswith("__init__.py")
     for node in ast.walk(tree):

@@ -1,7 +1,8 @@
 """How many threads a user's function may leave running.
 
-A thread that is started while the function is called belongs to that call, and so does what that thread starts; it is left once the call has ended. All other threads are not counted,
-however many there are: those of gRPC, of the other components of the process, and what a module starts while it is imported. `_thread` is not seen.
+A thread that is started while the function is called belongs to that call, and so does what that thread starts; it is
+left once the call has ended. All other threads are not counted, however many there are: those of gRPC, of the other
+components of the process, and what a module starts while it is imported. `_thread` is not seen.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class _Call(AbstractContextManager[None]):
         self._before = getattr(_CALLED, "call", None)
         _CALLED.call = self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         _CALLED.call, self.has_ended = self._before, True
 
 

@@ -24,18 +24,22 @@ class TooLong(BaseException):
 
 
 def time_limit(
-    limit_s: float, holds: Callable[[], bool], *, late: Callable[[FrameType], None] | None = None,
+    limit_s: float,
+    holds: Callable[[], bool],
+    *,
+    late: Callable[[FrameType], None] | None = None,
 ) -> AbstractContextManager[None]:
     """Interrupt what runs inside after a while.
 
-    In a process's main thread, where apply servers run, a signal also ends what waits in the kernel (`time.sleep`, a socket). In another
-    thread only Python code is interrupted, at its next line.
+    In a process's main thread, where apply servers run, a signal also ends what waits in the kernel (`time.sleep`, a
+    socket). In another thread only Python code is interrupted, at its next line.
 
     Args:
         limit_s: seconds.
         holds: whether it must not be interrupted just now: a statement has a bound of its own.
-        late: outside the main thread, called by the thread that watches, when the time is over and again while the call still runs: with where
-            the call is. What waits in the kernel may never notice its interruption, so the operator must be told.
+        late: outside the main thread, called by the thread that watches, when the time is over and again while the call
+            still runs: with where the call is. What waits in the kernel may never notice its interruption, so the
+                operator must be told.
 
     Raises:
         TooLong: inside, when the time is over.
@@ -48,7 +52,8 @@ def time_limit(
 class _Alarm(AbstractContextManager[None]):
     """A bound by a signal; one for each row that a handler gets, so as little as can be.
 
-    A process has one such timer. Whoever had set it before (a test that has a bound of its own) gets it back with what is left.
+    A process has one such timer. Whoever had set it before (a test that has a bound of its own) gets it back with what
+    is left.
     """
 
     __slots__ = ("_before", "_begun", "_has_ended", "_has_rung", "_holds", "_limit_s", "_outer")
@@ -65,7 +70,9 @@ class _Alarm(AbstractContextManager[None]):
             self._begun = time.monotonic()
         _signal.setitimer(_signal.ITIMER_REAL, self._limit_s)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._has_ended = True
         _signal.setitimer(_signal.ITIMER_REAL, 0)
         _signal.signal(_SIGALRM, self._before)
@@ -94,8 +101,9 @@ def _by_watchdog(limit_s: float, holds: Callable[[], bool], late: Callable[[Fram
     try:
         yield
     finally:
-        # It can be interrupted here, too, when the function has just ended: a watch that stayed would interrupt what the thread does later.
-        # No call stands outside of `try`: Python raises such an exception at calls and at the end of a loop alone.
+        # It can be interrupted here, too, when the function has just ended: a watch that stayed would interrupt what
+        # the thread does later. No call stands outside of `try`: Python raises such an exception at calls and at the
+        # end of a loop alone.
         is_watched = True
         while is_watched:
             try:
@@ -135,7 +143,8 @@ class _Watchdog:
 
     def end(self, watch: _Watch) -> None:
         with self._lock:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), None)  # one that was not raised yet
+            # one that was not raised yet
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), None)
             self._calls.pop(watch.thread, None)
 
     def _look(self) -> None:
@@ -148,7 +157,9 @@ class _Watchdog:
                         frame = sys._current_frames().get(watch.thread)  # noqa: SLF001 - the only way to see where another thread is
                         if watch.late is not None and frame is not None:
                             watch.late(frame)
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), ctypes.py_object(TooLong))
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                            ctypes.c_ulong(watch.thread), ctypes.py_object(TooLong)
+                        )
 
 
 _WATCHDOG = _Watchdog()

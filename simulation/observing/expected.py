@@ -1,11 +1,15 @@
-"""What every site must have of the tables that rules look into: the sources' history, followed change by change, apart from the pipeline.
+"""What every site must have of the tables that rules look into.
 
-Every change that a user makes is followed over all ways at once (`simulation.observing.reference`), from site to site, under the tag of each apply process.
-A change that would be a conflict somewhere is not made: `where` may leave out a row's INSERT, so not every history that a user can make is one that
-the topology can follow (docs/rules.md: that is what subsets are for). Each stream has rows of its own, so the order of streams does not matter.
+The sources' history, followed change by change, apart from the pipeline.
 
-Every state that a row must go through is kept. So a commit at a site is right when each of its rows is in a later one of its states, or the
-same, and nothing is lost when a row is in the state of the last change below the low watermark, or a later one.
+Every change that a user makes is followed over all ways at once (`simulation.observing.reference`), from site to site,
+under the tag of each apply process. A change that would be a conflict somewhere is not made: `where` may leave out a
+row's INSERT, so not every history that a user can make is one that the topology can follow (docs/rules.md: that is what
+subsets are for). Each stream has rows of its own, so the order of streams does not matter.
+
+Every state that a row must go through is kept. So a commit at a site is right when each of its rows is in a later one
+of its states, or the same, and nothing is lost when a row is in the state of the last change below the low watermark,
+or a later one.
 """
 
 from __future__ import annotations
@@ -48,7 +52,8 @@ class SiteTable:
         table: as its database has it.
         now: columns that get the time: no two sites have the same.
         rows: by key, what must be there when everything has arrived.
-        states: by key, every state that the row must go through; None: it is not there. The first is that it is not there.
+        states: by key, every state that the row must go through; None: it is not there. The first is that it is not
+            there.
         tags: by key, under which tag the row's changes are made here.
         streams: by key, whose row it is.
     """
@@ -107,7 +112,8 @@ class _Trial:
     """A change that is followed, and not made yet: what it leaves in each table."""
 
     rows: dict[tuple[Key, bytes], Row | None] = field(default_factory=dict)
-    made: list[tuple[Key, bytes, Row | None, bytes | None, str, str]] = field(default_factory=list)  # ... tag, apply, source
+    # ... tag, apply, source
+    made: list[tuple[Key, bytes, Row | None, bytes | None, str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,12 @@ class Expected:
         self._arrivals: list[Arrival] = []
         self.log: dict[str, list[tuple[Scn, tuple[Arrival, ...]]]] = {}
         """By site: what must arrive of each of the transactions in its log, ascending by commit SCN."""
-        self.copies_rows = not any(_picks(rule) for way in self._ways for rules in way.clients for rule in (*(rules.include or ()), *rules.exclude))
+        self.copies_rows = not any(
+            _picks(rule)
+            for way in self._ways
+            for rules in way.clients
+            for rule in (*(rules.include or ()), *rules.exclude)
+        )
         """A copy of a table is what its changes make of it: what lets single changes pass makes something else of it."""
         columns: dict[Key, dict[str, Column]] = {}
         for site in origins if shapes else ():
@@ -151,12 +162,15 @@ class Expected:
         """The tables of every site: what is written or arrives there."""
         now = {place: set(table.now) for place, table in self.tables.items()}
         images = {
-            key: self.tables[key].table.old_image if key in self.tables else self._shapes[TableName(*key[1:])].image for key in columns
+            key: self.tables[key].table.old_image if key in self.tables else self._shapes[TableName(*key[1:])].image
+            for key in columns
         }
         pending = list(columns)
         for key in pending:  # it grows at its end
             for way in [each for each in self._ways if each.source == key[0]]:
-                for place, arriving, times in _arriving(way, TableName(*key[1:]), tuple(columns[key].values()), now.get(key, set())):
+                for place, arriving, times in _arriving(
+                    way, TableName(*key[1:]), tuple(columns[key].values()), now.get(key, set())
+                ):
                     there = columns.setdefault(place, {})
                     if arriving.keys() - there.keys():
                         there |= {name: column for name, column in arriving.items() if name not in there}
@@ -165,9 +179,18 @@ class Expected:
                         pending.append(place)
         for number, (place, found) in enumerate(columns.items(), len(self.tables)):
             if place not in self.tables:
-                self.tables[place] = SiteTable(ShapedTable(
-                    _FIRST_NUMBER + number, place[2], tuple(found), images[place], owner=place[1], may_truncate=False, described=tuple(found.values()),
-                ), frozenset(now.get(place, ())))
+                self.tables[place] = SiteTable(
+                    ShapedTable(
+                        _FIRST_NUMBER + number,
+                        place[2],
+                        tuple(found),
+                        images[place],
+                        owner=place[1],
+                        may_truncate=False,
+                        described=tuple(found.values()),
+                    ),
+                    frozenset(now.get(place, ())),
+                )
 
     # ------------------------------------------------------------------ what is there
 
@@ -195,20 +218,35 @@ class Expected:
         sites = {site.name for site in spec.sites}
         self.tables = {place: table for place, table in self.tables.items() if place[0] in sites}
         known = set(self.tables)
-        self._build({place: dict(zip(t.table.columns, t.table.described, strict=True)) for place, t in self.tables.items()})
+        self._build(
+            {place: dict(zip(t.table.columns, t.table.described, strict=True)) for place, t in self.tables.items()}
+        )
         for place in self.tables.keys() - known:
             for way in [each for each in self._ways if each.site == place[0]]:
-                # What a site gets from others may be on its way there yet: then the copy lacks it, and it comes afterwards, state by state.
+                # What a site gets from others may be on its way there yet: then the copy lacks it, and it comes
+                # afterwards, state by state.
                 is_behind = any(each.site == way.source for each in self._ways)
                 for (_, owner, name), source in list(self.at(way.source)):
                     for key, states in source.states.items():
                         last = source.rows.get(key)
-                        self._copy_states(place, way, owner, name, source, key, [*(states[1:-1] if is_behind else ()), last])
+                        self._copy_states(
+                            place, way, owner, name, source, key, [*(states[1:-1] if is_behind else ()), last]
+                        )
 
-    def _copy_states(self, place: Key, way: _Way, owner: str, name: str, source: SiteTable, key: bytes, states: Sequence[Row | None]) -> None:
-        """Let a row of a new table be in the states of the row that it is copied from, one after the other; nothing if none of them comes there."""
+    def _copy_states(
+        self, place: Key, way: _Way, owner: str, name: str, source: SiteTable, key: bytes, states: Sequence[Row | None]
+    ) -> None:
+        """Let a row of a new table be in the states of the row that it is copied from, one after the other.
+
+        Nothing if none of them comes there.
+        """
         found = [
-            None if row is None else next((made for copied, made in self._copied(way, owner, name, source, key, row) if copied == place), None) for row in states
+            None
+            if row is None
+            else next(
+                (made for copied, made in self._copied(way, owner, name, source, key, row) if copied == place), None
+            )
+            for row in states
         ]
         for made in found if any(made is not None for made in found) else ():
             self._set(place, key if made is None else self._key_of(place, made), made, way.tag, source.streams[key])
@@ -227,10 +265,16 @@ class Expected:
                 assert row[0] is not None
                 yield from self._copied(way, table.owner, table.name, source, row[0], row)
 
-    def _copied(self, way: _Way, owner: str, name: str, source: SiteTable, key: bytes, row: Row) -> Iterator[tuple[Key, Row]]:
+    def _copied(
+        self, way: _Way, owner: str, name: str, source: SiteTable, key: bytes, row: Row
+    ) -> Iterator[tuple[Key, Row]]:
         table = source.table
         change = RowChange(
-            owner=owner, name=name, columns=table.described, command=Command.INSERT, new=dict(zip(table.columns, row, strict=True)),
+            owner=owner,
+            name=name,
+            columns=table.described,
+            command=Command.INSERT,
+            new=dict(zip(table.columns, row, strict=True)),
         )
         for each in _through(way, change, source.tags.get(key)):
             assert each.new is not None
@@ -255,7 +299,9 @@ class Expected:
 
     # ------------------------------------------------------------------ what users do
 
-    def next_change(self, rng: random.Random, site: str, tag: bytes | None, stream: int, transaction: int) -> Change | None:
+    def next_change(
+        self, rng: random.Random, site: str, tag: bytes | None, stream: int, transaction: int
+    ) -> Change | None:
         """Make a change that is a conflict nowhere, and what must become of it; None: none was found.
 
         Args:
@@ -304,7 +350,10 @@ class Expected:
         described = self.tables[place].table.described
         names = [column.name for column in described]
         first = RowChange(
-            owner=place[1], name=place[2], columns=described, command=change.command,
+            owner=place[1],
+            name=place[2],
+            columns=described,
+            command=change.command,
             old=None if change.old is None else dict(zip(names, change.old, strict=True)),
             new=None if change.new is None else dict(zip(names, change.new, strict=True)),
         )
@@ -315,7 +364,9 @@ class Expected:
                     there = self._arrive(trial, way.site, arriving, way.tag, way.apply, site)
                     pending.append((way.site, way.tag, there, hops + 1))
 
-    def _arrive(self, trial: _Trial, site: str, change: RowChange, tag: bytes | None, apply: str, source: str) -> RowChange:
+    def _arrive(
+        self, trial: _Trial, site: str, change: RowChange, tag: bytes | None, apply: str, source: str
+    ) -> RowChange:
         """Apply a change to a site's table; what the site's log then has."""
         place = site, change.owner, change.name
         table = self.tables[place]
@@ -325,7 +376,8 @@ class Expected:
         if change.old is not None:
             before = self._row(trial, place, old_key)
             if before is None or any(
-                name in names and name not in table.now and before[names.index(name)] != value for name, value in change.old.items()
+                name in names and name not in table.now and before[names.index(name)] != value
+                for name, value in change.old.items()
             ):
                 raise _Conflict
         if change.new is not None:
@@ -338,8 +390,12 @@ class Expected:
                 trial.rows[place, key] = row
                 trial.made.append((place, key, row, tag, apply, source))
         return RowChange(
-            owner=change.owner, name=change.name, columns=table.table.described, command=change.command,
-            old=None if before is None else dict(zip(names, before, strict=True)), new=None if after is None else dict(zip(names, after, strict=True)),
+            owner=change.owner,
+            name=change.name,
+            columns=table.table.described,
+            command=change.command,
+            old=None if before is None else dict(zip(names, before, strict=True)),
+            new=None if after is None else dict(zip(names, after, strict=True)),
         )
 
     def _row(self, trial: _Trial, place: Key, key: bytes | None) -> Row | None:
@@ -351,7 +407,8 @@ class Expected:
 def _ways_of(spec: TopologySpec) -> list[_Way]:
     return [
         _Way(tuple(client.rules for client in way.clients), apply.source, apply.site, apply.name, apply.tag)
-        for apply in spec.applies for way in ways_to(spec, apply)
+        for apply in spec.applies
+        for way in ways_to(spec, apply)
     ]
 
 
@@ -370,10 +427,19 @@ def _through(way: _Way, change: RowChange, tag: bytes | None) -> list[RowChange]
 
 
 def _arriving(
-    way: _Way, table: TableName, columns: tuple[Column, ...], now: set[str],
+    way: _Way,
+    table: TableName,
+    columns: tuple[Column, ...],
+    now: set[str],
 ) -> Iterator[tuple[Key, dict[str, Column], set[str]]]:
     """As what a table comes to the end of a way, if it does, and which of its columns have the time."""
-    change = RowChange(owner=table.owner, name=table.name, columns=columns, command=Command.INSERT, new=dict.fromkeys(c.name for c in columns))
+    change = RowChange(
+        owner=table.owner,
+        name=table.name,
+        columns=columns,
+        command=Command.INSERT,
+        new=dict.fromkeys(c.name for c in columns),
+    )
     times = set(now)
     for rules in way.clients:
         if not rules.keeps(change.owner, change.name):
@@ -410,10 +476,15 @@ def _random_change(rng: random.Random, shape: Shape, table: SiteTable, stream: i
     if kind < 0.5:
         return Change(made, Command.DELETE, old=old)
     drawn = _row(rng, shape, made, rng.choice(free) if free and rng.random() < 0.15 else old[0])
-    new = (drawn[0], *(after if rng.random() < 0.6 else before for before, after in zip(old[1:], drawn[1:], strict=True)))
+    new = (
+        drawn[0],
+        *(after if rng.random() < 0.6 else before for before, after in zip(old[1:], drawn[1:], strict=True)),
+    )
     unchanged: frozenset[int] = frozenset()
     if shape.may_leave_alone and rng.random() < _UNCHANGED_SHARE:
-        unchanged = frozenset(place for place in range(1, len(new)) if old[place] == new[place] and new[place] is not None)
+        unchanged = frozenset(
+            place for place in range(1, len(new)) if old[place] == new[place] and new[place] is not None
+        )
     return Change(made, Command.UPDATE, old=old, new=new, unchanged=unchanged)
 
 

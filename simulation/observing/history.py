@@ -45,13 +45,20 @@ class Table:
         """The description that redo carries, as the columns are now."""
         columns = tuple(
             Column(
-                name=name, type_name=self.key_type if place == 0 else "pg_catalog.text", is_binary=True,
+                name=name,
+                type_name=self.key_type if place == 0 else "pg_catalog.text",
+                is_binary=True,
                 is_key=place == 0 and self.old_image is OldImage.KEY,
             )
             for place, name in enumerate(self.columns)
         )
         described = TableVersion(
-            object_number=ObjectNumber(self.number), version=0, owner=self.owner, name=self.name, columns=columns, old_image=self.old_image,
+            object_number=ObjectNumber(self.number),
+            version=0,
+            owner=self.owner,
+            name=self.name,
+            columns=columns,
+            old_image=self.old_image,
         )
         return replace(described, version=content_version(described))
 
@@ -69,7 +76,8 @@ class Table:
         """
         columns = [
             destination_column(
-                column, "pg_catalog.int4" if place == 0 else "pg_catalog.text",
+                column,
+                "pg_catalog.int4" if place == 0 else "pg_catalog.text",
                 equality="integer" if place == 0 else "bytes",
             )
             for place, column in enumerate(self.columns)

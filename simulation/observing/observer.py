@@ -57,7 +57,8 @@ class SiteObserver:
             changes: of it.
         """
         touched: set[tuple[int, int, int]] = set()
-        contested = self._sim.workload.contested.names  # of these the end is checked: what is right before depends on what has arrived
+        # of these the end is checked: what is right before depends on what has arrived
+        contested = self._sim.workload.contested.names
         changes = [each for each in changes if (each.owner, each.name) not in contested] if contested else changes
         others = self.shaped.committed(apply, changes, is_checked=self.is_of_one_moment)
         for change in others:
@@ -67,13 +68,20 @@ class SiteObserver:
             if ledger is None:
                 continue
             if change.command in {Command.TRUNCATE, Command.DELETE}:
-                raise Violation(Invariant.CONVERGENCE, self.site, f"{apply} emptied {change.owner}.{change.name}, which nobody does")
+                raise Violation(
+                    Invariant.CONVERGENCE, self.site, f"{apply} emptied {change.owner}.{change.name}, which nobody does"
+                )
             self._enter(scn, apply, ledger, change, touched)
         if self.is_of_one_moment:
             self._check_counters(touched, apply)
 
     def _enter(
-        self, scn: Scn, apply: str, ledger: Ledger, change: StoredChange, touched: set[tuple[int, int, int]],
+        self,
+        scn: Scn,
+        apply: str,
+        ledger: Ledger,
+        change: StoredChange,
+        touched: set[tuple[int, int, int]],
     ) -> None:
         assert change.new is not None
         assert change.new[0] is not None
@@ -85,7 +93,9 @@ class SiteObserver:
         there = self.there.setdefault((stream, ledger.number), set())
         if number in there and self.is_of_one_moment:
             raise Violation(
-                Invariant.NOTHING_TWICE, self.site, f"{apply} applied transaction {number} of {self._sim.stream(stream)} again",
+                Invariant.NOTHING_TWICE,
+                self.site,
+                f"{apply} applied transaction {number} of {self._sim.stream(stream)} again",
                 self._sim.scns(stream, number),
             )
         there.add(number)
@@ -117,11 +127,15 @@ class SiteObserver:
         if row is None or row[0] is None:
             return
         stream = stream_of(row[0])
-        expected = self._sim.reach[stream, self._sim.workload.class_number(change.owner, change.name)].applies.get(self.site)
+        expected = self._sim.reach[stream, self._sim.workload.class_number(change.owner, change.name)].applies.get(
+            self.site
+        )
         if stream not in self.ignored and (expected is None or expected[-1] != apply) and not self._sim.is_edited:
             raise Violation(
-                Invariant.RIGHT_PLACE, self.site,
-                f"{apply} applied a change of {self._sim.stream(stream)} to {change.owner}.{change.name}, which rules and tags keep from it",
+                Invariant.RIGHT_PLACE,
+                self.site,
+                f"{apply} applied a change of {self._sim.stream(stream)} to {change.owner}.{change.name}, which rules"
+                " and tags keep from it",
             )
 
     def _check_counters(self, touched: set[tuple[int, int, int]], apply: str = "") -> None:
@@ -132,8 +146,10 @@ class SiteObserver:
             expected = self._last.get((stream, number, counter), 0)
             if value is not None and value != expected:
                 raise Violation(
-                    Invariant.ORDER, self.site,
-                    f"{apply or 'a user'} left a counter of {self._sim.stream(stream)} at transaction {value}, and {expected} is there",
+                    Invariant.ORDER,
+                    self.site,
+                    f"{apply or 'a user'} left a counter of {self._sim.stream(stream)} at transaction {value}, and"
+                    f" {expected} is there",
                     self._sim.scns(stream, max(expected, value)),
                 )
 
@@ -179,7 +195,8 @@ class SiteObserver:
                     if stream.number not in self.ignored and (stream.site == self.site or self.site in reach.applies):
                         expected += sim.workload.rows_of(stream, table, ledger)
                 found = [
-                    row for row in self._database.store.rows(table.owner, table.name)
+                    row
+                    for row in self._database.store.rows(table.owner, table.name)
                     if row[0] is None or stream_of(row[0]) not in self.ignored
                 ]
                 expected.sort(key=lambda row: [(value is not None, value or b"") for value in row])
@@ -194,8 +211,10 @@ class SiteObserver:
         stream = self._sim.stream(stream_of(about[0] or b""))
         kind, number = ledger_entry(about[0] or b"")
         raise Violation(
-            Invariant.CONVERGENCE, self.site,
-            f"{table}: {len(missing)} rows are missing, {len(extra)} should not be there; the first belongs to {stream}",
+            Invariant.CONVERGENCE,
+            self.site,
+            f"{table}: {len(missing)} rows are missing, {len(extra)} should not be there; the first belongs to"
+            f" {stream}",
             self._sim.scns(stream.number, number) if kind == "journal" else {},
         )
 
@@ -233,7 +252,9 @@ class ApplyObserver:
         if self.store.errors:
             error = next(iter(self.store.errors.values())).transaction
             raise Violation(
-                Invariant.NOTHING_TWICE, self.apply.site, f"a transaction of {error.apply} entered the error queue: {error.message}",
+                Invariant.NOTHING_TWICE,
+                self.apply.site,
+                f"a transaction of {error.apply} entered the error queue: {error.message}",
                 sim.scns_at(self.apply.source, int(error.commit_scn)),
             )
         progress = MemoryDestination(store=self.store).progress(sim.topology.name, self.apply.name)
@@ -242,11 +263,14 @@ class ApplyObserver:
         self.has_gap = bool(progress.above)
         sim.seen["applied above the low watermark"] += self.has_gap
         require(
-            progress.low_watermark >= self.low_watermark, Invariant.WATERMARKS, self.apply.name,
+            progress.low_watermark >= self.low_watermark,
+            Invariant.WATERMARKS,
+            self.apply.name,
             f"the low watermark went back from {self.low_watermark} to {progress.low_watermark}",
         )
         self.low_watermark = progress.low_watermark
-        if self.low_watermark >= self.is_restored_below and not self.store.unflushed:  # else a crash may take it once more
+        # else a crash may take it once more
+        if self.low_watermark >= self.is_restored_below and not self.store.unflushed:
             self.is_restored_below = FIRST_SCN
         if self.is_new and not self._is_complete():
             return True
@@ -269,7 +293,8 @@ class ApplyObserver:
             return False
         if not self.site.is_of_one_moment:
             if self.store.locks:
-                return False  # what an open transaction has written is among the rows, and would be seen again at its commit
+                # what an open transaction has written is among the rows, and would be seen again at its commit
+                return False
             self.site.is_of_one_moment = True
             self.site.rescan()
         return True
@@ -284,9 +309,10 @@ class ApplyObserver:
             path = self._sim.reach[stream, number].applies.get(self.apply.site, ())
             if self.apply.name in path[-1:] and transaction not in self.site.there.get((stream, number), set()):
                 raise Violation(
-                    Invariant.NOTHING_LOST, self.apply.site,
-                    f"transaction {transaction} of {self._sim.stream(stream)} is below the low watermark {self.low_watermark} of"
-                    f" {self.apply.name}, and not there",
+                    Invariant.NOTHING_LOST,
+                    self.apply.site,
+                    f"transaction {transaction} of {self._sim.stream(stream)} is below the low watermark"
+                    f" {self.low_watermark} of {self.apply.name}, and not there",
                     self._sim.scns(stream, transaction),
                 )
 
@@ -296,7 +322,10 @@ class ApplyObserver:
         self.low_watermark, self._checked, self._checked_arrivals, self._commits = FIRST_SCN, 0, 0, -1
 
     def crashed(self) -> None:
-        """The destination may have lost what it had not told: it may be behind by that, and nothing may be missing from the redo or the queues."""
+        """The destination may have lost what it had not told.
+
+        It may be behind by that, and nothing may be missing from the redo or the queues.
+        """
         self.low_watermark, self._checked, self._checked_arrivals, self._commits = FIRST_SCN, 0, 0, -1
 
     def begun_anew(self) -> None:
@@ -308,7 +337,9 @@ class ApplyObserver:
     @property
     def may_be_refused(self) -> bool:
         """It lost commits, or it was added while another one that did is sent them again: it begins where that one is."""
-        return bool(self.is_restored_below) or (self.is_new and self.apply.source in self._sim.operator.restored_sources)
+        return bool(self.is_restored_below) or (
+            self.is_new and self.apply.source in self._sim.operator.restored_sources
+        )
 
     def allows(self, required: Scn) -> bool:
         """Whether redo below `required` may be given up as far as this destination is concerned."""

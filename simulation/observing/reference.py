@@ -1,8 +1,11 @@
-"""What rules make of one change, row by row in plain Python: what a simulated site must have is found out here, and not by the pipeline.
+"""What rules make of one change, row by row in plain Python.
 
-A client's rule sets are followed as the manuals tell it: a negative rule discards, a positive one takes, a subset makes rows migrate, and the
-transformation of the rule that took the change follows. Nothing here works on batches, prefilters by name, or compiles a condition. Conditions are
-evaluated by `rules.conditions.rowwise`, the reference of the compiled ones; transformations are written down here once more.
+What a simulated site must have is found out here, and not by the pipeline.
+
+A client's rule sets are followed as the manuals tell it: a negative rule discards, a positive one takes, a subset makes
+rows migrate, and the transformation of the rule that took the change follows. Nothing here works on batches, prefilters
+by name, or compiles a condition. Conditions are evaluated by `rules.conditions.rowwise`, the reference of the compiled
+ones; transformations are written down here once more.
 
 Source: as `rules.row_evaluation`, `rules.subsetting` and `rules.transformation`.
 """
@@ -86,7 +89,11 @@ def evaluated(rules: RuleSet, change: RowChange, tag: bytes | None, source: str)
     if rules.include is None:
         return [change]
     takers = [rule for rule in rules.include if _is_true(rule, change, tag, source)]
-    made = change if any(rule.subset is None for rule in takers) else _migrated([rule.subset for rule in takers if rule.subset is not None], change)
+    made = (
+        change
+        if any(rule.subset is None for rule in takers)
+        else _migrated([rule.subset for rule in takers if rule.subset is not None], change)
+    )
     if not takers or made is None:
         return []
     # `check` sees to it that rules which take one table transform it alike.
@@ -96,16 +103,24 @@ def evaluated(rules: RuleSet, change: RowChange, tag: bytes | None, source: str)
 
 def _is_true(rule: Rule, change: RowChange, tag: bytes | None, source: str) -> bool:
     """Whether a rule takes a change, its subset aside."""
-    if not rule.dml or not rule.matches_object(change.owner, change.name) or rule.tags.answer(tag) is not TruthValue.TRUE:
+    if (
+        not rule.dml
+        or not rule.matches_object(change.owner, change.name)
+        or rule.tags.answer(tag) is not TruthValue.TRUE
+    ):
         return False
-    return rule.condition is None or truth_values(rule.condition.tree, _lcr(change, tag, source), value_types()) == {True}
+    return rule.condition is None or truth_values(rule.condition.tree, _lcr(change, tag, source), value_types()) == {
+        True
+    }
 
 
 def _migrated(subsets: Sequence[Condition], change: RowChange) -> RowChange | None:
     """A change of the rows that are in one of the subsets; None: of no such row."""
     was, now = (
-        row is not None and any(
-            is_true_of(subset.tree, change.columns, [row[column.name] for column in change.columns], value_types()) for subset in subsets
+        row is not None
+        and any(
+            is_true_of(subset.tree, change.columns, [row[column.name] for column in change.columns], value_types())
+            for subset in subsets
         )
         for row in (change.old, change.new)
     )
@@ -138,11 +153,14 @@ def followed(transformation: Transformation, change: RowChange, source: str) -> 
             case DeleteColumns():
                 change = _with(change, {c.name: c.name for c in change.columns if c.name not in step.deleted})
             case RenameColumn():
-                change = _with(change, {c.name: step.after if c.name == step.before else c.name for c in change.columns})
+                change = _with(
+                    change, {c.name: step.after if c.name == step.before else c.name for c in change.columns}
+                )
             case AddColumn():
                 value = ANY_TIME if step.is_now else None if step.value is None else step.value.encode()
                 change = replace(
-                    change, columns=(*change.columns, Column(name=step.name, type_name=step.type_name)),
+                    change,
+                    columns=(*change.columns, Column(name=step.name, type_name=step.type_name)),
                     old=None if change.old is None else {**change.old, step.name: value},
                     new=None if change.new is None else {**change.new, step.name: value},
                 )
@@ -151,6 +169,7 @@ def followed(transformation: Transformation, change: RowChange, source: str) -> 
 
 def _with(change: RowChange, names: Mapping[str, str]) -> RowChange:
     """The change with some of its columns, by their names before and after."""
+
     def row(values: Values | None) -> Values | None:
         return None if values is None else {after: values[before] for before, after in names.items()}
 
@@ -165,8 +184,8 @@ def _called(custom: CustomTransformation, change: RowChange, source: str) -> lis
         raise ConfigError(
             f"{custom.function.name} cannot work on a simulated row of {change.owner}.{change.name}"
             f" ({', '.join(column.name for column in change.columns)}): {type(error).__name__}: {error}",
-            hint="simulated tables have the columns that rules, transformations and functions name, texts where nothing says otherwise;"
-            " simulate the topology without this function: the ways are the same",
+            hint="simulated tables have the columns that rules, transformations and functions name, texts where nothing"
+            " says otherwise; simulate the topology without this function: the ways are the same",
         ) from error
     lcrs = cast("list[RowLcr]", found if isinstance(found, list) else [found])
     return [replace(change, old=_seen(lcr, "old", change.old), new=_seen(lcr, "new", change.new)) for lcr in lcrs]
@@ -174,7 +193,11 @@ def _called(custom: CustomTransformation, change: RowChange, source: str) -> lis
 
 def _seen(lcr: RowLcr, image: str, before: Values | None) -> Values | None:
     """The values that an LCR has of one kind, over those that the change had."""
-    return None if before is None else {**before, **{name: value.raw for name, value in lcr.get_values(image, use_old=False).items()}}
+    return (
+        None
+        if before is None
+        else {**before, **{name: value.raw for name, value in lcr.get_values(image, use_old=False).items()}}
+    )
 
 
 @lru_cache(maxsize=_FUNCTIONS_MAX)
@@ -184,13 +207,27 @@ def _loaded(custom: CustomTransformation):  # type: ignore[no-untyped-def]  # no
 
 def _lcr(change: RowChange, tag: bytes | None, source: str) -> RowLcr:
     """The change as conditions and functions see it."""
-    described = TableVersion(object_number=NO_OBJECT, version=0, owner=change.owner, name=change.name, columns=change.columns, old_image=OldImage.FULL)
+    described = TableVersion(
+        object_number=NO_OBJECT,
+        version=0,
+        owner=change.owner,
+        name=change.name,
+        columns=change.columns,
+        old_image=OldImage.FULL,
+    )
 
     def rows(values: Values | None) -> list[list[bytes | int]] | None:
-        return None if values is None else [[NULL if (value := values[c.name]) is None else value for c in change.columns]]
+        return (
+            None if values is None else [[NULL if (value := values[c.name]) is None else value for c in change.columns]]
+        )
 
     batch = batch_of_values(
-        replace(described, version=content_version(described)), change.command, new=rows(change.new), old=rows(change.old), source=source, tag=tag,
+        replace(described, version=content_version(described)),
+        change.command,
+        new=rows(change.new),
+        old=rows(change.old),
+        source=source,
+        tag=tag,
     )
     decode, encode = python_values()
     return RowLcr(batch, 0, decode=decode, encode=encode)

@@ -1,4 +1,7 @@
-"""What must hold for the tables that rules look into: each row goes through the states that the source's history gives it, in their order."""
+"""What must hold for the tables that rules look into.
+
+Each row goes through the states that the source's history gives it, in their order.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,9 @@ class ShapedObserver:
         who, where = apply or "a user", f"{place[1]}.{place[2]}"
         if states is None:
             raise Violation(
-                Invariant.RIGHT_PLACE, self._site, f"{who} changed row {key.decode()} of {where}, which rules, tags and conditions keep from it",
+                Invariant.RIGHT_PLACE,
+                self._site,
+                f"{who} changed row {key.decode()} of {where}, which rules, tags and conditions keep from it",
             )
         row = table.row_at(self._database.store.tables[place[1:]], key)
         reached = self._reached.get((place, key), 0)
@@ -72,8 +77,11 @@ class ShapedObserver:
         except ValueError:
             wrong = Invariant.ORDER if row in states else Invariant.CONVERGENCE
             raise Violation(
-                wrong, self._site, f"{who} left row {key.decode()} of {where} as {_shown(table, row)}, and"
-                f" {'that it was before' if row in states else 'no change of the source makes it so'}; last: {_shown(table, states[-1])}",
+                wrong,
+                self._site,
+                f"{who} left row {key.decode()} of {where} as {_shown(table, row)}, and"
+                f" {'that it was before' if row in states else 'no change of the source makes it so'}; last:"
+                f" {_shown(table, states[-1])}",
             ) from None
 
     def check_lost(self, apply: ApplySpec, low_watermark: Scn, checked: int) -> int:
@@ -96,10 +104,13 @@ class ShapedObserver:
                 row = table.row_at(self._database.store.tables[arrival.place[1:]], arrival.key)
                 if row not in table.states[arrival.key][arrival.state :]:
                     raise Violation(
-                        Invariant.NOTHING_LOST, self._site,
-                        f"transaction {arrival.transaction} of {self._sim.stream(arrival.stream)} is below the low watermark {low_watermark} of {apply.name},"
-                        f" and row {arrival.key.decode()} of {arrival.place[1]}.{arrival.place[2]} is {_shown(table, row)}, not"
-                        f" {_shown(table, table.states[arrival.key][arrival.state])} or later",
+                        Invariant.NOTHING_LOST,
+                        self._site,
+                        f"transaction {arrival.transaction} of {self._sim.stream(arrival.stream)} is below the low"
+                        f" watermark {low_watermark} of {apply.name},"
+                        f" and row {arrival.key.decode()} of {arrival.place[1]}.{arrival.place[2]} is"
+                        f" {_shown(table, row)}, not {_shown(table, table.states[arrival.key][arrival.state])} or"
+                        " later",
                         self._sim.scns(arrival.stream, arrival.transaction),
                     )
             checked += 1
@@ -112,12 +123,15 @@ class ShapedObserver:
     def check_content(self) -> None:
         """In the end: what must be there, and nothing else."""
         for (_, owner, name), table in self._sim.workload.expected.at(self._site):
-            found = {row[0] or b"": table.comparable(row) for row in self._database.store.tables[owner, name].rows.values()}
+            found = {
+                row[0] or b"": table.comparable(row) for row in self._database.store.tables[owner, name].rows.values()
+            }
             wanted = {key: table.comparable(row) for key, row in table.rows.items()}
             wrong = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
             if wrong:
                 raise Violation(
-                    Invariant.CONVERGENCE, self._site,
+                    Invariant.CONVERGENCE,
+                    self._site,
                     f"{owner}.{name}: {len(wrong)} rows are not what the source's history makes of them; the first is"
                     f" {_shown(table, found.get(wrong[0]))}, and must be {_shown(table, wanted.get(wrong[0]))}",
                 )
@@ -126,4 +140,7 @@ class ShapedObserver:
 def _shown(table: SiteTable, row: Row | None) -> str:
     if row is None:
         return "not there"
-    return ", ".join(f"{name} {'NULL' if value is None else value.decode()}" for name, value in zip(table.table.columns, row, strict=True))
+    return ", ".join(
+        f"{name} {'NULL' if value is None else value.decode()}"
+        for name, value in zip(table.table.columns, row, strict=True)
+    )

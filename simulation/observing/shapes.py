@@ -1,8 +1,10 @@
-"""Simulated tables that rules look into: their columns, types and values are those that conditions, transformations and functions name.
+"""Simulated tables that rules look into.
 
-The source has no catalog here, so what a table is like is read out of the topology: a column that is compared with 50 is a number, and has 49, 50 and
-51 as values; one that a function asks for is a text, with the texts that the function compares. Every table has one column that arrives
-everywhere under whatever name: it is the key.
+Their columns, types and values are those that conditions, transformations and functions name.
+
+The source has no catalog here, so what a table is like is read out of the topology: a column that is compared with 50
+is a number, and has 49, 50 and 51 as values; one that a function asks for is a text, with the texts that the function
+compares. Every table has one column that arrives everywhere under whatever name: it is the key.
 """
 
 from __future__ import annotations
@@ -44,10 +46,14 @@ _NOT_KNOWN = ("transaction_id", "scn")
 """Attributes that a change has only when it is committed: what follows of them cannot be said before."""
 
 _GENERIC: dict[str, tuple[str | None, ...]] = {
-    "int4": ("1", "2", "3", None), "int8": ("1", "3000000000", None), "numeric": ("1", "2.5", None), "bool": ("t", "f", None),
+    "int4": ("1", "2", "3", None),
+    "int8": ("1", "3000000000", None),
+    "numeric": ("1", "2.5", None),
+    "bool": ("t", "f", None),
     "text": ("x", "y", "a longer text", None),
 }
-_VALUE_METHODS = frozenset({"get_value", "set_value", "get", "is_unchanged"})  # of an LCR, or of the values that it gives
+# of an LCR, or of the values that it gives
+_VALUE_METHODS = frozenset({"get_value", "set_value", "get", "is_unchanged"})
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,17 @@ class ShapedTable(Table):
     @property
     def version(self) -> TableVersion:
         """See `Table.version`."""
-        columns = tuple(replace(each, is_key=place == 0 and self.old_image is OldImage.KEY) for place, each in enumerate(self.described))
+        columns = tuple(
+            replace(each, is_key=place == 0 and self.old_image is OldImage.KEY)
+            for place, each in enumerate(self.described)
+        )
         found = TableVersion(
-            object_number=ObjectNumber(self.number), version=0, owner=self.owner, name=self.name, columns=columns, old_image=self.old_image,
+            object_number=ObjectNumber(self.number),
+            version=0,
+            owner=self.owner,
+            name=self.name,
+            columns=columns,
+            old_image=self.old_image,
         )
         return replace(found, version=content_version(found))
 
@@ -80,7 +94,8 @@ class Shape:
         columns: of users, the key first.
         values: that users write, by column, in text form; not of the key.
         image: what the log has of old rows.
-        may_leave_alone: the log may lack large values that an UPDATE left alone; functions would have to reckon with that.
+        may_leave_alone: the log may lack large values that an UPDATE left alone; functions would have to reckon with
+            that.
     """
 
     table: TableName
@@ -99,7 +114,8 @@ class Shape:
 class _Named:
     """What the topology says of a table's columns."""
 
-    constants: dict[str, list[Constant]] = field(default_factory=dict)  # by column, in the order in which they are named
+    # by column, in the order in which they are named
+    constants: dict[str, list[Constant]] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)  # that functions compare
     first: list[str] = field(default_factory=list)  # of substitute keys
     looks_at_rows: bool = False
@@ -118,7 +134,10 @@ def is_shaped(spec: TopologySpec, table: TableName) -> bool:
         table: of a source.
     """
     return any(
-        rule.looks_at_rows or rule.transformation is not None for way in _ways(spec) for _, rules, name in _on(way, table) for rule in _about(rules, name)
+        rule.looks_at_rows or rule.transformation is not None
+        for way in _ways(spec)
+        for _, rules, name in _on(way, table)
+        for rule in _about(rules, name)
     ) or any(way.apply.tables.key_of(*name) for way in _ways(spec) for name in [_arrives_as(way, table)])
 
 
@@ -147,12 +166,19 @@ def shape_of(spec: TopologySpec, table: TableName) -> Shape:
     types = {name: _type(found) for name, found in named.constants.items()}
     kinds = {name: types.get(name) or "text" for name in dict.fromkeys(others)}
     return Shape(
-        table=table, columns=tuple(column_of_type(name, kind) for name, kind in {key: types.get(key) or "int4", **kinds}.items()),
+        table=table,
+        columns=tuple(column_of_type(name, kind) for name, kind in {key: types.get(key) or "int4", **kinds}.items()),
         values={
-            name: _values(kind, named.constants.get(name, []), named.texts if kind == "text" else [], may_be_null=name not in named.first)
+            name: _values(
+                kind,
+                named.constants.get(name, []),
+                named.texts if kind == "text" else [],
+                may_be_null=name not in named.first,
+            )
             for name, kind in kinds.items()
         },
-        image=OldImage.FULL if named.looks_at_rows or named.has_function or named.first else OldImage.KEY, may_leave_alone=not named.has_function,
+        image=OldImage.FULL if named.looks_at_rows or named.has_function or named.first else OldImage.KEY,
+        may_leave_alone=not named.has_function,
     )
 
 
@@ -265,14 +291,22 @@ def _asked_by(custom: CustomTransformation) -> tuple[list[str], list[str]]:
             case ast.FunctionDef(name=name) if name == custom.function.name.partition(":")[2]:
                 for inner in ast.walk(node):
                     match inner:
-                        case ast.Call(func=ast.Attribute(attr=method), args=[*_, ast.Constant(value=str(column))]) if method in _VALUE_METHODS - {"set_value"}:
+                        case ast.Call(func=ast.Attribute(attr=method), args=[*_, ast.Constant(value=str(column))]) if (
+                            method in _VALUE_METHODS - {"set_value"}
+                        ):
                             columns.append(column)
-                        case ast.Call(func=ast.Attribute(attr="set_value"), args=[_, ast.Constant(value=str(column)), *_]):
+                        case ast.Call(
+                            func=ast.Attribute(attr="set_value"), args=[_, ast.Constant(value=str(column)), *_]
+                        ):
                             columns.append(column)
                         case ast.Subscript(slice=ast.Constant(value=str(column))):
                             columns.append(column)
                         case ast.Compare(comparators=comparators):
-                            texts += [each.value for each in comparators if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+                            texts += [
+                                each.value
+                                for each in comparators
+                                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                            ]
                         case _:
                             pass
             case _:
@@ -289,7 +323,8 @@ def _key(spec: TopologySpec, table: TableName, named: _Named) -> str:
         if all(_arrives(name, each) for each in ways):
             return name
     raise ConfigError(
-        f"no column of {table} comes to every destination: none can be the key of a simulated table ({', '.join(known)})",
+        f"no column of {table} comes to every destination: none can be the key of a simulated table"
+        f" ({', '.join(known)})",
         hint="simulate the topology without `keep_columns` of this table: the ways are the same",
     )
 
@@ -310,7 +345,11 @@ def _type(constants: list[Constant]) -> str:
     if found == {bool}:
         return "bool"
     if found == {int}:
-        return "int4" if all(abs(int(str(each.value))) < (1 << 31) - 1 for each in constants if each.value is not None) else "int8"
+        return (
+            "int4"
+            if all(abs(int(str(each.value))) < (1 << 31) - 1 for each in constants if each.value is not None)
+            else "int8"
+        )
     return "numeric" if found and found <= {int, Decimal} else "text" if found else ""
 
 
@@ -329,4 +368,6 @@ def _values(kind: str, constants: list[Constant], texts: list[str], *, may_be_nu
             case _:
                 pass
     found += [*texts, *_GENERIC[kind][: None if len(found) + len(texts) < 3 else 1], None]
-    return tuple(None if each is None else each.encode() for each in dict.fromkeys(found) if each is not None or may_be_null)
+    return tuple(
+        None if each is None else each.encode() for each in dict.fromkeys(found) if each is not None or may_be_null
+    )

@@ -1,17 +1,20 @@
 """Who may speak with the JVMs of a Spark application: only who knows the secret of the cluster's processes.
 
 Job
-    An executor runs what it is sent, and each of the JVMs deserializes what comes over a connection. Spark lets nobody in who does not know a secret, and
-    encrypts what follows, if it is told so. The secret is a variable of the environment of Ray's processes, which nobody but their user can read: a private
-    cluster gets a new one each time it starts (`actors.cluster.local`), and the nodes of a cluster of one's own from whoever starts Ray on them.
+    An executor runs what it is sent, and each of the JVMs deserializes what comes over a connection. Spark lets nobody
+    in who does not know a secret, and encrypts what follows, if it is told so. The secret is a variable of the
+    environment of Ray's processes, which nobody but their user can read: a private cluster gets a new one each time it
+    starts (`actors.cluster.local`), and the nodes of a cluster of one's own from whoever starts Ray on them.
 
 Main path
-    secret_environment -> Ray's processes -> authentication_settings and write_secret, for the driver -> join_application, when it runs.
+    secret_environment -> Ray's processes -> authentication_settings and write_secret, for the driver ->
+      join_application, when it runs.
 
 Why the driver is changed when it runs
-    RayDP's executors are named after the application as its master numbers it, the driver after a number of Spark's own. An authenticated
-    connection belongs to an application, and what belongs to another one is not handed out: no executor could read what the driver has for it. Spark
-    offers no setting for the driver's; so the driver's two users of the name get the master's, before the first job.
+    RayDP's executors are named after the application as its master numbers it, the driver after a number of Spark's
+    own. An authenticated connection belongs to an application, and what belongs to another one is not handed out: no
+    executor could read what the driver has for it. Spark offers no setting for the driver's; so the driver's two users
+    of the name get the master's, before the first job.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ def secret_environment() -> dict[str, str]:
 
 
 def authentication_settings() -> dict[str, str]:
-    """Settings under which the JVMs authenticate and encrypt; none where this process, which Ray started, has no secret."""
+    """Settings under which the JVMs authenticate and encrypt.
+
+    None where this process, which Ray started, has no secret.
+    """
     if not os.environ.get(SECRET):
         return {}
     return {
@@ -102,5 +108,8 @@ def _field(owner: Any, name: str, type_name: str = "") -> tuple[Any, Any]:  # no
                 field.setAccessible(True)
                 return field, field.get(owner)
         kind = kind.getSuperclass()
-    message = f"{owner.getClass().getName()} has no field {name}: pyspark or raydp is another version than the one that is required"
+    message = (
+        f"{owner.getClass().getName()} has no field {name}: pyspark or raydp is another version than the one"
+        " that is required"
+    )
     raise LookupError(message)

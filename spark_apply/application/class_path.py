@@ -1,12 +1,13 @@
 """The class path of a Spark application's JVMs, and the archive from which they map the classes on it.
 
-Each of an application's five JVMs loads 5,000 to 8,000 classes. To find them in the jars, read and check them is half of what its start costs
-(measured: 21 CPU seconds for all five, 9 to 12 with an archive). An archive holds for one class path: the same jars, unchanged, in the
-same order, from its beginning. So all JVMs of all applications have the same one, of the installed jars, and what an application adds of
-its own comes behind it.
+Each of an application's five JVMs loads 5,000 to 8,000 classes. To find them in the jars, read and check them is half
+of what its start costs (measured: 21 CPU seconds for all five, 9 to 12 with an archive). An archive holds for one class
+path: the same jars, unchanged, in the same order, from its beginning. So all JVMs of all applications have the same
+one, of the installed jars, and what an application adds of its own comes behind it.
 
-`scripts/archive_classes.py` writes the archive when the environment is set up. Its folder is named after the jars and the Java that it was made
-for: where one of them was replaced since, there is none, and the JVMs read their classes from the jars.
+`scripts/archive_classes.py` writes the archive when the environment is set up. Its folder is named after the jars and
+the Java that it was made for: where one of them was replaced since, there is none, and the JVMs read their classes from
+the jars.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ __all__ = ["ARCHIVES", "ClassPath", "archived", "class_path", "prepare_archive"]
 
 ARCHIVES = Path(sys.prefix) / "lib" / "headrace"
 _ARCHIVE, _RAY_CLASS = "classes.jsa", "ray_class.jar"
-# The JVM that loads the copied class unpacks a library of 40 MB into its working folder, which is another one for each application.
+# The JVM that loads the copied class unpacks a library of 40 MB into its working folder, which is another one for each
+# application.
 _LIBRARIES = Path("/proc/self/cwd/ray")
 
 
@@ -62,7 +64,12 @@ def class_path(folder: Path, java: str | None, *, archives: Path = ARCHIVES) -> 
         archives: where archives are.
     """
     prepared = archived(archives)
-    if prepared.archive is not None and prepared.archive.is_file() and java is not None and Path(java).resolve().is_relative_to(java_home()):
+    if (
+        prepared.archive is not None
+        and prepared.archive.is_file()
+        and java is not None
+        and Path(java).resolve().is_relative_to(java_home())
+    ):
         return prepared
     if os.pathsep in str(folder):  # it separates the entries
         return ClassPath(entries=_installed())

@@ -22,8 +22,8 @@ DRIVER_MEMORY_MB_DEFAULT = 512
 # cores do not fit the node's CPUs would wait for each other forever.
 EXECUTOR_CPUS_DEFAULT = 0.05
 # A slot is only a number: a task costs memory while it runs, whatever the number is. With more slots per executor than
-# a site has tasks (parallelism of every apply process, plus copies and comparisons), apply processes come and go without
-# another executor, and one executor can run all of them while Ray replaces the other.
+# a site has tasks (parallelism of every apply process, plus copies and comparisons), apply processes come and go
+# without another executor, and one executor can run all of them while Ray replaces the other.
 TASK_SLOTS = 256
 HOST_DEFAULT = "127.0.0.1"
 
@@ -37,7 +37,8 @@ class ExecutorResources:
         memory_mb: JVM heap of each executor.
         driver_memory_mb: JVM heap of the driver.
         cpus: Ray CPUs per executor.
-        node: Ray custom resources that place executors and application master on the site's nodes, as (name, amount of each of them).
+        node: Ray custom resources that place executors and application master on the site's nodes, as (name, amount of
+            each of them).
     """
 
     executors: int = EXECUTORS_DEFAULT

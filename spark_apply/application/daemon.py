@@ -1,8 +1,9 @@
 """The process that forks Spark's Python workers: `python -m spark_apply.application.daemon`, started by each executor.
 
-It imports the tasks' modules before the first fork and loads the kernels that were compiled before, so that workers share those pages and begin at
-once: a worker needs about 20 MB of its own instead of 100, and starts in 0.1 s instead of 4. It only imports and loads: no thread, gRPC channel or
-connection may exist when Spark's daemon forks. The environment arms failpoints; the daemon has the same environment.
+It imports the tasks' modules before the first fork and loads the kernels that were compiled before, so that workers
+share those pages and begin at once: a worker needs about 20 MB of its own instead of 100, and starts in 0.1 s instead
+of 4. It only imports and loads: no thread, gRPC channel or connection may exist when Spark's daemon forks. The
+environment arms failpoints; the daemon has the same environment.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from databases.connectors import SESSION_MODULES
 __all__ = ["TASK_MODULES", "load_kernels", "preload"]
 
 TASK_MODULES = (
-    "spark_apply.application.runs", "spark_apply.server.task", "spark_apply.copy.tasks", "spark_apply.server.apply_server",
-    "spark_apply.messages", "protos.apply_link", "protos.codec", *SESSION_MODULES,
+    "spark_apply.application.runs",
+    "spark_apply.server.task",
+    "spark_apply.copy.tasks",
+    "spark_apply.server.apply_server",
+    "spark_apply.messages",
+    "protos.apply_link",
+    "protos.codec",
+    *SESSION_MODULES,
     # numba, and the compiled kernels.
-    "spark_apply.server.collapse_kernels", "streams.cells_kernels",
+    "spark_apply.server.collapse_kernels",
+    "streams.cells_kernels",
 )
 
 
@@ -36,8 +44,8 @@ def preload() -> None:
 def load_kernels() -> int:
     """Load what Numba has in its cache for the kernels that are imported; answers how many. Compiles nothing.
 
-    Numba does that at a kernel's first call, for each signature, in every process anew: 35 MB and two seconds of CPU time. It has
-    no public way to do it earlier.
+    Numba does that at a kernel's first call, for each signature, in every process anew: 35 MB and two seconds of CPU
+    time. It has no public way to do it earlier.
     """
     from numba.core.dispatcher import Dispatcher
 

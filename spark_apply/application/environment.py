@@ -42,7 +42,9 @@ def java_environment() -> dict[str, str]:
 
 
 def package_folder(name: str) -> Path:
-    """The folder of an installed package, which is not imported for that: Ray keeps the environment that it finds when it is.
+    """The folder of an installed package, which is not imported for that.
+
+    Ray keeps the environment that it finds when it is.
 
     Args:
         name: of the package.

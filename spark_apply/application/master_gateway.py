@@ -1,8 +1,9 @@
 """The door from RayDP's actor into the application master's JVM: only who knows its secret may call.
 
-RayDP starts a py4j server that does what any caller on the machine tells it to, with the rights of the user that Headrace runs as.
-Spark has one of the same kind that asks each caller for a secret, and tells port and secret in a file that only its user may read.
-So RayDP's master starts that one. What RayDP called at its own entry point is a class of the same JVM.
+RayDP starts a py4j server that does what any caller on the machine tells it to, with the rights of the user that
+Headrace runs as. Spark has one of the same kind that asks each caller for a secret, and tells port and secret in a file
+that only its user may read. So RayDP's master starts that one. What RayDP called at its own entry point is a class of
+the same JVM.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def open_gateway(command: Sequence[str], environment: Mapping[str, str]) -> Any:
         environment: of the JVM.
 
     Returns:
-        py4j's gateway, with the process in its attribute `proc`. The JVM ends when its standard input is closed: with the caller.
+        py4j's gateway, with the process in its attribute `proc`. The JVM ends when its standard input is closed: with
+        the caller.
 
     Raises:
         ApplyError: the JVM ended, or did not listen in time.
@@ -46,7 +48,9 @@ def open_gateway(command: Sequence[str], environment: Mapping[str, str]) -> Any:
 
     with tempfile.TemporaryDirectory(prefix="headrace-gateway-") as folder:  # mode 0700
         file = Path(folder) / "address"
-        process = subprocess.Popen([*command, _SERVER], stdin=subprocess.PIPE, env={**environment, _ADDRESS_FILE: str(file)})
+        process = subprocess.Popen(
+            [*command, _SERVER], stdin=subprocess.PIPE, env={**environment, _ADDRESS_FILE: str(file)}
+        )
         try:
             port, secret = _address(file, process)
         except BaseException:
@@ -59,14 +63,19 @@ def open_gateway(command: Sequence[str], environment: Mapping[str, str]) -> Any:
 
 
 def _address(file: Path, process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    """The port and the secret that the JVM tells. It writes another file and gives it this name: it is whole once it is there."""
+    """The port and the secret that the JVM tells.
+
+    It writes another file and gives it this name: it is whole once it is there.
+    """
     deadline = time.monotonic() + _START_MAX
     while not file.exists():
         if (code := process.poll()) is not None:
-            raise ApplyError(f"the application master's JVM ended with {code}", hint="its log is beside those of Ray's workers")
+            raise ApplyError(
+                f"the application master's JVM ended with {code}", hint="its log is beside those of Ray's workers"
+            )
         if time.monotonic() > deadline:
             raise ApplyError(f"the application master's JVM did not listen within {_START_MAX:.0f} s")
         time.sleep(_LOOK)
     told = file.read_bytes()
     port, length = _ADDRESS.unpack_from(told)
-    return port, told[_ADDRESS.size:_ADDRESS.size + length].decode()
+    return port, told[_ADDRESS.size : _ADDRESS.size + length].decode()

@@ -1,10 +1,14 @@
-"""The process of a site's Spark application: `python -m spark_apply.application.process`, held by `actors.spark_application`.
+"""The process of a site's Spark application.
+
+`python -m spark_apply.application.process`, held by `actors.spark_application`.
 
 Job
-    Start Spark, run the tasks that the site's apply processes request, and end as soon as Spark cannot run tasks any more.
+    Start Spark, run the tasks that the site's apply processes request, and end as soon as Spark cannot run tasks any
+    more.
 
 Main path
-    main -> one line of configuration from standard input -> SparkApplication.start -> serve_tasks (its endpoint and its token
+    main -> one line of configuration from standard input -> SparkApplication.start -> serve_tasks (its endpoint and its
+      token
     are the line on standard output) -> SparkRuns.run for each call; meanwhile _watch monitors the executors.
 
 States
@@ -14,9 +18,10 @@ Durable when
     Never.
 
 Ends when
-    Standard input closes (the actor ended or closed it), or the application is unusable: its driver's JVM is gone, or no executor
-    has come back. Then the whole application ends with the process: see `spark_apply.application.spark`. The reason is the last
-    line on standard error and on standard output, as JSON. Exit code 0: ended on request; 1: anything else.
+    Standard input closes (the actor ended or closed it), or the application is unusable: its driver's JVM is gone, or
+    no executor has come back. Then the whole application ends with the process: see `spark_apply.application.spark`.
+    The reason is the last line on standard error and on standard output, as JSON. Exit code 0: ended on request; 1:
+    anything else.
 """
 
 from __future__ import annotations
@@ -42,8 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["ApplicationWatch", "main"]
 
 _LOOK_INTERVAL_S = 1.0
-# If all executors are gone, Ray replaces them within 10 s, unless the application master died, which nothing replaces. Another
-# application is up in 20 s.
+# If all executors are gone, Ray replaces them within 10 s, unless the application master died, which nothing replaces.
+# Another application is up in 20 s.
 ALL_LOST_TIMEOUT_S = 30.0
 FIRST_TIMEOUT_S = 180.0  # for the first executor, on a loaded machine
 # The driver's JVM answers within milliseconds; one that is silent for this long hangs.

@@ -1,11 +1,13 @@
 """A copy of one class of Ray's Java library that unpacks its 40 MB native library into a folder of ours.
 
-The application master's JVM is a Ray driver, and a Ray driver unpacks its native library into `/tmp/ray/<milliseconds>`,
-whatever Ray's temporary folder is. Nothing removes it, so every incarnation of an apply process would cost 40 MB. On a machine
-where another user's Ray created `/tmp/ray` first, that folder is not writable and Spark never starts.
+The application master's JVM is a Ray driver, and a Ray driver unpacks its native library into
+`/tmp/ray/<milliseconds>`, whatever Ray's temporary folder is. Nothing removes it, so every incarnation of an apply
+process would cost 40 MB. On a machine where another user's Ray created `/tmp/ray` first, that folder is not writable
+and Spark never starts.
 
-The path is a constant of one class, and no setting changes it. So that class is copied with another constant to a place that is first on the class path.
-A class file refers to its constants by number, so a constant of another length moves nothing.
+The path is a constant of one class, and no setting changes it. So that class is copied with another constant to a place
+that is first on the class path. A class file refers to its constants by number, so a constant of another length moves
+nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def write_ray_class(classes: Path, libraries: Path, *, jar: Path | None = None) 
         data = archive.read(CLASS)
     known = _constant(_FIXED_FOLDER)
     if data.count(known) != 1:
-        raise BugError(f"{CLASS} in {jar} has no single constant {_FIXED_FOLDER}", hint="make setup installs the Ray that fits")
+        raise BugError(
+            f"{CLASS} in {jar} has no single constant {_FIXED_FOLDER}", hint="make setup installs the Ray that fits"
+        )
     target = classes / CLASS
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data.replace(known, _constant(f"{libraries}/")))

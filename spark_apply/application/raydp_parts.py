@@ -1,8 +1,8 @@
 """RayDP without what a topology never uses of it.
 
-`import raydp` brings the conversion of Spark's data frames to Ray's data sets along, and with it `ray.data`, pandas and pyarrow:
-87 MB, half of them private, and two seconds of CPU time. Two processes of each Spark application import it: the one that starts
-the application, and the actor whose child is the application master's JVM.
+`import raydp` brings the conversion of Spark's data frames to Ray's data sets along, and with it `ray.data`, pandas and
+pyarrow: 87 MB, half of them private, and two seconds of CPU time. Two processes of each Spark application import it:
+the one that starts the application, and the actor whose child is the application master's JVM.
 """
 
 from __future__ import annotations
@@ -18,15 +18,21 @@ from spark_apply.application.master_gateway import open_gateway
 __all__ = ["FOLDER", "SPARK_HOME", "SparkMaster", "asks_for_secret", "use_own_master", "without_data_sets"]
 
 SPARK_HOME = "spark.headrace.home"
-"""Setting with the Spark home of the application's JVMs (`spark_apply.application.spark_home`); absent: the installed one."""
+"""Setting with the Spark home of the application's JVMs (`spark_apply.application.spark_home`); absent: the installed
+one.
+"""
 FOLDER = "spark.headrace.folder"
 """Setting with the working folder of the application master's JVM (`spark_apply.application.class_path`)."""
 
 _DATA_SETS = "raydp.spark.dataset"
 # What `raydp.spark` takes from that module when it is imported.
 _NAMES = (
-    "PartitionObjectsOwner", "from_spark_recoverable", "get_raydp_master_owner", "ray_dataset_to_spark_dataframe",
-    "release_spark_recoverable", "spark_dataframe_to_ray_dataset",
+    "PartitionObjectsOwner",
+    "from_spark_recoverable",
+    "get_raydp_master_owner",
+    "ray_dataset_to_spark_dataframe",
+    "release_spark_recoverable",
+    "spark_dataframe_to_ray_dataset",
 )
 
 
@@ -50,8 +56,8 @@ def use_own_master() -> None:
 class SparkMaster:
     """RayDP's own master, in an actor process that imports no data sets.
 
-    Ray sends RayDP's actor class by value, and what it refers to imports all of RayDP before any line of ours can run. This
-    class is known by its module's name.
+    Ray sends RayDP's actor class by value, and what it refers to imports all of RayDP before any line of ours can run.
+    This class is known by its module's name.
 
     Args:
         configs: Spark's configuration, as RayDP completes it.
@@ -93,10 +99,14 @@ def asks_for_secret(master: type) -> type:
         def _launch_gateway(self, class_path: str, popen_kwargs: object = None) -> Any:  # noqa: ANN401, ARG002 - as RayDP calls it
             settings = self._configs
             command = [
-                "java", *shlex.split(settings.get("spark.ray.raydp_app_master.extraJavaOptions", "")),
+                "java",
+                *shlex.split(settings.get("spark.ray.raydp_app_master.extraJavaOptions", "")),
                 *shlex.split(os.environ.get("JAVA_OPTS", "")),
-                f"-javaagent:{settings['spark.javaagent']}", f"-Dray.logging.dir={_ray_logs()}",
-                *(f"-D{name}={settings[key]}" for name, key in _log_settings()), "-cp", class_path,
+                f"-javaagent:{settings['spark.javaagent']}",
+                f"-Dray.logging.dir={_ray_logs()}",
+                *(f"-D{name}={settings[key]}" for name, key in _log_settings()),
+                "-cp",
+                class_path,
             ]
             gateway = open_gateway(command, os.environ)
             bridge = gateway.jvm.org.apache.spark.deploy.raydp.AppMasterJavaBridge

@@ -13,7 +13,8 @@ Durable when
     Never. A cancelled task may have committed; its apply process finds the outcome at the destination.
 
 Worked flow
-    the actor of apply a is killed -> its call breaks -> job a/7/serve is cancelled, its workers end; the job of apply b is not
+    the actor of apply a is killed -> its call breaks -> job a/7/serve is cancelled, its workers end; the job of apply b
+      is not
     affected -> the next life of a requests job a/8/serve
 """
 
@@ -77,7 +78,9 @@ class SparkRuns:
         if not call_ended(lambda: outcome.put(None)):
             return
         log.info("%s: %d tasks", group, request.tasks)
-        thread = self._running[group] = self.application.start_thread(partial(self._work, group, request, outcome), group)
+        thread = self._running[group] = self.application.start_thread(
+            partial(self._work, group, request, outcome), group
+        )
         try:
             yield pb.RunEvent(accepted=True)
             found = outcome.get()
@@ -96,7 +99,10 @@ class SparkRuns:
     # ------------------------------------------------------------------ inside
 
     def _work(
-        self, group: str, request: pb.RunRequest, outcome: queue.SimpleQueue[list[bytes] | StreamsError | None],
+        self,
+        group: str,
+        request: pb.RunRequest,
+        outcome: queue.SimpleQueue[list[bytes] | StreamsError | None],
     ) -> None:
         access = TaskAccess(endpoint=request.endpoint, token=request.token, identity=self.identity)
         task = partial(run_task, _CODE[request.kind], access, request.topology, request.apply)
@@ -118,7 +124,9 @@ class SparkRuns:
 # --------------------------------------------------------------------------- task
 
 
-def run_task(code: str, access: TaskAccess, topology: str, apply: str, number: int, items: Iterable[Any]) -> Iterator[bytes]:
+def run_task(
+    code: str, access: TaskAccess, topology: str, apply: str, number: int, items: Iterable[Any]
+) -> Iterator[bytes]:
     """Run one task in a Spark worker.
 
     Args:
@@ -130,5 +138,7 @@ def run_task(code: str, access: TaskAccess, topology: str, apply: str, number: i
         items: this task's share.
     """
     module, _, function = code.partition(":")
-    results: Iterator[bytes] = getattr(importlib.import_module(module), function)(access, topology, apply, number, items)
+    results: Iterator[bytes] = getattr(importlib.import_module(module), function)(
+        access, topology, apply, number, items
+    )
     return results

@@ -1,9 +1,9 @@
 """One RayDP Spark application per destination site, in a Ray namespace that is new for each incarnation.
 
-The namespace is new because RayDP's actor names are fixed and a killed driver's application master lingers for a moment.
-Everything the application consists of (application master, executors, Python workers) belongs to the process that started it:
-when that dies for any reason, Ray and Spark end the rest within seconds. Tasks that linger meanwhile are refused by their
-apply process, which accepts only the tasks of its newest run, and by the destination.
+The namespace is new because RayDP's actor names are fixed and a killed driver's application master lingers for a
+moment. Everything the application consists of (application master, executors, Python workers) belongs to the process
+that started it: when that dies for any reason, Ray and Spark end the rest within seconds. Tasks that linger meanwhile
+are refused by their apply process, which accepts only the tasks of its newest run, and by the destination.
 
 It runs one job for each run of tasks that an apply process requests (`spark_apply.application.runs`).
 """
@@ -42,16 +42,18 @@ __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scrat
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
     "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData "
-    # Task descriptions and results are small: chunks of 64 KiB for network buffers instead of 4 MB, and 128 log messages under way (the
-    # least that log4j takes) instead of 262,144.
+    # Task descriptions and results are small: chunks of 64 KiB for network buffers instead of 4 MB, and 128 log
+    # messages under way (the least that log4j takes) instead of 262,144.
     "-Dio.netty.allocator.maxOrder=3 -Dlog4j2.asyncLoggerConfigRingBufferSize=128 "
-    # Its logging thread sleeps until there is a message, instead of looking a hundred times a second (measured: 0.45 % of a core per JVM).
+    # Its logging thread sleeps until there is a message, instead of looking a hundred times a second (measured: 0.45 %
+    # of a core per JVM).
     "-Dlog4j2.asyncLoggerConfigWaitStrategy=Block"
 )
 # The defaults are fractions of the machine's memory, and a JVM touches all of it before the first collection.
 _HEAP = "-Xms24m -Xmn6m"
-# The application master forgets a lost executor's handle. If it collects it before the executor that Ray is restarting has reported again, Ray
-# destroys that executor, and none comes back: with a young generation of 6 MB it did so each time both were killed.
+# The application master forgets a lost executor's handle. If it collects it before the executor that Ray is restarting
+# has reported again, Ray destroys that executor, and none comes back: with a young generation of 6 MB it did so each
+# time both were killed.
 _APP_MASTER_HEAP = "-Xms40m -Xmn16m -Xmx256m"
 _MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers besides the heap
 _MASTER_CPUS = "0.01"  # the application master is idle; it must never wait for a CPU
@@ -67,7 +69,9 @@ log = logging.getLogger("headrace.apply")
 
 
 class SparkUnavailable(ApplyError):  # noqa: N818 - the name states the condition
-    """The Spark application did not start, has ended, or hangs: the machine lacks a resource, or one of its processes died.
+    """The Spark application did not start, has ended, or hangs.
+
+    The machine lacks a resource, or one of its processes died.
 
     The error is transient: the site's actor starts another application.
     """
@@ -114,7 +118,11 @@ class SparkApplication:
     # ------------------------------------------------------------------ jobs
 
     def run_job(
-        self, group: str, task: Callable[[int, Iterable[Any]], Iterator[Any]], items: Sequence[Any], tasks: int,
+        self,
+        group: str,
+        task: Callable[[int, Iterable[Any]], Iterator[Any]],
+        items: Sequence[Any],
+        tasks: int,
     ) -> list[Any]:
         """Run one job on this thread until every task has ended.
 
@@ -131,7 +139,8 @@ class SparkApplication:
             SparkUnavailable: the job was cancelled, or the application ended.
         """
         try:
-            # With interruption, Spark ends the Python worker of a cancelled task, which may be waiting for its database.
+            # With interruption, Spark ends the Python worker of a cancelled task, which may be waiting for its
+            # database.
             self._context.setJobGroup(group, group, interruptOnCancel=True)
             found: list[Any] = self._context.parallelize(items, tasks).mapPartitionsWithIndex(task).collect()
         except Exception as error:
@@ -139,7 +148,10 @@ class SparkApplication:
         return found
 
     def cancel(self, group: str) -> None:
-        """Cancel a job if it runs. A job that is submitted later is not cancelled: call again until `run_job` has returned."""
+        """Cancel a job if it runs.
+
+        A job that is submitted later is not cancelled: call again until `run_job` has returned.
+        """
         # An ending application has cancelled everything already.
         with contextlib.suppress(Exception):
             self._context.cancelJobGroup(group)
@@ -202,14 +214,20 @@ class SparkApplication:
             os.environ["SPARK_HOME"] = configuration[SPARK_HOME]
         try:
             ray.init(
-                address=self._config.ray_address, namespace=self.namespace, log_to_driver=False, configure_logging=False,
+                address=self._config.ray_address,
+                namespace=self.namespace,
+                log_to_driver=False,
+                configure_logging=False,
                 # The node that this process was started on. Of several on one machine Ray would take the head.
                 _node_ip_address=self._config.host,
             )
             self._session = raydp.init_spark(
-                f"{self._config.topology}-{self._config.site}", num_executors=resources.executors,
-                executor_cores=TASK_SLOTS, executor_memory=f"{resources.memory_mb}m",
-                fault_tolerant_mode=False, configs=configuration,
+                f"{self._config.topology}-{self._config.site}",
+                num_executors=resources.executors,
+                executor_cores=TASK_SLOTS,
+                executor_memory=f"{resources.memory_mb}m",
+                fault_tolerant_mode=False,
+                configs=configuration,
             )
             join_application(self._session.sparkContext)
         except Exception as error:
@@ -235,8 +253,12 @@ class SparkApplication:
             write_secret(folder / "home")
             path = class_path(folder, self._java)
             scratch = {
-                "spark.local.dir": str(folder), FOLDER: str(folder), SPARK_HOME: str(folder / "home"),
-                "spark.preferClassPath": str(path), "spark.ray.preferClassPath": str(path), **authentication_settings(),
+                "spark.local.dir": str(folder),
+                FOLDER: str(folder),
+                SPARK_HOME: str(folder / "home"),
+                "spark.preferClassPath": str(path),
+                "spark.ray.preferClassPath": str(path),
+                **authentication_settings(),
             }
             own = [*path.options, *self._jvm_options]
             if " " not in str(folder):  # options are split at blanks

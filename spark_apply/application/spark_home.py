@@ -1,8 +1,9 @@
 """Spark's installation, without the jars of what an apply process never uses.
 
-A JVM keeps the directory of every jar that it has opened, and looks a missing class up in every jar of its class path. The class path of each of an
-application's five JVMs is Spark's whole folder of jars: 260 files with 150,000 entries, of which a job of Python tasks needs 60. So
-Spark gets a home of links, in which what belongs to Hive, Kubernetes, Mesos, YARN, machine learning, streams and file formats is left out.
+A JVM keeps the directory of every jar that it has opened, and looks a missing class up in every jar of its class path.
+The class path of each of an application's five JVMs is Spark's whole folder of jars: 260 files with 150,000 entries, of
+which a job of Python tasks needs 60. So Spark gets a home of links, in which what belongs to Hive, Kubernetes, Mesos,
+YARN, machine learning, streams and file formats is left out.
 """
 
 from __future__ import annotations
@@ -16,41 +17,92 @@ __all__ = ["spark_jars", "write_spark_home"]
 
 _UNUSED = (
     # Hive and its store
-    "hive-", "spark-hive", "datanucleus-", "derby-", "javax.jdo-", "jdo-api-", "HikariCP-", "bonecp-", "libthrift-", "libfb303-", "ST4-",
-    "antlr-runtime-", "jodd-", "super-csv-", "stax-api-", "jta-", "transaction-api-", "commons-dbcp-", "commons-pool-",
+    "hive-",
+    "spark-hive",
+    "datanucleus-",
+    "derby-",
+    "javax.jdo-",
+    "jdo-api-",
+    "HikariCP-",
+    "bonecp-",
+    "libthrift-",
+    "libfb303-",
+    "ST4-",
+    "antlr-runtime-",
+    "jodd-",
+    "super-csv-",
+    "stax-api-",
+    "jta-",
+    "transaction-api-",
+    "commons-dbcp-",
+    "commons-pool-",
     # other cluster managers and what they coordinate with
-    "spark-kubernetes", "kubernetes-", "okhttp-", "okio-", "zjsonpatch-", "spark-mesos", "mesos-", "spark-yarn", "curator-", "zookeeper-",
+    "spark-kubernetes",
+    "kubernetes-",
+    "okhttp-",
+    "okio-",
+    "zjsonpatch-",
+    "spark-mesos",
+    "mesos-",
+    "spark-yarn",
+    "curator-",
+    "zookeeper-",
     # machine learning, graphs, streams
-    "spark-mllib", "breeze", "spire", "algebra_", "cats-", "arpack", "blas-", "lapack-", "JTransforms-", "JLargeArrays-", "spark-graphx",
+    "spark-mllib",
+    "breeze",
+    "spire",
+    "algebra_",
+    "cats-",
+    "arpack",
+    "blas-",
+    "lapack-",
+    "JTransforms-",
+    "JLargeArrays-",
+    "spark-graphx",
     "spark-streaming",
     # Spark's shell and its pages
-    "spark-repl", "scala-compiler-", "jline-", "jersey-", "hk2-", "javassist-",
+    "spark-repl",
+    "scala-compiler-",
+    "jline-",
+    "jersey-",
+    "hk2-",
+    "javassist-",
     # file formats
-    "parquet-", "orc-", "avro-mapred-", "avro-ipc-", "snakeyaml-engine-",
+    "parquet-",
+    "orc-",
+    "avro-mapred-",
+    "avro-ipc-",
+    "snakeyaml-engine-",
 )
-"""Starts of the names of the jars that are left out. py4j asks for all methods of a class, so what Spark's core mentions anywhere must be there."""
+"""Starts of the names of the jars that are left out. py4j asks for all methods of a class, so what Spark's core
+mentions anywhere must be there.
+"""
 _LAUNCHER = "spark-launcher_"
 
 
 def spark_jars() -> tuple[Path, ...]:
     """The installed jars that an application's JVMs need, in the order of their names.
 
-    Real paths: Ray opens them once more under the path that a symbolic link leads to, and a JVM would keep every directory twice.
+    Real paths: Ray opens them once more under the path that a symbolic link leads to, and a JVM would keep every
+    directory twice.
     """
-    return tuple(sorted(jar for jar in (package_folder("pyspark") / "jars").glob("*.jar") if not jar.name.startswith(_UNUSED)))
+    return tuple(
+        sorted(jar for jar in (package_folder("pyspark") / "jars").glob("*.jar") if not jar.name.startswith(_UNUSED))
+    )
 
 
 def write_spark_home(home: Path) -> None:
     """Make a Spark home of links to the installed one.
 
-    Its only jar is that of Spark's launcher, a JVM of 0.02 CPU seconds instead of 0.2 with all jars: the others are on the class path
-    that the application's JVMs get (`spark_apply.application.class_path`).
+    Its only jar is that of Spark's launcher, a JVM of 0.02 CPU seconds instead of 0.2 with all jars: the others are on
+    the class path that the application's JVMs get (`spark_apply.application.class_path`).
 
     Args:
         home: folder to make; may exist, of another pyspark too.
     """
     jars = home / "jars"
-    # An earlier process of the same number may have left it, and pyspark was replaced since: never two versions on a class path.
+    # An earlier process of the same number may have left it, and pyspark was replaced since: never two versions on a
+    # class path.
     shutil.rmtree(jars, ignore_errors=True)
     jars.mkdir(parents=True)
     for jar in spark_jars():

@@ -16,7 +16,8 @@ class TaskAccess:
     Args:
         endpoint: "host:port" of the coordinator.
         token: of the run of tasks: what proves the task to belong to it.
-        identity: certificate of the site that tasks and apply process belong to: the names of its files; None: without TLS.
+        identity: certificate of the site that tasks and apply process belong to: the names of its files; None: without
+            TLS.
     """
 
     endpoint: str
@@ -26,4 +27,6 @@ class TaskAccess:
     @property
     def peer(self) -> Peer:
         """The coordinator."""
-        return Peer(address=self.endpoint, site="" if self.identity is None else self.identity.site, identity=self.identity)
+        return Peer(
+            address=self.endpoint, site="" if self.identity is None else self.identity.site, identity=self.identity
+        )

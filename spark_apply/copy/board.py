@@ -2,8 +2,8 @@
 
 Tasks pull, so that a large table keeps every task busy to the end, and the driver always knows which piece each task
 holds. When a task dies with a piece, it is unknown whether its rows were committed: the piece is reported
-as lost and never assigned again; its table is copied from the beginning. A task whose number a later attempt has taken, for
-example one that was frozen, gets no more pieces and takes none from its successor.
+as lost and never assigned again; its table is copied from the beginning. A task whose number a later attempt has taken,
+for example one that was frozen, gets no more pieces and takes none from its successor.
 
 Called on gRPC's threads and on the instantiation's thread; every call holds the lock briefly.
 """
@@ -126,11 +126,19 @@ class CopyBoard:
         if held is None:
             return
         outcome = request.outcome
-        if held.incarnation == request.incarnation and request.HasField("outcome") and outcome.piece == held.piece.piece:
-            self._outcomes.append(PieceOutcome(
-                piece=held.piece, digest=TableDigest.from_bytes(outcome.rows, outcome.digest), problem=outcome.problem,
-                is_final=outcome.is_final,
-            ))
+        if (
+            held.incarnation == request.incarnation
+            and request.HasField("outcome")
+            and outcome.piece == held.piece.piece
+        ):
+            self._outcomes.append(
+                PieceOutcome(
+                    piece=held.piece,
+                    digest=TableDigest.from_bytes(outcome.rows, outcome.digest),
+                    problem=outcome.problem,
+                    is_final=outcome.is_final,
+                )
+            )
         else:
             self._outcomes.append(PieceOutcome(piece=held.piece, problem="the task that copied it was killed"))
         self._changed.notify_all()

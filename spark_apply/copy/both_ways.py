@@ -1,23 +1,29 @@
 """A table that goes both ways between two sites: which of them has the rows, and what of it need not be copied.
 
 Job
-    One site has rows and the other one has none: they are copied one way. The other way there is nothing to copy, and the rows that are there stay.
+    One site has rows and the other one has none: they are copied one way. The other way there is nothing to copy, and
+    the rows that are there stay.
 
-Of the two ways the one from the site without rows is recorded first, and under a snapshot in which that site has none: whatever users write there from
-then on is in the log behind the snapshot. Only then are rows copied into that site.
+Of the two ways the one from the site without rows is recorded first, and under a snapshot in which that site has none:
+whatever users write there from then on is in the log behind the snapshot. Only then are rows copied into that site.
 
     here   there   what is recorded of the way from there to here
     none   none    a copy of nothing
-    none   rows    nothing yet: it waits until the other way is recorded; then the rows are copied, if they are no copy of the table that is here
+    none   rows    nothing yet: it waits until the other way is recorded; then the rows are copied, if they are no copy of
+                   the table that is here
                    (its rows were deleted meanwhile, and the deletions are on their way: KEPT)
     rows   none    KEPT: the rows that are here are nobody's copy, and stay
-    rows   rows    KEPT, if what is there is the copy that the other way has made, or makes again, of the table that is here, and no other site's rows are there (a topology
+    rows   rows    KEPT, if what is there is the copy that the other way has made, or makes again, of the table that is
+                   here, and no other site's rows are there (a topology
                    of one way becomes one of two); else an operator says what they are
 
 Worked flow
-    a has 100 rows of t, b has none; both ways are new -> the driver at b finds rows at a and no record there: it waits -> the driver at a takes a
-    snapshot of b, which has no row of t: KEPT at SCN 50 of b -> the driver at b copies 100 rows: DONE -> a row that a user then writes at b comes to a
-    from the log. (One that is written before DONE makes the copy differ: b is emptied, and copied again once a has applied what was written at b until then.)
+    a has 100 rows of t, b has none; both ways are new -> the driver at b finds rows at a and no record there: it waits
+      -> the driver at a takes a
+    snapshot of b, which has no row of t: KEPT at SCN 50 of b -> the driver at b copies 100 rows: DONE -> a row that a
+      user then writes at b comes to a
+    from the log. (One that is written before DONE makes the copy differ: b is emptied, and copied again once a has
+    applied what was written at b until then.)
 """
 
 from __future__ import annotations
@@ -77,7 +83,8 @@ class BothWays:
         there: its source.
         records: what is recorded at the source, which is the destination of the other way.
         captured: asked for the identities of this site's tables that are captured, by their names.
-        position: asked for an SCN of this site that is behind everything that was committed before (`SourceDatabase.write_marker`).
+        position: asked for an SCN of this site that is behind everything that was committed before
+            (`SourceDatabase.write_marker`).
     """
 
     topology: str
@@ -100,7 +107,8 @@ class BothWays:
         if each.is_begun or each.is_outdated or each.occupant is not None:
             return Found.ASK if has_rows else Found.COPY
         found = self.of_new(each.table, has_rows=has_rows)
-        # The source's table took the place of another one, and was not captured at first: what users wrote there is in no log, and not here.
+        # The source's table took the place of another one, and was not captured at first: what users wrote there is in
+        # no log, and not here.
         return Found.ASK if found is Found.KEEP and each.replaced else found
 
     def of_new(self, table: TwoWayTable, *, has_rows: bool) -> Found:
@@ -130,15 +138,18 @@ class BothWays:
     def waits(self, table: TwoWayTable) -> str:
         """Why a table waits, for people."""
         return (
-            f"table {table.destination} waits for the other way: apply process {table.returned_by} at {self.there} records the table first, as soon as it"
-            f" runs and has a snapshot of {self.here}"
+            f"table {table.destination} waits for the other way: apply process {table.returned_by} at {self.there}"
+            f" records the table first, as soon as it runs and has a snapshot of {self.here}"
         )
 
     def awaited_returns(self, wanted: Mapping[TableName, tuple[TwoWayTable, Scn]]) -> dict[TableName, str]:
-        """Why copies that are made now may lack what users wrote into their tables here, for people; left out: those of which the source has applied all.
+        """Why copies that are made now may lack what users wrote into their tables here, for people.
+
+        Left out: those of which the source has applied all.
 
         Args:
-            wanted: tables that come, and go back, each with an SCN of this site: what was committed up to it is asked for.
+            wanted: tables that come, and go back, each with an SCN of this site: what was committed up to it is asked
+                for.
 
         Raises:
             DatabaseError: the source does not say what is there.
@@ -149,28 +160,35 @@ class BothWays:
         applied = {apply: self.records.progress(self.topology, apply) for apply in applies}
         recorded = {apply: self._recorded(apply) for apply in applies}
         captured = self.captured()
-        # Behind the progress: what failed up to there is in the queue. What fails there and is executed later stays there alone.
+        # Behind the progress: what failed up to there is in the queue. What fails there and is executed later stays
+        # there alone.
         failed = {apply for apply in applies if self.records.errors(self.topology, apply, first=1)}
         found: dict[TableName, str] = {}
         for name, (table, scn) in wanted.items():
             progress, record = applied[table.returned_by], recorded[table.returned_by].get(table.source)
             who = f"apply process {table.returned_by} at {self.there}"
             # Of a table that took this one's place nothing is applied before it has a record of its own.
-            is_recorded = record is not None and record.state in _APPLIED and captured.get(table.destination) == record.identity
+            is_recorded = (
+                record is not None and record.state in _APPLIED and captured.get(table.destination) == record.identity
+            )
             if not is_recorded or progress is None or progress.low_watermark < scn:
                 found[name] = (
-                    f"table {table.destination} is copied again as soon as {who} has applied what was written into it here, up to SCN {scn_text(scn)}:"
-                    f" `headrace status` says what holds it up"
+                    f"table {table.destination} is copied again as soon as {who} has applied what was written into it"
+                    f" here, up to SCN {scn_text(scn)}: `headrace status` says what holds it up"
                 )
             elif table.returned_by in failed:
                 found[name] = (
-                    f"table {table.destination} is copied again as soon as {who} has no error transaction: one may hold what was written into the table here."
-                    f" `headrace errors list FILE --apply {table.returned_by}` lists them"
+                    f"table {table.destination} is copied again as soon as {who} has no error transaction: one may hold"
+                    f" what was written into the table here. `headrace errors list FILE --apply {table.returned_by}`"
+                    " lists them"
                 )
         return found
 
     def _recorded(self, apply: str) -> dict[TableName, Instantiation]:
-        """What is recorded at the source of tables that an apply process there gets from here, by their names there; of a name the first."""
+        """What is recorded at the source of tables that an apply process there gets from here, by their names there.
+
+        Of a name the first.
+        """
         found: dict[TableName, Instantiation] = {}
         for each in self.records.instantiations(self.topology, apply):
             if each.source == self.here:
@@ -182,13 +200,18 @@ class BothWays:
 
     def _kept(self, table: TwoWayTable, record: Instantiation) -> Found:
         """Whether what the source has is a copy of what is here, and no other site's rows are among them."""
-        if not self._is_copy(table, record) or self.records.other_copies(self.topology, table.returned_by, *table.source):
+        if not self._is_copy(table, record) or self.records.other_copies(
+            self.topology, table.returned_by, *table.source
+        ):
             return Found.ASK
         # A copy that is made again waits until the other way is recorded: it is not waited for.
         return Found.KEEP if record.state == "DONE" or record.state in BEGUN else Found.WAIT
 
     def _is_copy(self, table: TwoWayTable, record: Instantiation | None) -> bool:
-        """Whether the other way has copied, or copies, the table that is here: rows of it, so that the source was empty before."""
+        """Whether the other way has copied, or copies, the table that is here.
+
+        Rows of it, so that the source was empty before.
+        """
         if record is None or record.is_remade:
             return False
         is_one = record.state in BEGUN or (record.state in _COPIED and record.row_count > 0)

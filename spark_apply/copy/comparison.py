@@ -1,9 +1,10 @@
 """Comparison of source and destination tables, as Spark jobs.
 
 Each side is digested piece by piece under one snapshot, held by the driver, so that a comparison uses one moment per
-side. Under load the two moments differ, and so do the tables. So rows that differ are compared again, alone, until each has settled or is known
-to differ (`spark_apply.copy.differing_rows`): what is on its way is no difference. Tables whose rows cannot be looked for (functions make them) are compared again whole, and so are
-those that could not be read; for these a difference is definite on a quiet source alone.
+side. Under load the two moments differ, and so do the tables. So rows that differ are compared again, alone, until each
+has settled or is known to differ (`spark_apply.copy.differing_rows`): what is on its way is no difference. Tables whose
+rows cannot be looked for (functions make them) are compared again whole, and so are those that could not be read; for
+these a difference is definite on a quiet source alone.
 """
 
 from __future__ import annotations
@@ -72,9 +73,11 @@ class TableComparison:
         differences: rows that differ, some of them.
         has_more_differences: there are others.
         settled: how many rows differed at first, and were the same when they were compared again.
-        in_flight, in_flight_rows: rows that were changed between all looks, of which nothing is known: some of them, and how many there are.
+        in_flight, in_flight_rows: rows that were changed between all looks, of which nothing is known: some of them,
+            and how many there are.
         left_out: what a SELECT shows at either side and was not compared, each with the reason.
-        computed: names of the columns that were compared and that the destination computes itself: no copy changes them.
+        computed: names of the columns that were compared and that the destination computes itself: no copy changes
+            them.
     """
 
     table: TableToInstantiate
@@ -105,7 +108,8 @@ class Comparison:
         destination: for its catalog.
         tasks: number of concurrent Spark tasks.
         is_active: whether the caller still waits for results.
-        applied: up to which SCN of the source the destination has everything; None: nobody knows, and rows that differ are not compared again.
+        applied: up to which SCN of the source the destination has everything; None: nobody knows, and rows that differ
+            are not compared again.
     """
 
     runner: TaskRunner
@@ -148,7 +152,10 @@ class Comparison:
                 return
 
     def _with_rows(self, found: TableComparison, rechecks: int, recheck_delay_s: float) -> TableComparison:
-        """A table that differed, with rows in which it does. With rechecks, what is on its way is none of them, and the table may be equal."""
+        """A table that differed, with rows in which it does.
+
+        With rechecks, what is on its way is none of them, and the table may be equal.
+        """
         target = self.destination.describe(*found.table.destination)
         if target is None or has_function(found.table.transformations):
             return found  # rows that a function makes are in no database to be looked for
@@ -158,42 +165,81 @@ class Comparison:
                     opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
                     for access in (self.config.source, self.config.destination)
                 ]
-                columns = compared_columns(found.table, readers[0].seen(*found.table.source), readers[1].seen(*found.table.destination))
+                columns = compared_columns(
+                    found.table, readers[0].seen(*found.table.source), readers[1].seen(*found.table.destination)
+                )
                 if isinstance(columns, str):
                     return found
                 key = tuple(target.columns[place].name for place in target.key)
                 key = key if key and set(key) <= set(columns.destination) else columns.destination
                 source_of = dict(zip(columns.destination, columns.source, strict=True))
                 sides = [
-                    Side(readers[0], found.table.source, tuple(source_of[column] for column in key), columns.source, rows=found.table.rows),
-                    Side(readers[1], found.table.destination, key, columns.destination, rows=self._kept([found.table])[0].rows),
+                    Side(
+                        readers[0],
+                        found.table.source,
+                        tuple(source_of[column] for column in key),
+                        columns.source,
+                        rows=found.table.rows,
+                    ),
+                    Side(
+                        readers[1],
+                        found.table.destination,
+                        key,
+                        columns.destination,
+                        rows=self._kept([found.table])[0].rows,
+                    ),
                 ]
                 return self._judged(found, sides, rechecks, recheck_delay_s)
         except DatabaseError as error:
-            return replace(found, problem=f"different; its rows could not be compared: {error.message}", is_final=not isinstance(error, DatabaseUnavailable))
+            return replace(
+                found,
+                problem=f"different; its rows could not be compared: {error.message}",
+                is_final=not isinstance(error, DatabaseUnavailable),
+            )
 
-    def _judged(self, found: TableComparison, sides: Sequence[Side], rechecks: int, recheck_delay_s: float) -> TableComparison:
+    def _judged(
+        self, found: TableComparison, sides: Sequence[Side], rechecks: int, recheck_delay_s: float
+    ) -> TableComparison:
         """A table that differed, by its rows: buckets of them, each of which counts until it was the same once."""
         buckets = min(max(max(found.source.rows, found.destination.rows) // _BUCKET_ROWS, _BUCKETS_MIN), _BUCKETS_MAX)
         if not rechecks:
             rows = _rows_now(sides, buckets, buckets_max=DIFFERENCES_MAX + 1)
-            return replace(found, differences=rows.differences[:DIFFERENCES_MAX], has_more_differences=len(rows.differences) > DIFFERENCES_MAX or bool(rows.unread))
+            return replace(
+                found,
+                differences=rows.differences[:DIFFERENCES_MAX],
+                has_more_differences=len(rows.differences) > DIFFERENCES_MAX or bool(rows.unread),
+            )
         among: frozenset[int] | None = None
         settled, moving = 0, []
         for _ in range(rechecks):
             rows = _rows_now(sides, buckets, among=among, buckets_max=buckets)
-            judged = judged_rows(sides, rows.differences, looks=rechecks + STEADY_LOOKS - 1, catch_up=lambda: self._catch_up(recheck_delay_s))
+            judged = judged_rows(
+                sides,
+                rows.differences,
+                looks=rechecks + STEADY_LOOKS - 1,
+                catch_up=lambda: self._catch_up(recheck_delay_s),
+            )
             settled += judged.settled
-            moving += [RowDifference(columns=sides[1].key, key=key, what="changed at each look") for key in judged.in_flight]
+            moving += [
+                RowDifference(columns=sides[1].key, key=key, what="changed at each look") for key in judged.in_flight
+            ]
             among = rows.unread
             if judged.differences or not among:
                 break
         differs = bool(judged.differences)
         return replace(
-            found, is_equal=not differs and not among, differences=judged.differences[:DIFFERENCES_MAX], settled=settled,
+            found,
+            is_equal=not differs and not among,
+            differences=judged.differences[:DIFFERENCES_MAX],
+            settled=settled,
             has_more_differences=differs and (len(judged.differences) > DIFFERENCES_MAX or bool(among)),
-            in_flight=tuple(moving[:DIFFERENCES_MAX]), in_flight_rows=len(moving),
-            is_final=bool(among), problem="" if differs or not among else "more of its rows are changed meanwhile than can be compared again: compare it when it is written less",
+            in_flight=tuple(moving[:DIFFERENCES_MAX]),
+            in_flight_rows=len(moving),
+            is_final=bool(among),
+            problem=""
+            if differs or not among
+            else "more of its rows are changed meanwhile than can be compared again: compare it when it is written"
+            " less",
         )
 
     def _catch_up(self, delay_s: float) -> bool:
@@ -204,7 +250,9 @@ class Comparison:
         is_wanted = _pause(delay_s, self.is_active)
         while is_wanted and self.applied() < marker:
             if time.monotonic() > ends_by:
-                raise DatabaseError(f"the destination is more than {_CATCH_UP_S:g} s behind: what differs may be on its way")
+                raise DatabaseError(
+                    f"the destination is more than {_CATCH_UP_S:g} s behind: what differs may be on its way"
+                )
             is_wanted = _pause(_WAIT_POLL_S, self.is_active)
         return is_wanted
 
@@ -227,8 +275,19 @@ class Comparison:
                 snapshot = held.enter_context(reader.export_snapshot())
                 if is_source:
                     marks = self.source.row_marks(self.config.topology, snapshot=snapshot)
-                names = [(table.source, table.rows) if is_source else (table.destination, here.rows) for table, here in zip(tables, kept, strict=True)]
-                items += _plan(reader, snapshot, names, columns, problems, is_source=is_source, reshaped=reshaped if is_source else {})
+                names = [
+                    (table.source, table.rows) if is_source else (table.destination, here.rows)
+                    for table, here in zip(tables, kept, strict=True)
+                ]
+                items += _plan(
+                    reader,
+                    snapshot,
+                    names,
+                    columns,
+                    problems,
+                    is_source=is_source,
+                    reshaped=reshaped if is_source else {},
+                )
             found = self._digest(items) if items else []
         for each in found:
             key, digest = (each.table, each.is_source), TableDigest.from_bytes(each.rows, each.digest)
@@ -236,11 +295,18 @@ class Comparison:
             if each.problem:
                 problems.setdefault(each.table, (each.problem, each.is_final))
         results = [
-            replace(_result(number, table, totals, *problems.get(number, ("", False))), mark=kept[number].marked(marks.get(table.identity)))
+            replace(
+                _result(number, table, totals, *problems.get(number, ("", False))),
+                mark=kept[number].marked(marks.get(table.identity)),
+            )
             for number, table in enumerate(tables)
         ]
         return [
-            each if each.problem else replace(each, left_out=(*columns[number].left_out, *kept[number].said), computed=columns[number].computed)
+            each
+            if each.problem
+            else replace(
+                each, left_out=(*columns[number].left_out, *kept[number].said), computed=columns[number].computed
+            )
             for number, each in enumerate(results)
         ]
 
@@ -256,10 +322,17 @@ class Comparison:
             rows = {name: self.destination.partition_rows(table.destination, name) for name in names.values()}
             conditions = [f"({table.rows})"] if table.rows else []
             conditions += [f"({condition}) IS NOT TRUE" for condition in rows.values() if condition]
-            found.append(_KeptRows(
-                rows=" AND ".join(conditions), parts=parts,
-                said=tuple(f"partition {name}: the source has it no longer, and it is kept (detached_partitions)" for name, condition in rows.items() if condition),
-            ))
+            found.append(
+                _KeptRows(
+                    rows=" AND ".join(conditions),
+                    parts=parts,
+                    said=tuple(
+                        f"partition {name}: the source has it no longer, and it is kept (detached_partitions)"
+                        for name, condition in rows.items()
+                        if condition
+                    ),
+                )
+            )
         return found
 
     def _digest(self, items: Sequence[bytes]) -> list[pb.DigestResult]:
@@ -269,7 +342,9 @@ class Comparison:
             began = time.monotonic()
             while not run.join(_WAIT_POLL_S):
                 if not self.is_active() or (run.problem and time.monotonic() - began > _BEGIN_TIMEOUT_S):
-                    raise SparkUnavailable(f"comparison by {self.config.apply}: {run.problem or 'it was stopped'}", hint=SEE_LOG)
+                    raise SparkUnavailable(
+                        f"comparison by {self.config.apply}: {run.problem or 'it was stopped'}", hint=SEE_LOG
+                    )
         finally:
             run.close()
         if run.error is not None:
@@ -316,18 +391,26 @@ def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[Tab
 
 
 def _destination(table: TableToInstantiate, now: TableName) -> TableName:
-    """The name at the destination of a table that the source calls `now`: as its changes arrive, in another schema for example."""
+    """The name at the destination of a table that the source calls `now`.
+
+    As its changes arrive, in another schema for example.
+    """
     was = table.source
     for each in table.transformations:
         was, now = each.named(was), each.named(now)
     return now if was == table.destination else table.destination
 
 
-def _rows_now(sides: Sequence[Side], buckets: int, *, among: Collection[int] | None = None, buckets_max: int) -> FoundRows:
+def _rows_now(
+    sides: Sequence[Side], buckets: int, *, among: Collection[int] | None = None, buckets_max: int
+) -> FoundRows:
     """Rows in which a table differs, both sides under snapshots of the same moment, as far as there is one."""
     with contextlib.ExitStack() as opened:
         return differing_rows(
-            [replace(side, snapshot=opened.enter_context(side.reader.export_snapshot())) for side in sides], buckets, among=among, buckets_max=buckets_max,
+            [replace(side, snapshot=opened.enter_context(side.reader.export_snapshot())) for side in sides],
+            buckets,
+            among=among,
+            buckets_max=buckets_max,
         )
 
 
@@ -359,9 +442,14 @@ class ComparedColumns:
 
 
 def compared_columns(
-    table: TableToInstantiate, there: SeenTable | None, here: SeenTable | None, made: Sequence[str] | None = None,
+    table: TableToInstantiate,
+    there: SeenTable | None,
+    here: SeenTable | None,
+    made: Sequence[str] | None = None,
 ) -> ComparedColumns | str:
-    """Every column that a SELECT shows at both sides, whatever is captured and copied of it; or why the table cannot be compared.
+    """Every column that a SELECT shows at both sides, whatever is captured and copied of it.
+
+    Or why the table cannot be compared.
 
     Args:
         table: whose transformations count.
@@ -382,18 +470,33 @@ def compared_columns(
     origins = {origin for _, origin in arriving if isinstance(origin, str)}
     left_out = [f"{name} (the source computes it, and the destination has no such column)" for name, _ in lacking]
     left_out += [f"{name} (a transformation adds it)" for name, origin in arriving if not isinstance(origin, str)]
-    left_out += [f"{name} (no function sees it: its values are not in the log)" for name in there.columns if made is not None and name not in made]
-    left_out += [f"{name} (a transformation leaves it out)" for name in there.columns if name not in origins and (made is None or name in made)]
+    left_out += [
+        f"{name} (no function sees it: its values are not in the log)"
+        for name in there.columns
+        if made is not None and name not in made
+    ]
+    left_out += [
+        f"{name} (a transformation leaves it out)"
+        for name in there.columns
+        if name not in origins and (made is None or name in made)
+    ]
     names = {name for name, _ in arriving}
     left_out += [f"{name} (only at the destination)" for name in here.columns if name not in names]
-    left_out += [f"{text}, at the {side}" for side, seen in (("source", there), ("destination", here)) for text in seen.elsewhere]
+    left_out += [
+        f"{text}, at the {side}" for side, seen in (("source", there), ("destination", here)) for text in seen.elsewhere
+    ]
     return ComparedColumns(
-        source=tuple(compared.values()), destination=tuple(compared), left_out=tuple(left_out), stored=(there.stored, here.stored),
+        source=tuple(compared.values()),
+        destination=tuple(compared),
+        left_out=tuple(left_out),
+        stored=(there.stored, here.stored),
         computed=tuple(name for name in compared if name in here.computed),
     )
 
 
-def _arriving(table: TableToInstantiate, there: SeenTable, made: Sequence[str] | None) -> tuple[tuple[str, str | AddColumn], ...]:
+def _arriving(
+    table: TableToInstantiate, there: SeenTable, made: Sequence[str] | None
+) -> tuple[tuple[str, str | AddColumn], ...]:
     if made is not None:
         return table.columns(made)
     try:
@@ -406,7 +509,10 @@ def _arriving(table: TableToInstantiate, there: SeenTable, made: Sequence[str] |
 
 
 def _common_columns(
-    tables: Sequence[TableToInstantiate], source: TableReader, destination: TableReader, reshaped: Mapping[int, ReshapedTable],
+    tables: Sequence[TableToInstantiate],
+    source: TableReader,
+    destination: TableReader,
+    reshaped: Mapping[int, ReshapedTable],
 ) -> tuple[dict[int, ComparedColumns], dict[int, tuple[str, bool]]]:
     """What is compared, per table; why a table cannot be, and whether that is final."""
     columns: dict[int, ComparedColumns] = {}
@@ -426,8 +532,14 @@ def _common_columns(
 
 
 def _plan(
-    reader: TableReader, snapshot: str, tables: Sequence[tuple[TableName, str]], columns: dict[int, ComparedColumns],
-    problems: dict[int, tuple[str, bool]], *, is_source: bool, reshaped: Mapping[int, ReshapedTable],
+    reader: TableReader,
+    snapshot: str,
+    tables: Sequence[tuple[TableName, str]],
+    columns: dict[int, ComparedColumns],
+    problems: dict[int, tuple[str, bool]],
+    *,
+    is_source: bool,
+    reshaped: Mapping[int, ReshapedTable],
 ) -> list[bytes]:
     """Serialized `DigestItem`s of the tables that both sides have; adds to `problems` why a table cannot be read."""
     items: list[bytes] = []
@@ -440,12 +552,19 @@ def _plan(
             problems.setdefault(number, (error.message, not isinstance(error, DatabaseUnavailable)))
             continue
         if unread := both.stored[0 if is_source else 1] - {(piece.owner, piece.name) for piece in plan.pieces}:
-            problems.setdefault(number, (f"rows of {', '.join(sorted('.'.join(each) for each in unread))} were not read", False))
+            problems.setdefault(
+                number, (f"rows of {', '.join(sorted('.'.join(each) for each in unread))} were not read", False)
+            )
             continue
         items += [
             pb.DigestItem(
-                table=number, is_source=is_source, stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place,
-                bytes=piece.bytes, columns=names, snapshot=snapshot,
+                table=number,
+                is_source=is_source,
+                stored=pb.TableName(owner=piece.owner, name=piece.name),
+                place=piece.place,
+                bytes=piece.bytes,
+                columns=names,
+                snapshot=snapshot,
                 reshaped=pb.ReshapedTable(document=reshaped[number].to_bytes()) if number in reshaped else None,
             ).SerializeToString()
             for piece in plan.pieces
@@ -463,19 +582,31 @@ def _reshaped(source: SourceDatabase, site: str, tables: Sequence[TableToInstant
         versions = source.table_versions([each for each in facts if TableName.of(each) == table.source])
         if versions:
             found[number] = ReshapedTable(
-                source=site, owner=table.source.owner, name=table.source.name, columns=versions[0].columns, transformations=table.transformations,
+                source=site,
+                owner=table.source.owner,
+                name=table.source.name,
+                columns=versions[0].columns,
+                transformations=table.transformations,
             )
     return found
 
 
 def _result(
-    number: int, table: TableToInstantiate, totals: dict[tuple[int, bool], TableDigest], problem: str, is_final: bool,  # noqa: FBT001
+    number: int,
+    table: TableToInstantiate,
+    totals: dict[tuple[int, bool], TableDigest],
+    problem: str,
+    is_final: bool,  # noqa: FBT001
 ) -> TableComparison:
     source, destination = (
         SideDigest(rows=total.row_count, digest=str(total))
         for total in (totals.get((number, is_source), TableDigest()) for is_source in (True, False))
     )
     return TableComparison(
-        table=table, is_equal=not problem and source == destination, source=source,
-        destination=destination, problem=problem, is_final=is_final,
+        table=table,
+        is_equal=not problem and source == destination,
+        source=source,
+        destination=destination,
+        problem=problem,
+        is_final=is_final,
     )

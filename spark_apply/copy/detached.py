@@ -1,12 +1,17 @@
-"""Partitions that a source's table has no longer, and the destination's has: what the operator wants to become of them (decision 75).
+"""Partitions that a source's table has no longer, and the destination's has.
 
-    ask     they stay, and `status` names them. A TRUNCATE of everything that the table had left empties them, too: the source's table had no row then.
+What the operator wants to become of them (decision 75).
+
+    ask     they stay, and `status` names them. A TRUNCATE of everything that the table had left empties them, too: the
+            source's table had no row then.
     keep    they stay, and nothing names them but `verify`, which leaves them out (`RowMark.kept`).
-    follow  they are detached here, too, and dropped if the source has dropped them, when everything before is applied. Where the source's table has another one of the name
+    follow  they are detached here, too, and dropped if the source has dropped them, when everything before is applied.
+            Where the source's table has another one of the name
             by now, only the rows are removed.
 
-Nothing is removed while the source's table has rows that would be in such a partition: of another partition that took its place, or of the default one. That is
-asked while nobody can write the destination's table, so that no row that is applied meanwhile is removed with it.
+Nothing is removed while the source's table has rows that would be in such a partition: of another partition that took
+its place, or of the default one. That is asked while nobody can write the destination's table, so that no row that is
+applied meanwhile is removed with it.
 """
 
 from __future__ import annotations
@@ -34,7 +39,10 @@ _APPLIED_POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a table's partitions: whether any is gone from it, why others are not, and whether to look again soon."""
+    """What became of a table's partitions.
+
+    Whether any is gone from it, why others are not, and whether to look again soon.
+    """
 
     is_done: bool = False
     problem: str = ""
@@ -59,8 +67,10 @@ class DetachedPartitions:
     source: SourceDatabase
     destination: DestinationDatabase
     joins: JoinCalls | None = None
-    _since: dict[tuple[str, str], Scn] = field(default_factory=dict)  # by table and number: they were gone at that position
-    _seen: dict[tuple[str, str], list[tuple[Scn, frozenset[int]]]] = field(default_factory=dict)  # positions since, and what the table had from each on
+    # by table and number: they were gone at that position
+    _since: dict[tuple[str, str], Scn] = field(default_factory=dict)
+    # positions since, and what the table had from each on
+    _seen: dict[tuple[str, str], list[tuple[Scn, frozenset[int]]]] = field(default_factory=dict)
 
     def keep(self, left: Mapping[str, Mapping[str, TableName]]) -> None:
         """Forget all partitions but these.
@@ -97,7 +107,8 @@ class DetachedPartitions:
             if not how:
                 continue
             since = joins.truncated_tables[table.identity][0] if how == "empty" else self._since[table.identity, number]
-            how = "empty" if name in names_now else how  # the source has another one there by now, whose changes need it
+            # the source has another one there by now, whose changes need it
+            how = "empty" if name in names_now else how
             if not self.is_applied(since, deadline=deadline):
                 is_early = True
                 continue
@@ -113,12 +124,18 @@ class DetachedPartitions:
         truncated, numbers = joins.truncated_tables.get(table.identity, (FIRST_SCN, frozenset[int]()))
         seen, applied = self._seen[table.identity, number], joins.applied_scn
         before = [others for scn, others in seen if scn <= truncated]
-        self._seen[table.identity, number] = [each for place, each in enumerate(seen) if place + 1 == len(seen) or seen[place + 1][0] > applied]
-        # The table may have got one between a look and the TRUNCATE: then that was not of all of it. It has it still, or the partition stays.
+        self._seen[table.identity, number] = [
+            each for place, each in enumerate(seen) if place + 1 == len(seen) or seen[place + 1][0] > applied
+        ]
+        # The table may have got one between a look and the TRUNCATE: then that was not of all of it. It has it still,
+        # or the partition stays.
         return "empty" if before and before[-1] | has <= numbers else ""
 
     def _note(self, key: tuple[str, str], others: frozenset[int]) -> None:
-        """Note what the table has now, without the partition. A TRUNCATE that is not applied yet is compared with what the table had at its time."""
+        """Note what the table has now, without the partition.
+
+        A TRUNCATE that is not applied yet is compared with what the table had at its time.
+        """
         seen = self._seen.get(key, [])
         if not seen or seen[-1][1] != others:
             seen.append((self.source.current_scn(), others))
@@ -143,19 +160,37 @@ class DetachedPartitions:
 
     def _remove(self, table: MarkedTable, number: str, name: TableName, how: str) -> str:
         """Why a partition was not removed; empty: it was."""
+
         def may(rows: str) -> bool:
             # By its name of now: another table may have the one that it had when the driver started.
-            name = next((TableName.of(each) for each in self.source.captured(self.topology) if each.identity == table.identity), None)
+            name = next(
+                (TableName.of(each) for each in self.source.captured(self.topology) if each.identity == table.identity),
+                None,
+            )
             return name is not None and not self.source.partition_rows(number) and not self.source.holds(name, rows)
 
         try:
             # First without a lock: what may not be removed is looked at again and again.
             rows = self.destination.partition_rows(table.destination, name)
-            is_done = not rows or (may(rows) and self.destination.remove_partition(
-                self.topology, self.apply, self.epoch, table.destination, name, how=how, may=may,
-            ))
+            is_done = not rows or (
+                may(rows)
+                and self.destination.remove_partition(
+                    self.topology,
+                    self.apply,
+                    self.epoch,
+                    table.destination,
+                    name,
+                    how=how,
+                    may=may,
+                )
+            )
         except (FencedError, DestinationRestarted, DatabaseUnavailable):
             raise
         except DatabaseError as error:
             return error.message
-        return "" if is_done else "the source's table has rows that belong into it here: of another partition, or of its default partition"
+        return (
+            ""
+            if is_done
+            else "the source's table has rows that belong into it here: of another partition, or of its default"
+            " partition"
+        )

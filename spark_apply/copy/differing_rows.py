@@ -1,16 +1,19 @@
 """The rows in which a table differs: found, compared again until they are judged, and named.
 
-Each side is read under its own snapshot, and the destination is behind: under load some rows differ at every look, and none of them is wrong. So rows that differ are
-looked at again, alone, by their keys:
+Each side is read under its own snapshot, and the destination is behind: under load some rows differ at every look, and
+none of them is wrong. So rows that differ are looked at again, alone, by their keys:
 
     source is read -> a marker is written into its log -> the marker is applied -> destination is read
 
-What the destination shows then is no older than what the source showed. A row *settles* when both show the same. It *differs* when nothing has written it at the destination
-through `STEADY_LOOKS` looks, and the source showed another one each time: what the source had at the last one has been applied, and did not touch it. That nothing wrote it is known by the row's
-version; of a row that is missing there, or has none, by its values, which then are none that the source showed. Whoever else writes the destination has that long for a change to arrive at the source.
-A row that is written between all looks is *in flight*: nothing is said of it, and it is counted.
+What the destination shows then is no older than what the source showed. A row *settles* when both show the same. It
+*differs* when nothing has written it at the destination through `STEADY_LOOKS` looks, and the source showed another one
+each time: what the source had at the last one has been applied, and did not touch it. That nothing wrote it is known by
+the row's version; of a row that is missing there, or has none, by its values, which then are none that the source
+showed. Whoever else writes the destination has that long for a change to arrive at the source. A row that is written
+between all looks is *in flight*: nothing is said of it, and it is counted.
 
-Looks, the wait for a marker and the rows that are read are bounded. What is beyond a bound is not judged, and the table is neither equal nor different then.
+Looks, the wait for a marker and the rows that are read are bounded. What is beyond a bound is not judged, and the table
+is neither equal nor different then.
 """
 
 from __future__ import annotations
@@ -27,13 +30,23 @@ if TYPE_CHECKING:
     from databases.table_digest import TableDigest
     from streams.table_name import TableName
 
-__all__ = ["DIFFERENCES_MAX", "STEADY_LOOKS", "FoundRows", "JudgedRows", "RowDifference", "Side", "differing_rows", "judged_rows"]
+__all__ = [
+    "DIFFERENCES_MAX",
+    "STEADY_LOOKS",
+    "FoundRows",
+    "JudgedRows",
+    "RowDifference",
+    "Side",
+    "differing_rows",
+    "judged_rows",
+]
 
-# Which rows differ is found by digests of buckets of some hundred rows, in one scan of each side, then by the rows of a few.
+# Which rows differ is found by digests of buckets of some hundred rows, in one scan of each side, then by the rows of a
+# few.
 _ROWS_READ_MAX = 10_000  # of each side
 DIFFERENCES_MAX = 20  # rows that are named: more than a person reads
-# Looks at which the destination shows the same row and the source another one. One would do if nobody else wrote the destination; with pauses of a second, what
-# others wrote there has two seconds to arrive at the source.
+# Looks at which the destination shows the same row and the source another one. One would do if nobody else wrote the
+# destination; with pauses of a second, what others wrote there has two seconds to arrive at the source.
 STEADY_LOOKS = 3
 
 Key = tuple[str | None, ...]
@@ -78,7 +91,9 @@ class Side:
 
     def digests(self, buckets: int) -> tuple[TableDigest, ...]:
         """Of each bucket."""
-        return self.reader.bucket_digests(*self.name, self.key, self.columns, buckets=buckets, snapshot=self.snapshot, rows=self.rows)
+        return self.reader.bucket_digests(
+            *self.name, self.key, self.columns, buckets=buckets, snapshot=self.snapshot, rows=self.rows
+        )
 
     def read(self, buckets: int, wanted: Sequence[int], rows_max: int) -> tuple[KeyedRow, ...]:
         """The rows of some buckets.
@@ -89,7 +104,14 @@ class Side:
             rows_max: how many there are at most.
         """
         return self.reader.bucket_rows(
-            *self.name, self.key, self.columns, buckets=buckets, wanted=wanted, rows_max=rows_max, snapshot=self.snapshot, rows=self.rows,
+            *self.name,
+            self.key,
+            self.columns,
+            buckets=buckets,
+            wanted=wanted,
+            rows_max=rows_max,
+            snapshot=self.snapshot,
+            rows=self.rows,
         )
 
     def shown(self, keys: Sequence[Key]) -> dict[Key, _Shown]:
@@ -131,7 +153,11 @@ class _Looks:
         if len(latest) < STEADY_LOOKS or any(rows != latest[0] for rows in latest):
             return False
         versions = {tuple(row.version for row in rows) for rows in latest}
-        return len(versions) == 1 if latest[0] and all(row.version for rows in latest for row in rows) else latest[0] not in self.there
+        return (
+            len(versions) == 1
+            if latest[0] and all(row.version for rows in latest for row in rows)
+            else latest[0] not in self.there
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +173,9 @@ class FoundRows:
     unread: frozenset[int] = frozenset()
 
 
-def differing_rows(sides: Sequence[Side], buckets: int, *, among: Collection[int] | None = None, buckets_max: int = DIFFERENCES_MAX) -> FoundRows:
+def differing_rows(
+    sides: Sequence[Side], buckets: int, *, among: Collection[int] | None = None, buckets_max: int = DIFFERENCES_MAX
+) -> FoundRows:
     """Rows in which a table differs, of a few buckets.
 
     Args:
@@ -159,7 +187,11 @@ def differing_rows(sides: Sequence[Side], buckets: int, *, among: Collection[int
     source, destination = (side.digests(buckets) for side in sides)
     wanted: list[int] = []
     total = 0
-    different = [number for number in (range(buckets) if among is None else sorted(among)) if source[number] != destination[number]]
+    different = [
+        number
+        for number in (range(buckets) if among is None else sorted(among))
+        if source[number] != destination[number]
+    ]
     for number in different[:buckets_max]:
         total += max(source[number].row_count, destination[number].row_count)
         if wanted and total > _ROWS_READ_MAX:
@@ -174,7 +206,8 @@ def differing_rows(sides: Sequence[Side], buckets: int, *, among: Collection[int
     found = [
         RowDifference(columns=sides[-1].key, key=each, what=what)
         for keys, what in (
-            (missing_keys & extra_keys, "differs"), (missing_keys - extra_keys, "missing at the destination"),
+            (missing_keys & extra_keys, "differs"),
+            (missing_keys - extra_keys, "missing at the destination"),
             (extra_keys - missing_keys, "only at the destination"),
         )
         for each in sorted(keys, key=_in_order)
@@ -182,7 +215,9 @@ def differing_rows(sides: Sequence[Side], buckets: int, *, among: Collection[int
     return FoundRows(differences=tuple(found), unread=frozenset(different) - frozenset(wanted))
 
 
-def judged_rows(sides: Sequence[Side], found: Sequence[RowDifference], *, looks: int, catch_up: Callable[[], bool]) -> JudgedRows:
+def judged_rows(
+    sides: Sequence[Side], found: Sequence[RowDifference], *, looks: int, catch_up: Callable[[], bool]
+) -> JudgedRows:
     """Compare rows again, without a snapshot, until each has settled or differs; see the module.
 
     Args:
@@ -215,8 +250,13 @@ def judged_rows(sides: Sequence[Side], found: Sequence[RowDifference], *, looks:
             if open_rows[key].differs:
                 differing[key] = _what(at_source, at_destination)
     return JudgedRows(
-        differences=tuple(RowDifference(columns=sides[-1].key, key=key, what=differing[key]) for key in sorted(differing, key=_in_order)),
-        in_flight=tuple(sorted(open_rows.keys() - differing.keys(), key=_in_order)), settled=len(found) - len(open_rows), looks=done,
+        differences=tuple(
+            RowDifference(columns=sides[-1].key, key=key, what=differing[key])
+            for key in sorted(differing, key=_in_order)
+        ),
+        in_flight=tuple(sorted(open_rows.keys() - differing.keys(), key=_in_order)),
+        settled=len(found) - len(open_rows),
+        looks=done,
     )
 
 

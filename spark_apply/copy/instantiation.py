@@ -4,12 +4,14 @@ Job
     Copy every table that is not at the destination yet, prove the copy equal, and record its instantiation SCN.
 
 Main path
-    TableInstantiation.run_first, run_beside -> a snapshot of the source -> `spark_apply.copy.rounds.CopyRound`: pieces on the CopyBoard, one
+    TableInstantiation.run_first, run_beside -> a snapshot of the source -> `spark_apply.copy.rounds.CopyRound`: pieces
+      on the CopyBoard, one
     Spark job whose tasks take them, digests of both sides
     -> DONE, or COPIED -> TableJoins.
 
     The first tables of an apply process are copied before it applies anything (`run_first`): nothing can be held up.
-    Every later one is copied beside (`run_beside`): the others are applied meanwhile, and it joins them when it is copied.
+    Every later one is copied beside (`run_beside`): the others are applied meanwhile, and it joins them when it is
+    copied.
 
 States (of a table; recorded at the destination)
     PENDING    not begun. Not recorded, or recorded by an earlier version.
@@ -25,9 +27,11 @@ States (of a table; recorded at the destination)
     GONE       only shown: the source dropped it before it was copied; nothing waits for it.
 
 Durable when
-    A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING when the driver starts is emptied (if it is
-    this apply process's alone) and copied again under a new snapshot, with a later instantiation SCN; the others keep theirs. Nothing is copied before redo has
-    what the snapshot has (`Snapshot.is_captured`). What the snapshot of a table that is copied beside needs of the queue is held before the snapshot is taken.
+    A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING
+    when the driver starts is emptied (if it is this apply process's alone) and copied again under a new snapshot, with
+    a later instantiation SCN; the others keep theirs. Nothing is copied before redo has what the snapshot has
+    (`Snapshot.is_captured`). What the snapshot of a table that is copied beside needs of the queue is held before the
+    snapshot is taken.
 
 Several apply processes in one table
     See `spark_apply.copy.neighbours`: one of them copies, and a table in which another one has rows is never emptied.
@@ -42,7 +46,8 @@ Worked flow
     the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180.
     The stream began below 100: the reader drops changes of a up to 100, of b up to 180.
 
-Longer than 500 lines: what is copied first and what is copied beside go through the same rounds, and each step uses the records of all.
+Longer than 500 lines: what is copied first and what is copied beside go through the same rounds, and each step uses the
+records of all.
 """
 
 from __future__ import annotations
@@ -87,7 +92,8 @@ __all__ = ["TableInstantiation"]
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
 _WAITING_S = 3.0  # at a table that another apply process copies
-_RETURN_S = 10.0  # a source that was not behind has applied what came since; one that is away is asked again every few seconds
+# a source that was not behind has applied what came since; one that is away is asked again every few seconds
+_RETURN_S = 10.0
 _RETURN_POLL_S = 0.1
 _LOOKED_POLL_S = 0.05  # how soon the end of a look is noticed that was asked for
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
@@ -132,12 +138,16 @@ class TableInstantiation:
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[tuple[str, str]] = field(default_factory=set)  # nothing of them (`Standing.key`) is applied now
-    _returned: dict[TableName, Scn] = field(default_factory=dict)  # what the source is to have applied of this site before it is copied from
-    _marks_of_emptied: dict[TableName, str] = field(default_factory=dict)  # `TableCopy.mark`, of those of them that are emptied
+    # what the source is to have applied of this site before it is copied from
+    _returned: dict[TableName, Scn] = field(default_factory=dict)
+    # `TableCopy.mark`, of those of them that are emptied
+    _marks_of_emptied: dict[TableName, str] = field(default_factory=dict)
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
     def __post_init__(self) -> None:
-        self._records = TableRecords(config=self.config, destination=self.destination, epoch=self.epoch, moved=self.moved)
+        self._records = TableRecords(
+            config=self.config, destination=self.destination, epoch=self.epoch, moved=self.moved
+        )
         self._renames = RenamedTables(self._records)
         self._marks = TableMarks(records=self._records, source=self.source)
         self._sessions = CopySessions(config=self.config, destination=self.destination, epoch=self.epoch)
@@ -170,7 +180,11 @@ class TableInstantiation:
             return
         rounds = waits = 0
         while rounds < _FIRST_ROUNDS_MAX and waits < _FIRST_WAITS_MAX:
-            pending = [each for each in self._pending(found) if self._records.progress[each.table.destination].state != "FAILED"]
+            pending = [
+                each
+                for each in self._pending(found)
+                if self._records.progress[each.table.destination].state != "FAILED"
+            ]
             if not pending or self.should_end():
                 return
             self._sleep(min(self._round(pending), _RETRY_S))
@@ -201,7 +215,9 @@ class TableInstantiation:
     def starts(self) -> tuple[dict[tuple[str, str], TableStart], Scn | None]:
         """From where each table is applied, and what the queue must keep for tables that are copied and have not joined."""
         found = self._standings()
-        return table_starts(found), min((each.record.scn for each in found if each.record is not None and each.is_copied), default=None)
+        return table_starts(found), min(
+            (each.record.scn for each in found if each.record is not None and each.is_copied), default=None
+        )
 
     # ------------------------------------------------------------------ beside the others
 
@@ -210,7 +226,10 @@ class TableInstantiation:
         self._records.copy_again(tables)
 
     def part_of(self, table: TableToInstantiate) -> str:
-        """A partition of a table that is copied alone and has not joined, for people; empty: there is none. Called on any thread."""
+        """A partition of a table that is copied alone and has not joined, for people; empty: there is none.
+
+        Called on any thread.
+        """
         return self._records.part_of(table)
 
     def look_now(self, timeout_s: float) -> bool:
@@ -264,7 +283,8 @@ class TableInstantiation:
     def _look(self, joins: JoinCalls) -> float:
         """One round over what is pending; seconds until the next look."""
         found = self._standings()
-        self._left_out &= {each.key for each in found}  # not a partition that left, or whose table is copied: it may come back
+        # not a partition that left, or whose table is copied: it may come back
+        self._left_out &= {each.key for each in found}
         followed, _ = self._renames.follow(found)
         if followed:
             return 0.0
@@ -297,10 +317,15 @@ class TableInstantiation:
         return 0.0 if joining else _LOOK_AGAIN_S
 
     def _hold(self, joins: JoinCalls, found: Sequence[Standing]) -> bool:
-        """Have the queue keep what is behind the copies that have not joined, and nothing else; returns whether one can join now."""
+        """Have the queue keep what is behind the copies that have not joined, and nothing else.
+
+        Returns whether one can join now.
+        """
         can_join = any(each.is_copied and not each.awaits_rename for each in found)
         if found and not can_join:  # without any it was told to end
-            joins.hold(self._needed(*(each.record.scn for each in found if each.awaits_rename and each.record is not None)))
+            joins.hold(
+                self._needed(*(each.record.scn for each in found if each.awaits_rename and each.record is not None))
+            )
         return can_join
 
     def _needed(self, *scns: Scn) -> Scn | None:
@@ -308,7 +333,10 @@ class TableInstantiation:
         return min((*scns, *filter(None, [self._awaited_scn]), *self._records.restarts.needed_scns), default=None)
 
     def _end_by_truncates(self, joins: JoinCalls, pending: Sequence[Standing]) -> bool:
-        """Take tables for copied that the source empties while they are copied (decision 71); returns whether there are any."""
+        """Take tables for copied that the source empties while they are copied (decision 71).
+
+        Returns whether there are any.
+        """
         if not (ended := emptied_tables(self._records, joins, pending)):
             return False
         self._sessions.begin_round()
@@ -323,14 +351,19 @@ class TableInstantiation:
         return True
 
     def _end_truncated_parts(self, joins: JoinCalls, found: Sequence[Standing]) -> bool:
-        """End the copies of partitions whose tables wait to be truncated (`spark_apply.copy.parts`); returns whether there are any."""
+        """End the copies of partitions whose tables wait to be truncated (`spark_apply.copy.parts`).
+
+        Returns whether there are any.
+        """
         truncated = joins.truncated_parts
         if not truncated:
             return False
         self._sessions.begin_round()  # what a task has in hand must not be written behind the TRUNCATE
         for each in found:
             if each.part is not None and (scn := truncated.get(each.part)) is not None and each.record is not None:
-                self._records.settle(replace(each.record, scn=scn, state="DONE", row_count=0, digest=str(TableDigest()), problem=""))
+                self._records.settle(
+                    replace(each.record, scn=scn, state="DONE", row_count=0, digest=str(TableDigest()), problem="")
+                )
         if joins.admit(truncated):
             self._left_out -= {part.key for part in truncated}
         return True
@@ -348,10 +381,17 @@ class TableInstantiation:
 
     def _pending(self, found: Sequence[Standing]) -> list[Standing]:
         """What is to be copied: not what the source dropped meanwhile, nor what is copied and waits for its name."""
-        return [each for each in found if not each.is_finished and not each.awaits_rename and each.table.identity not in self._records.gone]
+        return [
+            each
+            for each in found
+            if not each.is_finished and not each.awaits_rename and each.table.identity not in self._records.gone
+        ]
 
     def _awaited(self, found: Sequence[Standing]) -> Scn | None:
-        """Show the copied tables that the destination has under another name; returns what the queue must keep for them."""
+        """Show the copied tables that the destination has under another name.
+
+        Returns what the queue must keep for them.
+        """
         awaiting = [each for each in found if each.awaits_rename]
         for each in awaiting:
             if each.table.destination not in self._records.twice:
@@ -379,7 +419,10 @@ class TableInstantiation:
         return pause_s
 
     def _try_round(self, pending: Sequence[Standing]) -> float:
-        include = tuple(Rule(owner=name.owner, name=name.name) for name in {each.table.part_of or each.table.source for each in pending})
+        include = tuple(
+            Rule(owner=name.owner, name=name.name)
+            for name in {each.table.part_of or each.table.source for each in pending}
+        )
         facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         found = self.source.captured(self.config.topology)
@@ -388,16 +431,23 @@ class TableInstantiation:
         facts |= part_facts(pending, facts, captured, self.source_reader)
         chosen = list(pending) if self._joins is None else smallest(pending, facts, waiting=self._records.waits)
         self._records.failing = {
-            each.table.destination: f"{each.record.problem}; it is being copied again" for each in chosen
+            each.table.destination: f"{each.record.problem}; it is being copied again"
+            for each in chosen
             if each.record is not None and each.record.state == "FAILED" and each.is_begun
         }
         if self._joins is not None and not self._leave_out_first(self._joins, chosen):
             return 0.0
         self._sessions.begin_round()
         this = CopyRound(
-            config=self.config, records=self._records, source_reader=self.source_reader,
-            destination_reader=self.destination_reader, workers=self.workers, is_beside=self._joins is not None,
-            incarnation=self._sessions.incarnation, should_end=self._round_ends, told=self._told,
+            config=self.config,
+            records=self._records,
+            source_reader=self.source_reader,
+            destination_reader=self.destination_reader,
+            workers=self.workers,
+            is_beside=self._joins is not None,
+            incarnation=self._sessions.incarnation,
+            should_end=self._round_ends,
+            told=self._told,
         )
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
@@ -432,9 +482,12 @@ class TableInstantiation:
         return _RETRY_S if this.has_failed else 0.0
 
     def _empty_returned(self, this: CopyRound, session: DestinationSession) -> None:
-        """Empty the tables that are copied again and go back to their source, and wait until the source has applied what was written here until then.
+        """Empty the tables that are copied again and go back to their source.
 
-        Only then is the snapshot taken: it has what users wrote here, whose rows are removed with those of the copy and do not come again.
+        Wait until the source has applied what was written here until then.
+
+        Only then is the snapshot taken: it has what users wrote here, whose rows are removed with those of the copy and
+        do not come again.
         """
         tables = {key: this.copies[key] for key in this.to_empty if this.copies[key].table.returned_by}
         self._returned = {key: scn for key, scn in self._returned.items() if key in tables}
@@ -442,7 +495,10 @@ class TableInstantiation:
         if lacking := tables.keys() - self._returned.keys():
             # A source that is behind is waited for before rows are removed: users read them meanwhile.
             self._returned |= dict.fromkeys(lacking, self.both_ways.position())
-        waits, emptied = self.both_ways.awaited_returns({key: (copy.table, self._returned[key]) for key, copy in tables.items()}), []
+        waits, emptied = (
+            self.both_ways.awaited_returns({key: (copy.table, self._returned[key]) for key, copy in tables.items()}),
+            [],
+        )
         for key, why in waits.items():
             _take_out(this, key, why)
         for key, copy in tables.items():
@@ -451,7 +507,8 @@ class TableInstantiation:
             del self._returned[key]
             this.to_empty.discard(key)
             this.to_find_empty.add(key)
-            # It is empty since an earlier round, and what was removed then is at the source: one that is always behind would be waited for without an end.
+            # It is empty since an earlier round, and what was removed then is at the source: one that is always behind
+            # would be waited for without an end.
             was_emptied, copy.mark = key in self._marks_of_emptied, self._marks_of_emptied.pop(key, "")
             if not (was_emptied and is_still_empty(session, copy)):
                 with this.failing_alone(copy):
@@ -462,7 +519,9 @@ class TableInstantiation:
             return
         scn, deadline = self.both_ways.position(), time.monotonic() + _RETURN_S
         wanted = {key: (tables[key].table, scn) for key in emptied}
-        while (waits := self.both_ways.awaited_returns(wanted)) and time.monotonic() < deadline and not self._round_ends():
+        while (
+            (waits := self.both_ways.awaited_returns(wanted)) and time.monotonic() < deadline and not self._round_ends()
+        ):
             time.sleep(_RETURN_POLL_S)
         for key, why in waits.items():
             _take_out(this, key, why)
@@ -477,10 +536,17 @@ class TableInstantiation:
         return captured_parts(pending, self.source, recorded, config.topology, snapshot=snapshot)
 
     def _leave_moved_parts(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
-        """Do not copy partitions that left, were renamed, or got other bounds just before the snapshot: the next round looks at them again."""
+        """Do not copy partitions that left, were renamed, or got other bounds just before the snapshot.
+
+        The next round looks at them again.
+        """
         captured = self._captured_parts(chosen, this.snapshot)
         for each in chosen:
-            if each.part is not None and each.table.destination in this.copies and (captured.get(each.table.source) != each.table.identity or self._other_bounds(each)):
+            if (
+                each.part is not None
+                and each.table.destination in this.copies
+                and (captured.get(each.table.source) != each.table.identity or self._other_bounds(each))
+            ):
                 del this.copies[each.table.destination]
                 this.has_failed = True
 
@@ -492,7 +558,10 @@ class TableInstantiation:
         return other_bounds(each.part, each.table.destination, whole, self.source, self.destination)
 
     def _without_dropped(
-        self, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], captured: Mapping[TableName, str],
+        self,
+        pending: Sequence[Standing],
+        facts: Mapping[TableName, SourceTable],
+        captured: Mapping[TableName, str],
     ) -> list[Standing]:
         """Those of the tables that the source has: nothing waits for one that was dropped before it was copied."""
         identities = set(captured.values())
@@ -504,7 +573,9 @@ class TableInstantiation:
         for each in pending:
             if each.table.part_of is None and each.table.source not in facts and each.table.identity not in identities:
                 self._records.gone.add(each.table.identity)
-                self._records.show(TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE"))
+                self._records.show(
+                    TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE")
+                )
         return [each for each in pending if each.table.identity not in self._records.gone]
 
     def _leave_out_first(self, joins: JoinCalls, chosen: Sequence[Standing]) -> bool:
@@ -517,7 +588,11 @@ class TableInstantiation:
         return True
 
     def _check(
-        self, this: CopyRound, session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
+        self,
+        this: CopyRound,
+        session: DestinationSession,
+        each: Standing,
+        facts: Mapping[TableName, SourceTable],
         captured: Mapping[TableName, str],
     ) -> None:
         """Find out whether a table can be copied, and put it into the round; records why it cannot."""
@@ -525,13 +600,15 @@ class TableInstantiation:
         try:
             copy, problem = table_copy(session, each, facts)
             if not problem and has_function(table.transformations):
-                copy.log_columns = next((found.columns for found in self.source.table_versions([facts[table.source]])), ())
+                copy.log_columns = next(
+                    (found.columns for found in self.source.table_versions([facts[table.source]])), ()
+                )
                 problem = "" if copy.log_columns else "the source has no such table any more"
             if captured.get(table.source) != table.identity:
                 problem = not_as_called(table, captured, self.config.apply)
             if not problem and each.occupant is not None:
-                # Empty or not, the destination's table is another one's. And as nothing is applied before both have their names, redo
-                # that is full would never have what a copy would hold.
+                # Empty or not, the destination's table is another one's. And as nothing is applied before both have
+                # their names, redo that is full would never have what a copy would hold.
                 problem = refused(each)
             problem = problem or self._other_bounds(each)
             others = copy.beside = self._records.others(table)
@@ -571,8 +648,14 @@ class TableInstantiation:
 
     def _refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
         """See `unlike_types`."""
-        copied = {each.table.destination: each for each in chosen if each.part is None and each.table.destination in this.copies}
-        for name, problem in unlike_types(self.source, self.destination, [this.copies[name] for name in copied]).items():
+        copied = {
+            each.table.destination: each
+            for each in chosen
+            if each.part is None and each.table.destination in this.copies
+        }
+        for name, problem in unlike_types(
+            self.source, self.destination, [this.copies[name] for name in copied]
+        ).items():
             del this.copies[name]
             this.to_empty.discard(name)
             this.needs_operator = True
@@ -587,14 +670,24 @@ class TableInstantiation:
         """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""
         table, record = each.table, each.record
         if record is not None and record.state == "LEFT":
-            self._records.show(TableProgress(owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem))
+            self._records.show(
+                TableProgress(
+                    owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
+                )
+            )
             return
-        self._records.record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
+        self._records.record(
+            table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem
+        )
 
     def _begin(self, this: CopyRound) -> None:
-        """Record that the copies begin, and empty the tables whose rows are ours. What others have claimed since is looked at again."""
+        """Record that the copies begin, and empty the tables whose rows are ours.
+
+        What others have claimed since is looked at again.
+        """
         for each, others in this.kept:
-            # Asked again behind the snapshot: what others wrote at the source before it does not come, and their records are older than what they write.
+            # Asked again behind the snapshot: what others wrote at the source before it does not come, and their
+            # records are older than what they write.
             if each.table.keep_existing or self.both_ways.found(each, has_rows=True) is Found.KEEP:
                 this.claim_kept(each.table, beside=others, replaces=each.replaced_identities)
             else:

@@ -1,8 +1,11 @@
-"""Columns of a source's table beside those of the destination's: whether a column there still has the values of the column here.
+"""Columns of a source's table beside those of the destination's.
 
-A column is its number, at either side, whatever it is called. A mark has for each column of the source's table the number of the
-column that has its values here (`MarkedColumn.here`); a copy pairs them by their names. A column that the source has since gets its
-partner at the first look at which the destination has one of its name, if older rows have the same value at both sides.
+Whether a column there still has the values of the column here.
+
+A column is its number, at either side, whatever it is called. A mark has for each column of the source's table the
+number of the column that has its values here (`MarkedColumn.here`); a copy pairs them by their names. A column that the
+source has since gets its partner at the first look at which the destination has one of its name, if older rows have the
+same value at both sides.
 
 What both sides compute never travels: there the expressions are compared, and the numbers are not.
 """
@@ -39,8 +42,15 @@ def replaced_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn
                 yield f"column {name} was generated and is not any more (DROP EXPRESSION here, too, before the copy)"
             elif earlier is None and column.has_passing_default:
                 yield f"column {name} was added with a default that is not constant"
-            elif earlier is not None and earlier.type_name != column.type_name and {earlier.type_name, column.type_name} == _MOMENTS:
-                yield f"column {name} became a {column.type_name} by the time zone of the session that altered it at the source"
+            elif (
+                earlier is not None
+                and earlier.type_name != column.type_name
+                and {earlier.type_name, column.type_name} == _MOMENTS
+            ):
+                yield (
+                    f"column {name} became a {column.type_name} by the time zone of the session that altered it at"
+                    " the source"
+                )
             elif there is not None and was.width_here:
                 yield from _another_here(was, name, column, there)
 
@@ -50,18 +60,27 @@ def _another_here(was: RowMark, name: str, column: MarkedColumn, there: MarkedCo
     earlier = _earlier(was, name, column)
     if earlier is not None and earlier.here:
         if earlier.here != there.number and name in was.columns:
-            yield f"column {name} is another one here than the one that was copied (dropped and added, or exchanged, at the destination)"
+            yield (
+                f"column {name} is another one here than the one that was copied (dropped and added, or exchanged,"
+                " at the destination)"
+            )
         elif earlier.here != there.number:
             former = ", ".join(sorted(other for other, each in was.columns.items() if each.number == column.number))
             yield f"column {name} was called {former} before, and here another column has the name"
     elif there.number <= was.width_here:
-        yield f"column {name} was added at the source, and the destination had one of that name already, with values of its own"
+        yield (
+            f"column {name} was added at the source, and the destination had one of that name already, with values"
+            " of its own"
+        )
     elif not _is_as_old(_older(earlier, column), there.older):
         yield f"column {name} was added, and here older rows have another value in it than at the source"
 
 
 def _is_as_old(source: str | None, here: str | None) -> bool:
-    """Whether older rows have the same value. Of a source's column whose default came later the server keeps none: they have NULL."""
+    """Whether older rows have the same value.
+
+    Of a source's column whose default came later the server keeps none: they have NULL.
+    """
     return source == here or (source is None and not here)
 
 
@@ -89,7 +108,9 @@ def both_compute(column: MarkedColumn, there: MarkedColumn | None) -> bool:
 
 
 def doubtful_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> list[str]:
-    """Names of the columns that both sides compute, and whose definitions are to be compared: the source's is not the one that was compared last.
+    """Names of the columns that both sides compute, and whose definitions are to be compared.
+
+    The source's is not the one that was compared last.
 
     Args:
         was: the recorded mark.
@@ -97,13 +118,18 @@ def doubtful_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn
         here: the destination's columns, by name.
     """
     return [
-        name for name, column in now.columns.items()
+        name
+        for name, column in now.columns.items()
         if both_compute(column, here.get(name)) and (name not in was.columns or was.columns[name].stamp != column.stamp)
     ]
 
 
-def computed_otherwise(doubtful: Sequence[str], there: Mapping[str, str], here: Mapping[str, str], table: TableName) -> Iterator[str]:
-    """Statements that make the destination compute what the source computes since. Expressions that differed before are an operator's own.
+def computed_otherwise(
+    doubtful: Sequence[str], there: Mapping[str, str], here: Mapping[str, str], table: TableName
+) -> Iterator[str]:
+    """Statements that make the destination compute what the source computes since.
+
+    Expressions that differed before are an operator's own.
 
     Args:
         doubtful: names of columns.
@@ -113,26 +139,35 @@ def computed_otherwise(doubtful: Sequence[str], there: Mapping[str, str], here: 
     """
     for name in doubtful:
         if name in there and name in here and there[name] != here[name]:
-            yield f"ALTER TABLE {quoted_name(table)} DROP COLUMN {quoted(name)}, ADD COLUMN {quoted(name)} {there[name]} STORED"
+            yield (
+                f"ALTER TABLE {quoted_name(table)} DROP COLUMN {quoted(name)}, ADD COLUMN {quoted(name)}"
+                f" {there[name]} STORED"
+            )
 
 
-def paired(mark: RowMark, here: Mapping[str, MarkedColumn], was: RowMark | None = None, *, is_copy: bool = True) -> RowMark:
+def paired(
+    mark: RowMark, here: Mapping[str, MarkedColumn], was: RowMark | None = None, *, is_copy: bool = True
+) -> RowMark:
     """The mark of a table whose rows here are the source's: its columns are those of their names here.
 
     Args:
         mark: the source's.
         here: the destination's columns, by name; empty: not known.
         was: what was recorded before; None: nothing.
-        is_copy: the rows are copied: that does not change what the destination computes, and of the columns that it has besides none keeps a
-            value. False: a comparison found them equal.
+        is_copy: the rows are copied: that does not change what the destination computes, and of the columns that it has
+            besides none keeps a value. False: a comparison found them equal.
     """
-    columns = {name: replace(column, here=here[name].number if name in here else 0) for name, column in mark.columns.items()}
+    columns = {
+        name: replace(column, here=here[name].number if name in here else 0) for name, column in mark.columns.items()
+    }
     if is_copy and was is not None:
         for name, column in columns.items():
             if both_compute(column, here.get(name)):
                 columns[name] = replace(column, stamp=was.columns[name].stamp if name in was.columns else "")
     width = max((each.number for each in here.values()), default=0)
-    return replace(mark, columns=columns, width_here=width if is_copy or was is None or not was.width_here else was.width_here)
+    return replace(
+        mark, columns=columns, width_here=width if is_copy or was is None or not was.width_here else was.width_here
+    )
 
 
 def taken_over(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> RowMark:

@@ -31,7 +31,9 @@ __all__ = ["REPAIRED_ALONE", "not_as_called", "refused", "table_copy", "unlike_t
 
 
 def table_copy(
-    session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
+    session: DestinationSession,
+    each: Standing,
+    facts: Mapping[TableName, SourceTable],
 ) -> tuple[TableCopy, str]:
     """What is to be copied and where to.
 
@@ -74,7 +76,10 @@ def table_copy(
 
 
 def _computed_obstacle(
-    there: SourceTable, target: DestinationTable, arriving: Sequence[tuple[str, str | AddColumn]], known: Mapping[str, str | AddColumn],
+    there: SourceTable,
+    target: DestinationTable,
+    arriving: Sequence[tuple[str, str | AddColumn]],
+    known: Mapping[str, str | AddColumn],
 ) -> str:
     """Why columns that only one side computes cannot be copied; empty: there are none.
 
@@ -86,10 +91,16 @@ def _computed_obstacle(
     """
     computed = {column.name for column in target.columns if column.is_generated}
     if lost := [name for name, origin in arriving if name in computed and origin not in there.computed]:
-        return f"the destination computes {', '.join(lost)}, and the source does not: its values would be thrown away; `headrace check` names the ALTER"
+        return (
+            f"the destination computes {', '.join(lost)}, and the source does not: its values would be thrown"
+            " away; `headrace check` names the ALTER"
+        )
     plain = {column.name for column in target.columns} - computed
     if empty := [name for name, origin in known.items() if name in plain and origin in there.unlogged]:
-        return f"the source computes {', '.join(empty)}, whose values are not in its log, and the destination does not: `headrace check` names the ALTER"
+        return (
+            f"the source computes {', '.join(empty)}, whose values are not in its log, and the destination does"
+            " not: `headrace check` names the ALTER"
+        )
     return ""
 
 
@@ -99,16 +110,24 @@ def _obstacle_of_added(copy: TableCopy, target: DestinationTable) -> str:
     keys = (tuple(target.columns[place].name for place in key) for key in target.unique_keys)
     if shared := next((key for key in keys if added & set(key)), ()):
         return (
-            f"the unique key ({', '.join(shared)}) has a column that a transformation adds. Rows of several sources in one table are not built"
-            " yet: give each source a table of its own, and a key of columns that come from the source"
+            f"the unique key ({', '.join(shared)}) has a column that a transformation adds. Rows of several sources in"
+            " one table are not built yet: give each source a table of its own, and a key of columns that come from the"
+            " source"
         )
     if not target.identifying_keys and any(each.is_now for each in copy.added):
-        return "rows of a table without a key are found by all their values, and a transformation adds the time: give the destination table a key"
+        return (
+            "rows of a table without a key are found by all their values, and a transformation adds the time: give"
+            " the destination table a key"
+        )
     return ""
 
 
-def unlike_types(source: SourceDatabase, destination: DestinationDatabase, copies: Sequence[TableCopy]) -> dict[TableName, str]:
-    """Why rows would say something else at the destination, though every column has its counterpart: inside of types that are not built in, fields have other names, or values are changed.
+def unlike_types(
+    source: SourceDatabase, destination: DestinationDatabase, copies: Sequence[TableCopy]
+) -> dict[TableName, str]:
+    """Why rows would say something else at the destination, though every column has its counterpart.
+
+    Inside of types that are not built in, fields have other names, or values are changed.
 
     `check` and `up` refuse such tables. Here are those whose types were altered since.
 
@@ -121,18 +140,31 @@ def unlike_types(source: SourceDatabase, destination: DestinationDatabase, copie
         By the names that the tables have at the destination; nothing of the others.
     """
     by_name = {copy.table.source: copy for copy in copies}
-    shapes = [_arrived(shape, by_name[TableName.of(shape)]) for shape in (source.domain_shapes(list(by_name)) if by_name else ())]
+    shapes = [
+        _arrived(shape, by_name[TableName.of(shape)])
+        for shape in (source.domain_shapes(list(by_name)) if by_name else ())
+    ]
     if not any(finding.is_error for finding in destination.preflight_domains(shapes)):
         return {}
-    errors = {TableName.of(shape): [finding for finding in destination.preflight_domains([shape]) if finding.is_error] for shape in shapes}
-    return {name: "; ".join(f"{each.problem}. At the destination: {each.fix}" for each in found) for name, found in errors.items() if found}
+    errors = {
+        TableName.of(shape): [finding for finding in destination.preflight_domains([shape]) if finding.is_error]
+        for shape in shapes
+    }
+    return {
+        name: "; ".join(f"{each.problem}. At the destination: {each.fix}" for each in found)
+        for name, found in errors.items()
+        if found
+    }
 
 
 def _arrived(shape: TableShape, copy: TableCopy) -> TableShape:
     """What is known of the types of a source's columns that are copied, under the names of the destination."""
     names = dict(zip(copy.sources, copy.columns, strict=True))
     return replace(
-        shape, owner=copy.table.destination.owner, name=copy.table.destination.name, computed=(),
+        shape,
+        owner=copy.table.destination.owner,
+        name=copy.table.destination.name,
+        computed=(),
         domains=tuple(replace(each, name=names[each.name]) for each in shape.domains if each.name in names),
         types=tuple(replace(each, column=names[each.column]) for each in shape.types if each.column in names),
     )
@@ -171,29 +203,31 @@ def refused(each: Standing, how_to_empty: str = "") -> str:
     if each.occupant is not None:
         renamed = each.occupant
         return (
-            f"the destination table belongs to the source's {renamed.source}, which had this name before. Rename it here "
-            f"too: {rename_statement(table.destination, renamed.destination)}; then this table is copied"
+            f"the destination table belongs to the source's {renamed.source}, which had this name before. Rename it"
+            f" here too: {rename_statement(table.destination, renamed.destination)}; then this table is copied"
         )
     if each.is_outdated and table.is_sent_on:
         return (
-            "the rows at the destination are out of date: since they were copied, the source has replaced the table, or its changes did not arrive for a while. "
-            f"Other sites get their rows from here, so nothing is removed: {REPAIRED_ALONE}"
+            "the rows at the destination are out of date: since they were copied, the source has replaced the table, or"
+            " its changes did not arrive for a while. Other sites get their rows from here, so nothing is removed:"
+            f" {REPAIRED_ALONE}"
         )
     if each.is_outdated:
         return (
-            "the rows at the destination are out of date: since they were copied, the source has replaced the table, or its changes did not "
-            "arrive for a while. Other apply processes or users may have written there too, so the rows are not removed "
-            f"automatically: if the source has the rows that are wanted, empty the destination table ({how_to_empty}), and it is copied again"
+            "the rows at the destination are out of date: since they were copied, the source has replaced the table, or"
+            " its changes did not arrive for a while. Other apply processes or users may have written there too, so the"
+            " rows are not removed automatically: if the source has the rows that are wanted, empty the destination"
+            f" table ({how_to_empty}), and it is copied again"
         )
     if table.keep_existing:
         return ""
     keep = "with `headrace up --keep-existing`: changes made at the source before that are not applied"
     if table.is_sent_on:
         return (
-            "the destination table is not empty, and other sites get their rows from here: delete none of them. If it holds the rows of the source as they are now, "
-            f"keep them {keep}. If it lacks some, {REPAIRED_ALONE}"
+            "the destination table is not empty, and other sites get their rows from here: delete none of them. If it"
+            f" holds the rows of the source as they are now, keep them {keep}. If it lacks some, {REPAIRED_ALONE}"
         )
     return (
-        f"the destination table is not empty: if it holds the rows of the source as they are now, keep them {keep}; else `headrace check` says which site has "
-        "the only rows, and what can be emptied"
+        f"the destination table is not empty: if it holds the rows of the source as they are now, keep them {keep};"
+        " else `headrace check` says which site has the only rows, and what can be emptied"
     )

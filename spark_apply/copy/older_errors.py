@@ -1,7 +1,8 @@
 """Error transactions that may be older than an ATTACH PARTITION, and of rows that the attached partition took over (decisions 75 and 77).
 
-Executed behind the copy of that partition, they would put old values over those that it has. Nobody knows when the partition was attached, but it was before a look
-saw it: what was committed later is not older. Nor is one that changes rows of the partition itself, unless it was a part of the table before.
+Executed behind the copy of that partition, they would put old values over those that it has. Nobody knows when the
+partition was attached, but it was before a look saw it: what was committed later is not older. Nor is one that changes
+rows of the partition itself, unless it was a part of the table before.
 
 What an error transaction changes is read once. It is known as long as it is in the queue.
 """
@@ -49,14 +50,19 @@ class OlderErrors:
     apply: str
     destination: DestinationDatabase
     _queue: tuple[ErrorTransaction, ...] | None = None
-    _changed: dict[tuple[int, int], tuple[_Changed, ...] | None] = field(default_factory=dict)  # by number and edits; None: nobody can read it
+    # by number and edits; None: nobody can read it
+    _changed: dict[tuple[int, int], tuple[_Changed, ...] | None] = field(default_factory=dict)
 
     def look_again(self) -> None:
         """List the queue again when it is needed."""
         self._queue = None
 
-    def first_of(self, table: MarkedTable, *, attached: Collection[str], never_before: Collection[str], seen: Scn) -> tuple[int, ...]:
-        """The numbers of the first error transactions that change rows of a table, and may be older than partitions of it; empty: there are none.
+    def first_of(
+        self, table: MarkedTable, *, attached: Collection[str], never_before: Collection[str], seen: Scn
+    ) -> tuple[int, ...]:
+        """The numbers of the first error transactions that change rows of a table; empty: there are none.
+
+        They may be older than partitions of it.
 
         Args:
             table: at the destination.
@@ -72,16 +78,27 @@ class OlderErrors:
             known = {(each.number, each.edits) for each in self._queue}
             self._changed = {key: found for key, found in self._changed.items() if key in known}
         new, proof = frozenset(map(int, attached)), frozenset(map(int, never_before))
-        found = (each.number for each in self._queue if each.commit_scn <= seen and self._may_be_older(each, table, new, proof))
+        found = (
+            each.number
+            for each in self._queue
+            if each.commit_scn <= seen and self._may_be_older(each, table, new, proof)
+        )
         return tuple(islice(found, _NAMED_MAX))
 
-    def _may_be_older(self, error: ErrorTransaction, table: MarkedTable, new: frozenset[int], proof: frozenset[int]) -> bool:
+    def _may_be_older(
+        self, error: ErrorTransaction, table: MarkedTable, new: frozenset[int], proof: frozenset[int]
+    ) -> bool:
         key = error.number, error.edits
         if key not in self._changed:
             self._changed[key] = self._read(error.number)
         if (changed := self._changed[key]) is None:
             return True
-        parts = {number for each in changed if each.table_number in table.numbers or each.table == table.destination for number in each.parts}
+        parts = {
+            number
+            for each in changed
+            if each.table_number in table.numbers or each.table == table.destination
+            for number in each.parts
+        }
         return bool(parts - new) and not parts & proof
 
     def _read(self, number: int) -> tuple[_Changed, ...] | None:
@@ -95,7 +112,17 @@ class OlderErrors:
                 return None
             used = {group.table for group in batch.groups}
             # Of a whole table: it is refused when it is executed (`spark_apply.copied.truncated_before`).
-            used |= {table for truncate in batch.truncates for table in truncate.tables if batch.tables[table].partition is not None}
+            used |= {
+                table
+                for truncate in batch.truncates
+                for table in truncate.tables
+                if batch.tables[table].partition is not None
+            }
             for version in (batch.tables[table] for table in used):
-                found.setdefault((TableName.of(version), int(version.table_number)), set()).add(int(version.object_number))
-        return tuple(_Changed(table=table, table_number=number, parts=frozenset(parts)) for (table, number), parts in found.items())
+                found.setdefault((TableName.of(version), int(version.table_number)), set()).add(
+                    int(version.object_number)
+                )
+        return tuple(
+            _Changed(table=table, table_number=number, parts=frozenset(parts))
+            for (table, number), parts in found.items()
+        )

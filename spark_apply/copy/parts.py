@@ -1,21 +1,28 @@
-"""Partitions that were attached with rows: each is copied alone, while its table goes on, and joins in order (decision 75).
+"""Partitions that were attached with rows.
+
+Each is copied alone, while its table goes on, and joins in order (decision 75).
 
 Job
-    Treat such a partition as a table of its own until it has joined: with a record, a snapshot, a copy, a join. Changes in the log have the number of the
-    partition that they were made in, so that those of the others go on meanwhile.
+    Treat such a partition as a table of its own until it has joined: with a record, a snapshot, a copy, a join. Changes
+    in the log have the number of the partition that they were made in, so that those of the others go on meanwhile.
 
 Main path
-    `TableMarks.look` finds it -> a record COPYING under `PartOf.identity`, then its table's mark names it -> left out, copied, joined as every table that is added
+    `TableMarks.look` finds it -> a record COPYING under `PartOf.identity`, then its table's mark names it -> left out,
+      copied, joined as every table that is added
     later (`spark_apply.copy.instantiation`).
 
-    Its record stays: what of an error transaction is older than the copy is known by it. A copy of the whole table removes it.
+    Its record stays: what of an error transaction is older than the copy is known by it. A copy of the whole table
+    removes it.
 
 A TRUNCATE of the whole table
-    empties the partition, too. The reader waits there until the copy has been ended; then the partition begins at the TRUNCATE, empty.
+    empties the partition, too. The reader waits there until the copy has been ended; then the partition begins at the
+    TRUNCATE, empty.
 
 Worked flow
-    copy of T at 100. ATTACH of P with 1,000 rows; UPDATE of one of them at 120 -> error transaction. Look: P is COPYING. Snapshot at 150, P is COPIED at 150. Low watermark
-    170 -> P joins: its changes from 150 on are applied, those of T's others from 170 on; and the error transaction is deleted, as the copy has its change.
+    copy of T at 100. ATTACH of P with 1,000 rows; UPDATE of one of them at 120 -> error transaction. Look: P is
+      COPYING. Snapshot at 150, P is COPIED at 150. Low watermark
+    170 -> P joins: its changes from 150 on are applied, those of T's others from 170 on; and the error transaction is
+      deleted, as the copy has its change.
 """
 
 from __future__ import annotations
@@ -42,7 +49,9 @@ _ROW_BYTES = 100  # of a row, as of a table that was never analyzed: for people
 
 
 def parts_of(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiation]) -> tuple[TableToInstantiate, ...]:
-    """The partitions that were copied alone, or are to be. Of a table that is not finished there are none: its copy has them.
+    """The partitions that were copied alone, or are to be.
+
+    Of a table that is not finished there are none: its copy has them.
 
     Args:
         tables: of the apply process.
@@ -59,19 +68,34 @@ def parts_of(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiat
         if TableName.of(record) in names:  # it left, and is a table by now, whose copy replaces it
             continue
         owner = whole.source.owner if record.owner == whole.destination.owner else record.owner
-        found.append(replace(
-            whole, identity=record.identity, source=TableName(owner, record.name), destination=TableName.of(record), object_numbers=(part.number,),
-            keep_existing=False, returned_by="", part_of=whole.source,
-        ))
+        found.append(
+            replace(
+                whole,
+                identity=record.identity,
+                source=TableName(owner, record.name),
+                destination=TableName.of(record),
+                object_numbers=(part.number,),
+                keep_existing=False,
+                returned_by="",
+                part_of=whole.source,
+            )
+        )
     return tuple(found)
 
 
 def copies_parts(table: TableToInstantiate) -> bool:
-    """Whether partitions of a table may be copied alone: nothing else writes it here, nobody gets it from here, and its rows come whole and as they are at the source.
+    """Whether partitions of a table may be copied alone.
+
+    Nothing else writes it here, nobody gets it from here, and its rows come whole and as they are at the source.
 
     A TRUNCATE of a subset would reach the partition, and a function is to see rows of the table.
     """
-    return table.may_empty and not table.is_sent_on and not table.rows and not any(each.custom is not None for each in table.transformations)
+    return (
+        table.may_empty
+        and not table.is_sent_on
+        and not table.rows
+        and not any(each.custom is not None for each in table.transformations)
+    )
 
 
 def here(part: MarkedPart, source: TableName, destination: TableName) -> TableName:
@@ -94,15 +118,25 @@ def begun_part(whole: Instantiation, number: str, name: TableName) -> Instantiat
         name: the partition's, at the destination.
     """
     return Instantiation(
-        source=whole.source, identity=PartOf(table=whole.identity, number=int(number)).identity, owner=name.owner, name=name.name, scn=Scn(1), state="COPYING",
+        source=whole.source,
+        identity=PartOf(table=whole.identity, number=int(number)).identity,
+        owner=name.owner,
+        name=name.name,
+        scn=Scn(1),
+        state="COPYING",
         problem=_TO_BE_COPIED,
     )
 
 
 def part_facts(
-    pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], captured: Mapping[TableName, str], reader: TableReader,
+    pending: Sequence[Standing],
+    facts: Mapping[TableName, SourceTable],
+    captured: Mapping[TableName, str],
+    reader: TableReader,
 ) -> dict[TableName, SourceTable]:
-    """What the source says of partitions that are to be copied, by their names there; nothing of one that it calls otherwise by now.
+    """What the source says of partitions that are to be copied, by their names there.
+
+    Nothing of one that it calls otherwise by now.
 
     Args:
         pending: what is to be copied.
@@ -120,12 +154,24 @@ def part_facts(
             continue
         size = sum(piece.bytes for piece in reader.plan(*table.source, {}).pieces)
         found[table.source] = replace(
-            facts[table.part_of], owner=table.source.owner, name=table.source.name, is_partitioned=False, bytes=size, row_estimate=size // _ROW_BYTES,
+            facts[table.part_of],
+            owner=table.source.owner,
+            name=table.source.name,
+            is_partitioned=False,
+            bytes=size,
+            row_estimate=size // _ROW_BYTES,
         )
     return found
 
 
-def captured_parts(pending: Sequence[Standing], source: SourceDatabase, recorded: Mapping[str, RowMark], topology: str, *, snapshot: str = "") -> dict[TableName, str]:
+def captured_parts(
+    pending: Sequence[Standing],
+    source: SourceDatabase,
+    recorded: Mapping[str, RowMark],
+    topology: str,
+    *,
+    snapshot: str = "",
+) -> dict[TableName, str]:
     """The identities of partitions that are to be copied, by the names that the source has for them, as long as their tables have them.
 
     One that left and came back since it was seen is another one: what was before the last ATTACH must be applied first.
@@ -147,8 +193,12 @@ def captured_parts(pending: Sequence[Standing], source: SourceDatabase, recorded
     return found
 
 
-def other_bounds(part: PartOf, name: TableName, whole: TableName, source: SourceDatabase, destination: DestinationDatabase) -> str:
-    """Why a partition cannot be copied into the destination's of its name; empty: it can. Emptied, that one must not have rows of others.
+def other_bounds(
+    part: PartOf, name: TableName, whole: TableName, source: SourceDatabase, destination: DestinationDatabase
+) -> str:
+    """Why a partition cannot be copied into the destination's of its name; empty: it can.
+
+    Emptied, that one must not have rows of others.
 
     Args:
         part: at the source.
@@ -163,4 +213,7 @@ def other_bounds(part: PartOf, name: TableName, whole: TableName, source: Source
     rows = source.partition_rows(str(part.number))
     if rows and rows == destination.partition_rows(whole, name):
         return ""
-    return f"{name} is no partition of {whole} here with the bounds that it has at the source: make it one, as `headrace check` says; then its rows come"
+    return (
+        f"{name} is no partition of {whole} here with the bounds that it has at the source: make it one, as"
+        " `headrace check` says; then its rows come"
+    )

@@ -71,10 +71,12 @@ class TableRecords:
         failing: why the last copy of a table failed that is tried again; shown until it is proved equal.
         left: names of tables that are shown though their changes come no more.
         again: names of tables that are to be copied again; this driver has not begun with it.
-        changed: what to do about tables whose rows changed at the source without events, by identity (`spark_apply.copy.row_marks`).
+        changed: what to do about tables whose rows changed at the source without events, by identity
+            (`spark_apply.copy.row_marks`).
         waits: why tables wait for the copies of other apply processes, by name at the destination.
         restarts: tables whose last copy is to be made again for no fault of theirs.
-        obsolete: how many error transactions the copies of this driver made obsolete, by the table that was copied last.
+        obsolete: how many error transactions the copies of this driver made obsolete, by the table that was copied
+            last.
     """
 
     config: ApplyConfig
@@ -92,7 +94,8 @@ class TableRecords:
     restarts: TableRestarts = field(default_factory=TableRestarts)
     obsolete: Counter[TableName] = field(default_factory=Counter)
     _shown_parts: set[TableName] = field(default_factory=set)  # names of partitions that had a record the last time
-    _parts: dict[TableName, str] = field(default_factory=dict)  # partitions that have not joined, by the names of their tables at the source
+    # partitions that have not joined, by the names of their tables at the source
+    _parts: dict[TableName, str] = field(default_factory=dict)
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
         """Where every table stands, by what is recorded now.
@@ -104,7 +107,9 @@ class TableRecords:
         ours = [each for each in recorded if each.source == self.config.source.site]
         found = standings((*self.config.tables, *parts_of(self.config.tables, ours)), ours)
         self._parts = {
-            each.table.part_of: str(each.table.source) for each in found if each.table.part_of is not None and not (each.is_finished and not each.is_joining)
+            each.table.part_of: str(each.table.source)
+            for each in found
+            if each.table.part_of is not None and not (each.is_finished and not each.is_joining)
         }
         for name in self._shown_parts - {each.table.destination for each in found}:  # their table is copied again
             if name in self.progress:
@@ -148,10 +153,16 @@ class TableRecords:
         for number, name in parts.items():
             # One that left and had this name: they would be shown as one.
             former = [
-                each.identity for each in recorded if TableName.of(each) == name and (part := PartOf.of(each.identity)) is not None and part.table == whole.table.identity
+                each.identity
+                for each in recorded
+                if TableName.of(each) == name
+                and (part := PartOf.of(each.identity)) is not None
+                and part.table == whole.table.identity
             ]
             record = begun_part(whole.record, number, name)
-            self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record, replaces=former)
+            self.destination.record_instantiation(
+                self.config.topology, self.config.apply, self.epoch, record, replaces=former
+            )
             self.show_recorded(name, record)
 
     def rename_part(self, part: Standing, name: TableName) -> None:
@@ -175,20 +186,28 @@ class TableRecords:
         """
         assert whole.record is not None
         self.destination.record_instantiation(
-            self.config.topology, self.config.apply, self.epoch, whole.record, replaces=[part.table.identity],
+            self.config.topology,
+            self.config.apply,
+            self.epoch,
+            whole.record,
+            replaces=[part.table.identity],
         )
         self._show_gone(part.table.destination)
 
     def _show_left(self, recorded: Sequence[Instantiation]) -> None:
         """Show the tables that were copied here and whose changes come no more, as long as the destination has them.
 
-        One that is a partition of a table that arrives is none of them, nor one that another apply process copied: its rows are replicated.
+        One that is a partition of a table that arrives is none of them, nor one that another apply process copied: its
+        rows are replicated.
         """
         identities = {table.identity for table in self.config.tables}
         names = {table.destination for table in self.config.tables}
         left = {
-            TableName.of(each): each for each in recorded
-            if each.state == "LEFT" and each.identity not in identities and TableName.of(each) not in names
+            TableName.of(each): each
+            for each in recorded
+            if each.state == "LEFT"
+            and each.identity not in identities
+            and TableName.of(each) not in names
             and (found := self.destination.describe(each.owner, each.name)) is not None
             and not (found.above and TableName(*found.above) in names)
             and not self.destination.other_copies(self.config.topology, self.config.apply, each.owner, each.name)
@@ -197,14 +216,19 @@ class TableRecords:
             self.show(TableProgress(owner=name.owner, name=name.name, state="GONE"))
         self.left = set(left)
         for name, record in left.items():
-            self.show(TableProgress(owner=name.owner, name=name.name, state="LEFT OUT", rows=record.row_count, scn=record.scn))
+            self.show(
+                TableProgress(owner=name.owner, name=name.name, state="LEFT OUT", rows=record.row_count, scn=record.scn)
+            )
 
     def others(self, table: TableToInstantiate) -> tuple[OtherCopy, ...]:
         """What other apply processes have in its destination table."""
         return self.destination.other_copies(self.config.topology, self.config.apply, *table.destination)
 
     def copy_again(self, tables: Collection[TableName]) -> None:
-        """Note tables (as the destination calls them) that are to be copied again, and show that at once; on any thread."""
+        """Note tables (as the destination calls them) that are to be copied again, and show that at once.
+
+        On any thread.
+        """
         self.again |= set(tables)
         for table in tables:
             self.obsolete.pop(table, None)
@@ -227,8 +251,17 @@ class TableRecords:
         self.show_recorded(TableName.of(record), record)
 
     def record(  # noqa: PLR0913 - what is recorded, and on which condition
-        self, table: TableToInstantiate, scn: Scn, state: str, *, rows: int = 0, estimated: int = 0, digest: str = "",
-        problem: str = "", replaces: Collection[str] = (), beside: Collection[OtherCopy] | None = None,
+        self,
+        table: TableToInstantiate,
+        scn: Scn,
+        state: str,
+        *,
+        rows: int = 0,
+        estimated: int = 0,
+        digest: str = "",
+        problem: str = "",
+        replaces: Collection[str] = (),
+        beside: Collection[OtherCopy] | None = None,
     ) -> bool:
         """Record a table's state, and show it.
 
@@ -247,24 +280,43 @@ class TableRecords:
             Whether it is recorded.
         """
         is_recorded = self.destination.record_instantiation(
-            self.config.topology, self.config.apply, self.epoch,
+            self.config.topology,
+            self.config.apply,
+            self.epoch,
             Instantiation(
-                source=self.config.source.site, identity=table.identity, owner=table.destination.owner,
-                name=table.destination.name, scn=scn, state=state, row_count=rows, digest=digest, problem=problem,
+                source=self.config.source.site,
+                identity=table.identity,
+                owner=table.destination.owner,
+                name=table.destination.name,
+                scn=scn,
+                state=state,
+                row_count=rows,
+                digest=digest,
+                problem=problem,
             ),
-            replaces=replaces, beside=beside,
+            replaces=replaces,
+            beside=beside,
         )
         if not is_recorded:
             return False
         failing = self.failing.get(table.destination, "") if state in BEGUN else ""
-        self.show(TableProgress(
-            owner=table.destination.owner, name=table.destination.name, state="FAILED" if failing else state, rows=rows,
-            rows_estimated=estimated, scn=scn, problem=failing or problem,
-        ))
+        self.show(
+            TableProgress(
+                owner=table.destination.owner,
+                name=table.destination.name,
+                state="FAILED" if failing else state,
+                rows=rows,
+                rows_estimated=estimated,
+                scn=scn,
+                problem=failing or problem,
+            )
+        )
         return True
 
     def show_recorded(self, name: TableName, found: Instantiation | None) -> None:
-        """Show what is recorded of a table. A copy that failed stays on display when the record only says that the table left.
+        """Show what is recorded of a table.
+
+        A copy that failed stays on display when the record only says that the table left.
 
         Args:
             name: of the table at the destination.
@@ -277,9 +329,16 @@ class TableRecords:
         elif found is None or name in self.waits:
             self.show(TableProgress(owner=name.owner, name=name.name, problem=self.waits.get(name, "")))
         elif self.progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
-            self.show(TableProgress(
-                owner=name.owner, name=name.name, state=found.state, rows=found.row_count, scn=found.scn, problem=found.problem,
-            ))
+            self.show(
+                TableProgress(
+                    owner=name.owner,
+                    name=name.name,
+                    state=found.state,
+                    rows=found.row_count,
+                    scn=found.scn,
+                    problem=found.problem,
+                )
+            )
 
     def note_changed(self, found: Sequence[Standing], changed: Mapping[str, str]) -> None:
         """Show the tables whose rows changed at the source without events, and no others.
@@ -299,21 +358,39 @@ class TableRecords:
         name, record = each.table.destination, each.record
         if record is None or not each.is_finished or name in self.again:
             return
-        problems = [remade_problem(name, source=each.table.source, may_be_copied=each.table.may_empty)] if each.is_remade else []
+        problems = (
+            [remade_problem(name, source=each.table.source, may_be_copied=each.table.may_empty)]
+            if each.is_remade
+            else []
+        )
         problems += [self.changed[each.table.identity]] if each.table.identity in self.changed else []
         if problems:
-            self.show(TableProgress(
-                owner=name.owner, name=name.name, state=record.state, rows=record.row_count, scn=record.scn, problem="; ".join(problems),
-            ))
+            self.show(
+                TableProgress(
+                    owner=name.owner,
+                    name=name.name,
+                    state=record.state,
+                    rows=record.row_count,
+                    scn=record.scn,
+                    problem="; ".join(problems),
+                )
+            )
 
     def show_awaited(self, each: Standing) -> None:
         """Show that a copied table cannot join before an operator has renamed it at the destination."""
         assert each.record is not None
         old, new = TableName.of(each.record), each.table.destination
-        self.show(TableProgress(
-            owner=new.owner, name=new.name, state="FAILED", rows=each.record.row_count, scn=each.record.scn,
-            problem=f"it is copied, and the source renamed it: {rename_fix(self.destination, old, new, {})} Then its changes are applied",
-        ))
+        self.show(
+            TableProgress(
+                owner=new.owner,
+                name=new.name,
+                state="FAILED",
+                rows=each.record.row_count,
+                scn=each.record.scn,
+                problem=f"it is copied, and the source renamed it: {rename_fix(self.destination, old, new, {})} Then"
+                " its changes are applied",
+            )
+        )
 
     def show(self, progress: TableProgress) -> None:
         """Tell how far a table is."""

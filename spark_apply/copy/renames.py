@@ -28,10 +28,13 @@ class RenamedTables:
         self._records = records
 
     def follow(self, found: Sequence[Standing]) -> tuple[bool, bool]:
-        """Record the new names of tables that have them at the destination too; returns whether there were any, and any refused.
+        """Record the new names of tables that have them at the destination too.
 
-        Until then the old name stays recorded: it identifies the destination table that holds the rows. If the destination has
-        both names, the table with the new name is another one: nothing is applied until the operator has renamed.
+        Returns whether there were any, and any refused.
+
+        Until then the old name stays recorded: it identifies the destination table that holds the rows. If the
+        destination has both names, the table with the new name is another one: nothing is applied until the operator
+        has renamed.
         """
         wanted = {each.table.destination: each for each in found}
         self._records.twice.clear()
@@ -43,15 +46,18 @@ class RenamedTables:
                 continue
             if not self._is_there(each.table.destination):
                 if each.record.is_gone and each.part is None:
-                    # Nothing of it is here under any name: what is made under the new one is another table, and gets all rows.
+                    # Nothing of it is here under any name: what is made under the new one is another table, and gets
+                    # all rows.
                     renamed.append(replace(each.renamed_record(), state="FAILED", scn=Scn(0)))
                 continue
             if each.record.state == "LEFT" and (
-                any(transformation.renames for transformation in each.table.transformations) or self._is_at_old_name(each, wanted)
+                any(transformation.renames for transformation in each.table.transformations)
+                or self._is_at_old_name(each, wanted)
                 or (each.table.identity not in passed_on and each.record.name_now != each.table.destination)
             ):
-                # It came back with or without a transformation, or was renamed meanwhile: it is copied anew in any case. Unless the
-                # destination's table was renamed too, no row of the table that it has now is ours to remove: what we copied may be dropped.
+                # It came back with or without a transformation, or was renamed meanwhile: it is copied anew in any
+                # case. Unless the destination's table was renamed too, no row of the table that it has now is ours to
+                # remove: what we copied may be dropped.
                 renamed.append(replace(each.renamed_record(), state="FAILED", scn=Scn(0)))
             elif self._is_at_old_name(each, wanted):
                 self._records.twice[each.table.destination] = _twice(each)
@@ -94,7 +100,8 @@ class RenamedTables:
                 return True  # no table takes the name: what has it is the old one
             if last.record is None or not last.is_renamed or not self._is_there(TableName.of(last.record)):
                 return False
-            last = wanted.get(TableName.of(last.record))  # has the name at the destination too, unless it is still under its own old name
+            # has the name at the destination too, unless it is still under its own old name
+            last = wanted.get(TableName.of(last.record))
         return False
 
 
@@ -113,10 +120,11 @@ def _twice(each: Standing) -> str:
     rename = rename_statement(old, new)  # into a schema that is there: the destination has a table of the new name
     if each.occupant is not None:
         return (
-            f"its rows are in {old} at the destination, and {new} has those of the table that the source calls {each.occupant.source} "
-            f"now: {rename_statement(new, each.occupant.destination)}; then {rename}; `headrace up` goes on with it"
+            f"its rows are in {old} at the destination, and {new} has those of the table that the source calls"
+            f" {each.occupant.source} now: {rename_statement(new, each.occupant.destination)}; then {rename}; `headrace"
+            " up` goes on with it"
         )
     return (
-        f"the destination has it twice: its rows are in {old}, and the source renamed it: give the other one another name (or drop it, if it is nobody's), then "
-        f"{rename}; `headrace up` goes on with it"
+        f"the destination has it twice: its rows are in {old}, and the source renamed it: give the other one another"
+        f" name (or drop it, if it is nobody's), then {rename}; `headrace up` goes on with it"
     )

@@ -1,9 +1,10 @@
 """Copied and compared rows behind custom transformations: a table whose changes arrive masked is copied masked.
 
-Names and columns that declarative transformations give are taken into account where a copy is planned, without looking at a row. A function looks at
-rows: the task reads them as text, makes INSERTs of them, and sends these through the same `Reshaping` as a client does with changes. So what
-a row is copied as is what its INSERT would arrive as. The function is called twice for each row, once for the digest: one that does not
-return the same for the same row makes a copy that differs.
+Names and columns that declarative transformations give are taken into account where a copy is planned, without looking
+at a row. A function looks at rows: the task reads them as text, makes INSERTs of them, and sends these through the same
+`Reshaping` as a client does with changes. So what a row is copied as is what its INSERT would arrive as. The function
+is called twice for each row, once for the digest: one that does not return the same for the same row makes a copy that
+differs.
 """
 
 from __future__ import annotations
@@ -59,7 +60,11 @@ class ReshapedTable(AsBytes):
     def version(self) -> TableVersion:
         """The table as copied rows have it: every value as text."""
         found = TableVersion(
-            object_number=NO_OBJECT, version=0, owner=self.owner, name=self.name, old_image=OldImage.FULL,
+            object_number=NO_OBJECT,
+            version=0,
+            owner=self.owner,
+            name=self.name,
+            old_image=OldImage.FULL,
             columns=tuple(replace(column, is_binary=False) for column in self.columns),
         )
         return replace(found, version=content_version(found))
@@ -70,7 +75,11 @@ class ReshapedTable(AsBytes):
         Args:
             columns: names at the destination.
         """
-        found = dict(columns_at_the_end([column.name for column in self.columns], self.transformations, table=f"{self.owner}.{self.name}"))
+        found = dict(
+            columns_at_the_end(
+                [column.name for column in self.columns], self.transformations, table=f"{self.owner}.{self.name}"
+            )
+        )
         return tuple(origin for name in columns if isinstance(origin := found[name], str))
 
 
@@ -116,7 +125,10 @@ class ReshapedPiece:
         version = self._table.version
         for block in self._piece.values([column.name for column in version.columns]):
             batch = batch_of_values(
-                version, Command.INSERT, new=[[NULL if value is None else value for value in row] for row in block], source=self._table.source,
+                version,
+                Command.INSERT,
+                new=[[NULL if value is None else value for value in row] for row in block],
+                source=self._table.source,
             )
             for step in self._steps:
                 batch = step.batch(batch)
@@ -135,17 +147,30 @@ def timestamp_text(time_us: int) -> str:
 
 
 def _with_time(transformation: Transformation, time_us: int) -> Transformation:
-    """A transformation that adds a moment as a text where it adds the time: in a change that is binary, and every value of a copied row is text."""
-    return replace(transformation, operations=tuple(
-        replace(each, value=timestamp_text(time_us), is_now=False) if isinstance(each, AddColumn) and each.is_now else each
-        for each in transformation.operations
-    ))
+    """A transformation that adds a moment as a text where it adds the time.
+
+    In a change that is binary, and every value of a copied row is text.
+    """
+    return replace(
+        transformation,
+        operations=tuple(
+            replace(each, value=timestamp_text(time_us), is_now=False)
+            if isinstance(each, AddColumn) and each.is_now
+            else each
+            for each in transformation.operations
+        ),
+    )
 
 
 def _rows(batch: LcrBatch, columns: Sequence[str]) -> Iterator[TextRow]:
     """The new rows of a batch, in its order."""
-    groups = [(batch.tables[group.table], group, cells) for group, (_, cells) in zip(batch.groups, batch.cells, strict=True)]
-    places = {number: [[c.name for c in table.columns].index(name) for name in columns] for number, (table, _, _) in enumerate(groups)}
+    groups = [
+        (batch.tables[group.table], group, cells) for group, (_, cells) in zip(batch.groups, batch.cells, strict=True)
+    ]
+    places = {
+        number: [[c.name for c in table.columns].index(name) for name in columns]
+        for number, (table, _, _) in enumerate(groups)
+    }
     for group, within in zip(*(found.tolist() for found in batch.row_places), strict=True):
         cells = groups[group][2]
         assert cells is not None  # INSERTs stay INSERTs

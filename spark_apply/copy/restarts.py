@@ -1,7 +1,8 @@
 """Copies that begin again for no fault of the table: something rewrote it at the source, or a task died with a piece.
 
-A TRUNCATE of the whole table that the log has behind the snapshot of such a copy is as good as a copy: the table was empty then, and the log has every row that it
-got since (decision 71). So the queue keeps what is behind the first snapshot in a row. What goes on without one makes the table FAILED.
+A TRUNCATE of the whole table that the log has behind the snapshot of such a copy is as good as a copy: the table was
+empty then, and the log has every row that it got since (decision 71). So the queue keeps what is behind the first
+snapshot in a row. What goes on without one makes the table FAILED.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LET_IT_REST", "RESTARTS_MAX", "TableRestarts", "copy_of_emptied", "emptied_tables"]
 
-# A killed task or a VACUUM FULL costs a copy or two. What goes on takes the source's time, and an operator must know of it.
+# A killed task or a VACUUM FULL costs a copy or two. What goes on takes the source's time, and an operator must know of
+# it.
 RESTARTS_MAX = 5
 LET_IT_REST = (
-    "If it is rewritten each time, let nothing of that kind run at the source until it is copied: TRUNCATE of some of its partitions, VACUUM FULL, CLUSTER,"
-    " an ALTER TABLE that rewrites. It is tried again every few seconds, and the others go on"
+    "If it is rewritten each time, let nothing of that kind run at the source until it is copied: TRUNCATE of some of"
+    " its partitions, VACUUM FULL, CLUSTER, an ALTER TABLE that rewrites. It is tried again every few seconds, and the"
+    " others go on"
 )
 
 
@@ -38,7 +41,10 @@ class _Restarts:
 
 @dataclass(slots=True)
 class TableRestarts:
-    """Tables whose last copy is to be made again, by name at the destination. Nothing is durable: another driver counts anew."""
+    """Tables whose last copy is to be made again, by name at the destination.
+
+    Nothing is durable: another driver counts anew.
+    """
 
     _tables: dict[TableName, _Restarts] = field(default_factory=dict)
 
@@ -76,7 +82,9 @@ class TableRestarts:
 
 
 def emptied_tables(records: TableRecords, joins: JoinCalls, pending: Iterable[Standing]) -> list[tuple[Standing, Scn]]:
-    """Tables whose copy was begun in vain, and that the source has emptied since; and the SCN from which on the log has all of their rows.
+    """Tables whose copy was begun in vain, and that the source has emptied since.
+
+    And the SCN from which on the log has all of their rows.
 
     Args:
         records: of the tables.
@@ -87,8 +95,15 @@ def emptied_tables(records: TableRecords, joins: JoinCalls, pending: Iterable[St
     for each in pending:
         name = each.table.destination
         since = records.restarts.since(name)
-        # A table with another one's rows is never emptied. What users wrote here may be at the source since the TRUNCATE: only a copy has it.
-        if since is None or not each.is_begun or each.occupant is not None or each.table.returned_by or records.others(each.table):
+        # A table with another one's rows is never emptied. What users wrote here may be at the source since the
+        # TRUNCATE: only a copy has it.
+        if (
+            since is None
+            or not each.is_begun
+            or each.occupant is not None
+            or each.table.returned_by
+            or records.others(each.table)
+        ):
             continue
         scn = joins.emptied_scn(name)
         if scn is not None and scn >= since:
@@ -97,7 +112,9 @@ def emptied_tables(records: TableRecords, joins: JoinCalls, pending: Iterable[St
 
 
 def copy_of_emptied(records: TableRecords, session: DestinationSession, each: Standing, scn: Scn) -> None:
-    """Take a table for copied that the source has emptied. What a task of an earlier round still has in hand must never be written.
+    """Take a table for copied that the source has emptied.
+
+    What a task of an earlier round still has in hand must never be written.
 
     Args:
         records: of the tables.

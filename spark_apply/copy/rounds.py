@@ -1,7 +1,8 @@
 """One pass over tables that are to be copied, under one snapshot: pieces for the tasks, and what they report.
 
 Main path
-    CopyRound.copy -> pieces on the `CopyBoard` -> tasks (`spark_apply.copy.tasks`) -> _take -> _copied -> digests of the destination
+    CopyRound.copy -> pieces on the `CopyBoard` -> tasks (`spark_apply.copy.tasks`) -> _take -> _copied -> digests of
+      the destination
     -> _compared -> DONE or COPIED.
 """
 
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 __all__ = ["CopyRound", "TableCopy", "has_no_rows", "is_still_empty", "wait_captured", "what_changes_a_copy"]
 
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
-# No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
-# out of line far more, and a destination with many indexes is slow.
+# No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is
+# stored out of line far more, and a destination with many indexes is slow.
 _STALL_S = 1800.0
-# Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log writer that is
-# paused, e.g. until something is applied, is asked again under a new one.
+# Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log
+# writer that is paused, e.g. until something is applied, is asked again under a new one.
 _CAPTURED_TIMEOUT_S = 60.0
 _CAPTURED_POLL_S = 0.02
 _TASKS_MIN = 2  # one reads while the other writes
@@ -147,10 +148,18 @@ class CopyRound:
         return "COPIED" if self.is_beside else "DONE"
 
     def claim(
-        self, table: TableToInstantiate, state: str, *, beside: Collection[OtherCopy], estimated: int = 0, digest: str = "",
+        self,
+        table: TableToInstantiate,
+        state: str,
+        *,
+        beside: Collection[OtherCopy],
+        estimated: int = 0,
+        digest: str = "",
         replaces: Collection[str] = (),
     ) -> bool:
-        """Record a table under the snapshot, unless another apply process has claimed it since it was looked at: the next round looks again.
+        """Record a table under the snapshot, unless another apply process has claimed it since it was looked at.
+
+        The next round looks again.
 
         Args:
             table: the table.
@@ -163,24 +172,35 @@ class CopyRound:
         Returns:
             Whether it is this apply process's.
         """
-        is_ours = self.records.record(table, self.scn, state, estimated=estimated, digest=digest, replaces=replaces, beside=beside)
+        is_ours = self.records.record(
+            table, self.scn, state, estimated=estimated, digest=digest, replaces=replaces, beside=beside
+        )
         self.has_failed |= not is_ours
         return is_ours
 
     def claim_copy(self, copy: TableCopy) -> bool:
         """Record that a copy begins; see `claim`."""
-        return self.claim(copy.table, "COPYING", beside=copy.beside, estimated=copy.rows_estimated, replaces=copy.replaces)
+        return self.claim(
+            copy.table, "COPYING", beside=copy.beside, estimated=copy.rows_estimated, replaces=copy.replaces
+        )
 
     def claim_nothing(self, copy: TableCopy) -> None:
-        """Record a copy of no row, which is equal whatever others apply, or that the rows that are there stay, if the snapshot has none; see `claim`."""
+        """Record a copy of no row, or that the rows that are there stay, if the snapshot has none; see `claim`.
+
+        A copy of no row is equal whatever others apply.
+        """
         if not has_no_rows(self.source_reader, copy, snapshot=self.snapshot):
             self.has_failed = True
         elif copy.keeps_rows:
             self.claim_kept(copy.table, beside=copy.beside, replaces=copy.replaces)
         else:
-            self.claim(copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces)
+            self.claim(
+                copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces
+            )
 
-    def claim_kept(self, table: TableToInstantiate, *, beside: Collection[OtherCopy], replaces: Collection[str]) -> None:
+    def claim_kept(
+        self, table: TableToInstantiate, *, beside: Collection[OtherCopy], replaces: Collection[str]
+    ) -> None:
         """Record that the destination's rows stay as they are; see `claim`.
 
         Args:
@@ -211,7 +231,9 @@ class CopyRound:
             self.fail(copy)
 
     def empty(self, session: DestinationSession, copy: TableCopy) -> None:
-        """Remove a table's rows, once it is known that the source's can be read and proved: what cannot be copied keeps what it has.
+        """Remove a table's rows, once it is known that the source's can be read and proved.
+
+        What cannot be copied keeps what it has.
 
         Args:
             session: of the destination.
@@ -228,21 +250,29 @@ class CopyRound:
             del self.copies[copy.key]
             self._cannot_read(copy, error)
         except DatabaseError as error:
-            raise DatabaseError(f"{error.message}. Its rows at the destination were not removed", hint=error.hint, **error.context) from error
+            raise DatabaseError(
+                f"{error.message}. Its rows at the destination were not removed", hint=error.hint, **error.context
+            ) from error
         else:
             copy.mark = session.empty_marked(copy.target)
 
     def find_empty(self, session: DestinationSession, copy: TableCopy) -> None:
-        """See that nobody has written into a table since its rows were removed: a copy beside such rows would differ, or fail, at its end.
+        """See that nobody has written into a table since its rows were removed.
 
-        Nor if the rows are gone again: the source may have them in the snapshot, and what deletes them is not sent back.
+        A copy beside such rows would differ, or fail, at its end.
+
+        Nor if the rows are gone again: the source may have them in the snapshot, and what deletes them is not sent
+        back.
 
         Args:
             session: of the destination.
             copy: of the table.
         """
         if not is_still_empty(session, copy):
-            copy.problem, copy.is_final = f"rows were written into the table before it was copied: {what_changes_a_copy(copy.table)}", True
+            copy.problem, copy.is_final = (
+                f"rows were written into the table before it was copied: {what_changes_a_copy(copy.table)}",
+                True,
+            )
             del self.copies[copy.key]
             self.fail(copy)
 
@@ -263,7 +293,8 @@ class CopyRound:
                 self.told(job.problem)
                 if time.monotonic() - heard_at > _STALL_S:
                     raise SparkUnavailable(
-                        f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s", hint=SEE_LOG
+                        f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s",
+                        hint=SEE_LOG,
                     )
         finally:
             self.board.close()
@@ -307,12 +338,26 @@ class CopyRound:
         return pieces
 
     def _piece(
-        self, copy: TableCopy, piece: TablePiece, *, snapshot: str = "", form: str = "", is_digest: bool = False,
+        self,
+        copy: TableCopy,
+        piece: TablePiece,
+        *,
+        snapshot: str = "",
+        form: str = "",
+        is_digest: bool = False,
     ) -> pb.CopyPiece:
         return pb.CopyPiece(
-            is_digest=is_digest, table=pb.TableName(owner=copy.key[0], name=copy.key[1]),
-            stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place, bytes=piece.bytes,
-            columns=list(copy.columns), source_columns=[] if is_digest else list(copy.sources), form=form, snapshot=snapshot, epoch=self.records.epoch, tag=self.config.tag,
+            is_digest=is_digest,
+            table=pb.TableName(owner=copy.key[0], name=copy.key[1]),
+            stored=pb.TableName(owner=piece.owner, name=piece.name),
+            place=piece.place,
+            bytes=piece.bytes,
+            columns=list(copy.columns),
+            source_columns=[] if is_digest else list(copy.sources),
+            form=form,
+            snapshot=snapshot,
+            epoch=self.records.epoch,
+            tag=self.config.tag,
         )
 
     # ------------------------------------------------------------------ what tasks report
@@ -326,9 +371,14 @@ class CopyRound:
             copy.pieces -= 1
             copy.copied += outcome.digest
             copy.bytes_done += outcome.piece.bytes
-            self.records.show(replace(
-                self.records.progress[copy.key], rows=copy.copied.row_count, bytes_done=copy.bytes_done, bytes_total=copy.bytes_total
-            ))
+            self.records.show(
+                replace(
+                    self.records.progress[copy.key],
+                    rows=copy.copied.row_count,
+                    bytes_done=copy.bytes_done,
+                    bytes_total=copy.bytes_total,
+                )
+            )
         copy.is_doubtful |= bool(outcome.problem) and not outcome.is_final
         if outcome.problem and not copy.problem:
             copy.problem, copy.is_final = outcome.problem, outcome.is_final
@@ -343,7 +393,9 @@ class CopyRound:
 
     def _copied(self, copy: TableCopy) -> None:
         """Every piece is copied: digest the destination's rows."""
-        self.records.record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
+        self.records.record(
+            copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated
+        )
         try:
             pieces = self.destination_reader.plan(*copy.key, {}, rows=copy.table.rows).pieces
         except DatabaseError as error:
@@ -359,14 +411,18 @@ class CopyRound:
             # Headrace never changes rows of a copy, so another copy would differ too.
             copy.is_final = True
             copy.problem = (
-                f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the destination, "
-                f"digests {copy.copied} and {copy.found}: {what_changes_a_copy(copy.table)}"
+                f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the"
+                f" destination, digests {copy.copied} and {copy.found}: {what_changes_a_copy(copy.table)}"
             )
             self.fail(copy)
             return
         self.records.restarts.end(copy.key)
         self.records.record(
-            copy.table, copy.scn, self.copied_state, rows=copy.copied.row_count, digest=str(copy.copied),
+            copy.table,
+            copy.scn,
+            self.copied_state,
+            rows=copy.copied.row_count,
+            digest=str(copy.copied),
             estimated=copy.rows_estimated,
         )
 
@@ -384,25 +440,34 @@ class CopyRound:
             copy.problem += f" ({count} times in a row). {LET_IT_REST}"
         self.needs_operator |= copy.is_final
         state = "FAILED" if copy.is_final else "COPYING"
-        # Beside another one's rows the table is not emptied any more: whether any of them are ours decides what an operator can do.
+        # Beside another one's rows the table is not emptied any more: whether any of them are ours decides what an
+        # operator can do.
         scn = copy.scn if copy.has_written or not (copy.beside and copy.is_final) else Scn(0)
         self.records.record(copy.table, scn, state, problem=copy.problem, estimated=copy.rows_estimated)
 
 
 def what_changes_a_copy(table: TableToInstantiate) -> str:
-    """What to do where a copy is not what was read at the source. It is made again: rows that users wrote into it meanwhile are removed with it.
+    """What to do where a copy is not what was read at the source.
+
+    It is made again: rows that users wrote into it meanwhile are removed with it.
 
     Args:
         table: that was copied.
     """
-    remedy = "take away what changes its rows at the destination (a trigger that is ENABLE ALWAYS or REPLICA, a rule, another writer); then it is copied again"
+    remedy = (
+        "take away what changes its rows at the destination (a trigger that is ENABLE ALWAYS or REPLICA, a rule,"
+        " another writer); then it is copied again"
+    )
     if not table.is_sent_on:
         return remedy
     if table.returned_by:
-        return f"{remedy}. What users write there goes to the source first, and comes with the next copy: let them rest until the table is DONE"
+        return (
+            f"{remedy}. What users write there goes to the source first, and comes with the next copy: let them"
+            " rest until the table is DONE"
+        )
     return (
-        f"{remedy}. What users write there before that is removed, and stays only if the source has it by then: let them rest until the table is DONE, then"
-        f" `headrace verify FILE {argument(table.source)}`"
+        f"{remedy}. What users write there before that is removed, and stays only if the source has it by then: let"
+        f" them rest until the table is DONE, then `headrace verify FILE {argument(table.source)}`"
     )
 
 
@@ -418,7 +483,11 @@ def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:
     if not has_function(table.transformations):
         return b""
     return ReshapedTable(
-        source=source, owner=table.source.owner, name=table.source.name, columns=copy.log_columns, transformations=table.transformations,
+        source=source,
+        owner=table.source.owner,
+        name=table.source.name,
+        columns=copy.log_columns,
+        transformations=table.transformations,
         time_us=time_us,
     ).to_bytes()
 
@@ -442,7 +511,8 @@ def wait_captured(snapshot: Snapshot, site: str, should_end: Callable[[], bool])
             raise DatabaseUnavailable(
                 f"the log writer of site {site} has not made redo durable up to SCN {scn_text(snapshot.scn)}, which the"
                 f" copy would hold, for {_CAPTURED_TIMEOUT_S:.0f} s",
-                hint="`headrace status` says whether it is stopped, its redo log is full, or a receiver that it waits for is away",
+                hint="`headrace status` says whether it is stopped, its redo log is full, or a receiver that it waits"
+                " for is away",
             )
         time.sleep(_CAPTURED_POLL_S)
     return False

@@ -1,17 +1,19 @@
 """Tables whose rows changed without events: the marks of now beside the recorded ones (`databases.ports.row_marks`).
 
 Job
-    Name every table whose shape fits and whose rows are not equal: rewritten, renamed or replaced values, partitions that came
-    with rows or left with theirs. The log has none of it.
+    Name every table whose shape fits and whose rows are not equal: rewritten, renamed or replaced values, partitions
+    that came with rows or left with theirs. The log has none of it.
 
 Durable
-    A mark is recorded when a table is copied or kept, as its snapshot sees it, and when a comparison finds both sides equal, as the
-    comparison's snapshot sees it. What changed otherwise and changed no row is taken over. So a finding lasts until a copy or a
-    clean comparison, whoever restarts. A table without a mark (an earlier version copied it) gets the mark of now.
+    A mark is recorded when a table is copied or kept, as its snapshot sees it, and when a comparison finds both sides
+    equal, as the comparison's snapshot sees it. What changed otherwise and changed no row is taken over. So a finding
+    lasts until a copy or a clean comparison, whoever restarts. A table without a mark (an earlier version copied it)
+    gets the mark of now.
 
 Worked flow
     copy under a snapshot at 100: column amount has stamp x700, the table file 5.
-    VACUUM FULL -> file 6, stamp x700: taken over. ALTER amount TYPE int USING amount * 100 -> file 7, stamp x740: found.
+    VACUUM FULL -> file 6, stamp x700: taken over. ALTER amount TYPE int USING amount * 100 -> file 7, stamp x740:
+      found.
     headrace copy -> under its snapshot file 7, stamp x740: recorded, nothing is found.
 """
 
@@ -38,7 +40,16 @@ if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, MarkedColumn, SourceDatabase
     from spark_apply.driver.config import TableToInstantiate
 
-__all__ = ["ChangedRows", "ChangedTable", "MarkedTable", "Readiness", "columns_here", "compare_marks", "follows", "marked_table"]
+__all__ = [
+    "ChangedRows",
+    "ChangedTable",
+    "MarkedTable",
+    "Readiness",
+    "columns_here",
+    "compare_marks",
+    "follows",
+    "marked_table",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +60,8 @@ class MarkedTable:
         identity: see `CapturedTable.identity`.
         source, destination: its names.
         may_be_copied: it can be copied again: nothing else writes it at the destination.
-        copies_parts: the rows of a partition that was attached come by themselves, where the destination has the same partition.
+        copies_parts: the rows of a partition that was attached come by themselves, where the destination has the same
+            partition.
         detached: what becomes of partitions that the source has no longer (`spark_apply.copy.detached`).
         is_reshaped: its rows are not those of the source: a condition of the one database means nothing in the other.
         numbers: of it and of its partitions, as changes in the log have them.
@@ -67,7 +79,10 @@ class MarkedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether a partition that was attached can be copied alone now: what was before it is applied, and no error transaction may be of rows that it took over."""
+    """Whether a partition that was attached can be copied alone now.
+
+    What was before it is applied, and no error transaction may be of rows that it took over.
+    """
 
     is_applied: bool = True
     held_by: tuple[int, ...] = ()
@@ -80,7 +95,11 @@ def marked_table(table: TableToInstantiate) -> MarkedTable:
         table: as the driver has it.
     """
     return MarkedTable(
-        identity=table.identity, source=table.source, destination=table.destination, may_be_copied=table.may_empty, is_reshaped=bool(table.transformations),
+        identity=table.identity,
+        source=table.source,
+        destination=table.destination,
+        may_be_copied=table.may_empty,
+        is_reshaped=bool(table.transformations),
         numbers=frozenset(map(int, table.object_numbers)),
     )
 
@@ -103,8 +122,10 @@ class ChangedRows:
     Args:
         problems: of tables whose rows changed without events, by identity.
         settled: marks to record of tables of which no row did, by identity; only where that changes what is recorded.
-        attached: names here of partitions whose rows come by themselves, by their numbers, by identity of the table; `settled` has them.
-        left: names here of partitions that the source has no longer, unless they are kept, by their numbers, by identity of the table.
+        attached: names here of partitions whose rows come by themselves, by their numbers, by identity of the table;
+            `settled` has them.
+        left: names here of partitions that the source has no longer, unless they are kept, by their numbers, by
+            identity of the table.
     """
 
     problems: Mapping[str, ChangedTable]
@@ -115,7 +136,11 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """Of one table: `rows` says what made its values others; `relabelled` and `computed` are statements, and `altered` what comes before a copy; parts came or left. `grants` are missing to copy parts that came, or these error transactions are in the way."""
+    """Of one table: `rows` says what made its values others.
+
+    `relabelled` and `computed` are statements, and `altered` what comes before a copy; parts came or left. `grants` are
+    missing to copy parts that came, or these error transactions are in the way.
+    """
 
     rows: tuple[str, ...]
     relabelled: tuple[str, ...]
@@ -133,7 +158,11 @@ class _Changes:
 
 
 def compare_marks(
-    source: SourceDatabase, destination: DestinationDatabase, tables: Sequence[MarkedTable], recorded: Mapping[str, RowMark], now: Mapping[str, RowMark],
+    source: SourceDatabase,
+    destination: DestinationDatabase,
+    tables: Sequence[MarkedTable],
+    recorded: Mapping[str, RowMark],
+    now: Mapping[str, RowMark],
     readiness: Callable[[MarkedTable, str, MarkedPart], Readiness] = lambda table, number, part: Readiness(),  # noqa: ARG005
 ) -> ChangedRows:
     """Find the tables whose rows changed without events since their marks were recorded.
@@ -150,7 +179,12 @@ def compare_marks(
         DatabaseUnavailable: one of them does not answer.
     """
     # A partition that is a table of its own here, too, was copied with its rows.
-    copied = {number for table in tables for number, part in recorded.get(table.identity, RowMark()).parts.items() if not part.joined}
+    copied = {
+        number
+        for table in tables
+        for number, part in recorded.get(table.identity, RowMark()).parts.items()
+        if not part.joined
+    }
     problems: dict[str, ChangedTable] = {}
     settled: dict[str, RowMark] = {}
     attached: dict[str, dict[str, TableName]] = {}
@@ -167,7 +201,11 @@ def compare_marks(
         if doubtful := doubtful_columns(was, present, here):
             computed = source.computed_columns(table.identity), destination.computed_columns(table.destination)
             found = replace(found, computed=tuple(computed_otherwise(doubtful, *computed, table.destination)))
-        came = {number: part for number, part in found.came.items() if number in was.parts or (number not in copied and not source.began_empty(number))}
+        came = {
+            number: part
+            for number, part in found.came.items()
+            if number in was.parts or (number not in copied and not source.began_empty(number))
+        }
         if table.copies_parts and any(source.is_default_part(number) for number in came):
             table = replace(table, copies_parts=False)  # noqa: PLW2901 - its bounds are not its own: others that come or leave move them while it is copied
         left, kept, gone = _departed(destination, table, found.left, present)
@@ -185,12 +223,17 @@ def compare_marks(
         if alone:
             attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
             gone, left, was = _without_replaced(table, alone, gone, left, was, present)
-            departed, settled[table.identity] = {identity: parts for identity, parts in {**departed, table.identity: gone}.items() if parts}, was
+            departed, settled[table.identity] = (
+                {identity: parts for identity, parts in {**departed, table.identity: gone}.items() if parts},
+                was,
+            )
         has_problem = bool(found.is_of_all or came or left)
         if not has_problem and (early or (follows(table) and departed.get(table.identity))):
             continue  # its mark is the earlier one until these begin, and those are gone
         if has_problem:
-            problems[table.identity] = _problem(table, replace(found, came=came, left=left, grants=grants, held_by=held_by))
+            problems[table.identity] = _problem(
+                table, replace(found, came=came, left=left, grants=grants, held_by=held_by)
+            )
         else:
             now_known = replace(taken_over(was, present, here), kept=kept)
             if now_known != recorded[table.identity]:
@@ -199,28 +242,50 @@ def compare_marks(
 
 
 def _departed(
-    destination: DestinationDatabase, table: MarkedTable, parts: Mapping[str, MarkedPart], present: RowMark,
+    destination: DestinationDatabase,
+    table: MarkedTable,
+    parts: Mapping[str, MarkedPart],
+    present: RowMark,
 ) -> tuple[dict[str, MarkedPart], dict[str, MarkedPart], dict[str, TableName]]:
-    """Of partitions that the source has no longer: those whose rows may be here, those of them that are kept, and the names here of those to be removed."""
-    left = {number: part for number, part in parts.items() if destination.may_hold(table.destination, _here(part, table))}
+    """Of partitions that the source has no longer.
+
+    Those whose rows may be here, those of them that are kept, and the names here of those to be removed.
+    """
+    left = {
+        number: part for number, part in parts.items() if destination.may_hold(table.destination, _here(part, table))
+    }
     if table.detached == "keep":
         return left, dict(left), {}
-    names_now = {_here(part, table) for part in present.parts.values()}  # of one that another one replaced only the rows are to leave
-    return left, {}, {
-        number: name for number, part in parts.items()
-        if destination.partition_rows(table.destination, name := _here(part, table)) and (number in left or name not in names_now)
-    }
+    # of one that another one replaced only the rows are to leave
+    names_now = {_here(part, table) for part in present.parts.values()}
+    return (
+        left,
+        {},
+        {
+            number: name
+            for number, part in parts.items()
+            if destination.partition_rows(table.destination, name := _here(part, table))
+            and (number in left or name not in names_now)
+        },
+    )
 
 
 def _without_replaced(
-    table: MarkedTable, alone: Mapping[str, MarkedPart], gone: Mapping[str, TableName], left: Mapping[str, MarkedPart], was: RowMark, present: RowMark,
+    table: MarkedTable,
+    alone: Mapping[str, MarkedPart],
+    gone: Mapping[str, TableName],
+    left: Mapping[str, MarkedPart],
+    was: RowMark,
+    present: RowMark,
 ) -> tuple[dict[str, TableName], dict[str, MarkedPart], RowMark]:
     """What is left of partitions that are gone, that left, and of the mark, when others are copied alone.
 
     One that had the name of one that came has no rows here any more: the copy empties that partition.
     """
     names = {_here(part, table) for part in alone.values()}
-    before = {number: part for number, part in was.parts.items() if number in present.parts or _here(part, table) not in names}
+    before = {
+        number: part for number, part in was.parts.items() if number in present.parts or _here(part, table) not in names
+    }
     return (
         {number: name for number, name in gone.items() if name not in names},
         {number: part for number, part in left.items() if _here(part, table) not in names},
@@ -234,9 +299,15 @@ def follows(table: MarkedTable) -> bool:
 
 
 def _copied_alone(
-    source: SourceDatabase, destination: DestinationDatabase, table: MarkedTable, came: Mapping[str, MarkedPart],
+    source: SourceDatabase,
+    destination: DestinationDatabase,
+    table: MarkedTable,
+    came: Mapping[str, MarkedPart],
 ) -> tuple[dict[str, MarkedPart], tuple[str, ...]]:
-    """Those of the attached partitions that the destination's table has, too, with the same bounds; and statements that are missing for others of these."""
+    """Those of the attached partitions that the destination's table has, too, with the same bounds.
+
+    And statements that are missing for others of these.
+    """
     found, grants = dict[str, MarkedPart](), list[str]()
     for number, part in came.items() if table.copies_parts else ():
         rows, name = source.partition_rows(number), _here(part, table)
@@ -249,8 +320,12 @@ def _copied_alone(
     return found, tuple(grants)
 
 
-def columns_here(destination: DestinationDatabase, tables: Sequence[MarkedTable]) -> dict[TableName, dict[str, MarkedColumn]]:
-    """The destination's columns of tables; of those that a transformation reshapes nothing: their columns may have other names there.
+def columns_here(
+    destination: DestinationDatabase, tables: Sequence[MarkedTable]
+) -> dict[TableName, dict[str, MarkedColumn]]:
+    """The destination's columns of tables.
+
+    Of those that a transformation reshapes nothing: their columns may have other names there.
 
     Args:
         destination: the database.
@@ -265,15 +340,23 @@ def columns_here(destination: DestinationDatabase, tables: Sequence[MarkedTable]
 def _changes(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> _Changes:
     fields = list(_replaced_fields(was, now))
     return _Changes(
-        rows=(*replaced_columns(was, now, here), *(said for said, _ in fields), *_rewritten(was, now, here)), relabelled=tuple(_relabelled(was, now)),
+        rows=(*replaced_columns(was, now, here), *(said for said, _ in fields), *_rewritten(was, now, here)),
+        relabelled=tuple(_relabelled(was, now)),
         altered=tuple(dict.fromkeys(first for _, first in fields if first)),
-        came={number: part for number, part in now.parts.items() if number not in was.parts or was.parts[number].joined != part.joined},
+        came={
+            number: part
+            for number, part in now.parts.items()
+            if number not in was.parts or was.parts[number].joined != part.joined
+        },
         left={number: part for number, part in (was.kept | was.parts).items() if number not in now.parts},
     )
 
 
 def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[tuple[str, str]]:
-    """Names that stand for another field of a composite type than before; each with what is to be done at the destination before a copy."""
+    """Names that stand for another field of a composite type than before.
+
+    Each with what is to be done at the destination before a copy.
+    """
     for key, now_field in now.fields.items():
         earlier = was.fields.get(key)
         if earlier is not None and earlier.place != now_field.place:
@@ -287,9 +370,15 @@ def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[tuple[str, str]]:
             owner, type_name = type_parts(gone.type_name)
             shown = quoted_name(TableName(owner, type_name))
             if called:
-                yield f"field {gone.name} of type {gone.type_name} is called {called} now", f"ALTER TYPE {shown} RENAME ATTRIBUTE {quoted(gone.name)} TO {quoted(called)}"
+                yield (
+                    f"field {gone.name} of type {gone.type_name} is called {called} now",
+                    f"ALTER TYPE {shown} RENAME ATTRIBUTE {quoted(gone.name)} TO {quoted(called)}",
+                )
             else:
-                yield f"field {gone.name} of type {gone.type_name} was dropped", f"the ALTER TYPE {shown} that `headrace check` prints"
+                yield (
+                    f"field {gone.name} of type {gone.type_name} was dropped",
+                    f"the ALTER TYPE {shown} that `headrace check` prints",
+                )
 
 
 def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> Iterator[str]:
@@ -300,11 +389,14 @@ def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> 
     columns = {name: column for name, column in now.columns.items() if not both_compute(column, here.get(name))}
     known = {column.number for column in was.columns.values()}
     new = {name: column for name, column in columns.items() if column.number not in known and name not in was.columns}
-    # Beside a default of each row's own, a constant one is written into the rows, too. A default that was dropped since is not known.
+    # Beside a default of each row's own, a constant one is written into the rows, too. A default that was dropped since
+    # is not known.
     for name in [name for name, column in new.items() if column.has_own_values] or new:
         yield f"column {name} was added with a default that is not the same for all rows"
     for name, column in columns.items():
-        before = was.columns.get(name) or next((other for other in was.columns.values() if other.number == column.number), None)
+        before = was.columns.get(name) or next(
+            (other for other in was.columns.values() if other.number == column.number), None
+        )
         if before is not None and before.number == column.number and before.stamp != column.stamp:
             yield f"column {name} was rewritten (ALTER COLUMN ... TYPE ... USING, or the like)"
 
@@ -314,7 +406,10 @@ def _relabelled(was: RowMark, now: RowMark) -> Iterator[str]:
         before = was.labels.get(number)
         if before is not None and before.label != label.label:
             owner, name = type_parts(label.type_name)
-            yield f"ALTER TYPE {quoted_name(TableName(owner, name))} RENAME VALUE {literal(before.label)} TO {literal(label.label)}"
+            yield (
+                f"ALTER TYPE {quoted_name(TableName(owner, name))} RENAME VALUE {literal(before.label)} TO"
+                f" {literal(label.label)}"
+            )
 
 
 def _here(part: MarkedPart, table: MarkedTable) -> TableName:
@@ -326,52 +421,80 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     verify = f"headrace verify FILE {argument(table.source)}"
     again = brought_up(table.source, may_be_copied=table.may_be_copied)
     copy = f"`headrace copy FILE {argument(table.source)}`" if table.may_be_copied else again
-    ends = f"this stays until then, or until `{verify}` finds no difference" if table.may_be_copied else "this stays until it finds no difference"
-    came, left = (", ".join(sorted(f"{part.owner}.{part.name}" for part in parts.values())) for parts in (found.came, found.left))
+    ends = (
+        f"this stays until then, or until `{verify}` finds no difference"
+        if table.may_be_copied
+        else "this stays until it finds no difference"
+    )
+    came, left = (
+        ", ".join(sorted(f"{part.owner}.{part.name}" for part in parts.values())) for parts in (found.came, found.left)
+    )
     if found.relabelled and not (found.rows or found.computed or came or left):
         return ChangedTable(
             problem="labels of its enumerated types were renamed at the source: its rows changed without events",
-            fix=f"{'; '.join(found.relabelled)}; at the destination (where it has both labels already: {copy}), then `{verify}`",
+            fix=f"{'; '.join(found.relabelled)}; at the destination (where it has both labels already: {copy}), then"
+            f" `{verify}`",
         )
     if found.computed and not (found.rows or found.relabelled or came or left):
         return ChangedTable(
-            problem="columns that both sides compute have another expression or type at the source since: rows differ here, and a copy does not change that",
-            fix=f"{'; '.join(found.computed)}; " + remark(f"at the destination, which computes them for all rows then. `{verify}` ends it, too, if it finds no difference"),
+            problem="columns that both sides compute have another expression or type at the source since: rows differ"
+            " here, and a copy does not change that",
+            fix=f"{'; '.join(found.computed)}; "
+            + remark(
+                f"at the destination, which computes them for all rows then. `{verify}` ends it, too, if it finds no"
+                " difference"
+            ),
         )
     if left and not (found.is_of_all or came):
         names = ", ".join(str(_here(part, table)) for part in found.left.values())
         return ChangedTable(
-            problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still here",
-            fix=f"drop or detach {names} at the destination too{', or delete its rows' if table.may_be_copied else ''}; or {again}; {ends}",
+            problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still"
+            " here",
+            fix=f"drop or detach {names} at the destination too{', or delete its rows' if table.may_be_copied else ''};"
+            f" or {again}; {ends}",
         )
     if found.grants and not (found.is_of_all or left):
         return ChangedTable(
             problem=f"partition {came} was attached with rows that are not in the log, and the role may not copy them",
             fix=f"{' '.join(found.grants)} then its rows come; or {again}; {ends}",
         )
-    if found.held_by and not found.is_of_all:  # one that left is said when these are gone: the other one may have replaced it
+    # one that left is said when these are gone: the other one may have replaced it
+    if found.held_by and not found.is_of_all:
         numbers = " ".join(map(str, found.held_by))
         return ChangedTable(
-            problem=f"partition {came} was attached with rows that are not in the log, and error transactions that may be older ({numbers}) may be of rows that it took over",
+            problem=f"partition {came} was attached with rows that are not in the log, and error transactions that may"
+            f" be older ({numbers}) may be of rows that it took over",
             fix=f"`headrace errors execute FILE {numbers}`: when there are none, its rows come; or {again}; {ends}",
         )
     if came and table.copies_parts and not (found.is_of_all or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())
         return ChangedTable(
-            problem=f"partition {came} was attached with rows that are not in the log, and is no partition of the table here",
-            fix=f"make {lacking} with the same bounds here, as `headrace check` says: then its rows come; or {again}; {ends}",
+            problem=f"partition {came} was attached with rows that are not in the log, and is no partition of the table"
+            " here",
+            fix=f"make {lacking} with the same bounds here, as `headrace check` says: then its rows come; or {again};"
+            f" {ends}",
         )
     if came and not table.may_be_copied and not (found.is_of_all or left):
         statements = "; ".join(map(_written_again, found.came.values()))
         return ChangedTable(
             problem=f"partition {came} was attached with rows that are not in the log, and others write the table, too",
-            fix=f"at the source, while nobody writes the partition anywhere, and when each site has it, too: `{statements}`: its rows are in the log then, and reach every site; or {again}; {ends}",
+            fix="at the source, while nobody writes the partition anywhere, and when each site has it, too:"
+            f" `{statements}`: its rows are in the log then, and reach every site; or {again}; {ends}",
         )
     what = [*found.rows]
     what += [f"partition {came} was attached with rows that are not in the log"] if came else []
     what += [f"partition {left} was dropped or detached"] if left else []
-    what += [f"labels were renamed (first, at the destination: {'; '.join(found.relabelled)};)"] if found.relabelled else []
-    what += [f"columns that both sides compute have another expression or type (first, at the destination: {'; '.join(found.computed)};)"] if found.computed else []
+    what += (
+        [f"labels were renamed (first, at the destination: {'; '.join(found.relabelled)};)"] if found.relabelled else []
+    )
+    what += (
+        [
+            "columns that both sides compute have another expression or type (first, at the destination:"
+            f" {'; '.join(found.computed)};)"
+        ]
+        if found.computed
+        else []
+    )
     first = f"first, at the destination: {'; '.join(found.altered)}; then " if found.altered else ""
     return ChangedTable(
         problem=f"rows changed without events, and may differ here: {'; '.join(what)}",
@@ -383,5 +506,6 @@ def _written_again(part: MarkedPart) -> str:
     """Statements after which the log has the rows of a partition."""
     name = quoted_name(TableName(part.owner, part.name))
     return (
-        f"BEGIN; CREATE TEMPORARY TABLE attached ON COMMIT DROP AS TABLE {name}; TRUNCATE {name}; INSERT INTO {name} OVERRIDING SYSTEM VALUE TABLE attached; COMMIT"
+        f"BEGIN; CREATE TEMPORARY TABLE attached ON COMMIT DROP AS TABLE {name}; TRUNCATE {name}; INSERT INTO"
+        f" {name} OVERRIDING SYSTEM VALUE TABLE attached; COMMIT"
     )

@@ -1,14 +1,14 @@
 """The sessions of copies at the destination: every round of copies ends those of the rounds before it.
 
-A task that is taken for dead may live on, frozen (SIGSTOP, a network that drops packets) between reading a piece and writing it. So
-each round is an incarnation of the sessions that copy (`databases.postgres.destination.fencing`), a higher one than the round
-before. Before a round empties a table, and before apply servers get these numbers, the driver opens a session of every number
-that earlier rounds had. That ends theirs, and their tasks can open no other.
+A task that is taken for dead may live on, frozen (SIGSTOP, a network that drops packets) between reading a piece and
+writing it. So each round is an incarnation of the sessions that copy (`databases.postgres.destination.fencing`), a
+higher one than the round before. Before a round empties a table, and before apply servers get these numbers, the driver
+opens a session of every number that earlier rounds had. That ends theirs, and their tasks can open no other.
 
 Worked flow
     round 1: sessions 0 and 1 of incarnation 1; the task of session 1 freezes with a piece of t; its executor is lost
-    round 2: the driver opens session 1 of incarnation 2: the frozen task's COPY is rolled back; t is emptied and copied again
-    the task thaws: its session is gone, and another of incarnation 1 is refused
+    round 2: the driver opens session 1 of incarnation 2: the frozen task's COPY is rolled back; t is emptied and copied
+    again the task thaws: its session is gone, and another of incarnation 1 is refused
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The standing of an apply process's tables: the record of each, found by identity and not by name.
 
-A name stands for many tables over time: tables are renamed, dropped and created again, swapped, and leave the topology and
-come back. What is instantiated is a table of a source (`databases.ports.CapturedTable.identity`).
+A name stands for many tables over time: tables are renamed, dropped and created again, swapped, and leave the topology
+and come back. What is instantiated is a table of a source (`databases.ports.CapturedTable.identity`).
 
     identity recorded, same name    as recorded
     identity recorded, other name   the table was renamed: its record moves with it, nothing is copied
@@ -30,13 +30,28 @@ if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
 
 __all__ = [
-    "Standing", "another_table", "brought_up", "correct_alone", "is_exchanged", "missing_rename", "names_passed_on", "occupied", "remade_problem", "rename_findings", "rename_fix", "rename_statement", "renamed",
-    "smallest", "standings", "table_findings", "table_starts",
+    "Standing",
+    "another_table",
+    "brought_up",
+    "correct_alone",
+    "is_exchanged",
+    "missing_rename",
+    "names_passed_on",
+    "occupied",
+    "remade_problem",
+    "rename_findings",
+    "rename_fix",
+    "rename_statement",
+    "renamed",
+    "smallest",
+    "standings",
+    "table_findings",
+    "table_starts",
 ]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
-# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
-# and a snapshot that keeps the source from vacuuming is not older than one large table needs.
+# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is
+# copied, and a snapshot that keeps the source from vacuuming is not older than one large table needs.
 _ROUND_BYTES = 1 << 30
 
 
@@ -49,8 +64,8 @@ class Standing:
         record: its record; None: there is none.
         replaced: records of tables that had this name and are no longer captured; usually at most one.
         parts: identities of records of its partitions (`spark_apply.copy.parts`), which a copy of the table removes.
-        occupant: another table of this apply process that is recorded under this name and now has another one, so that the
-            destination table of this name may still hold its rows; None: there is none.
+        occupant: another table of this apply process that is recorded under this name and now has another one, so that
+            the destination table of this name may still hold its rows; None: there is none.
     """
 
     table: TableToInstantiate
@@ -97,7 +112,10 @@ class Standing:
 
     @property
     def is_remade(self) -> bool:
-        """Whether it was copied, and the destination has another table of its name since: rows of the copy may be missing there."""
+        """Whether it was copied, and the destination has another table of its name since.
+
+        Rows of the copy may be missing there.
+        """
         return self.record is not None and self.is_finished and self.record.is_remade and not self.is_renamed
 
     @property
@@ -154,8 +172,11 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
             occupants[name] = now[record.identity]
     return tuple(
         Standing(
-            table=table, record=by_identity.get(table.identity), replaced=replaced.get(table.destination, ()),
-            occupant=occupants.get(table.destination), parts=parts.get(table.identity, ()),
+            table=table,
+            record=by_identity.get(table.identity),
+            replaced=replaced.get(table.destination, ()),
+            occupant=occupants.get(table.destination),
+            parts=parts.get(table.identity, ()),
         )
         for table in tables
     )
@@ -200,7 +221,8 @@ def missing_rename(
 ) -> TableName | None:
     """The destination's name of a table whose changes arrive under a name that the destination does not have.
 
-    If the operator created a second table with the new name, that one would get the next changes and the first keep the rows.
+    If the operator created a second table with the new name, that one would get the next changes and the first keep the
+    rows.
 
     Args:
         version: the arriving version.
@@ -221,7 +243,9 @@ def missing_rename(
 def another_table(
     version: TableVersion, tables: Iterable[TableToInstantiate], recorded: Iterable[Instantiation]
 ) -> str:
-    """Why changes that arrive under a new name, which the destination has, must not be written there; empty: it is the table that was recorded.
+    """Why changes that arrive under a new name, which the destination has, must not be written there.
+
+    Empty: it is the table that was recorded.
 
     Args:
         version: the arriving version.
@@ -242,18 +266,24 @@ def occupied(record: Instantiation, name: TableName) -> str:
     """
     if record.name_now is None:
         return (
-            f"the source renamed {TableName.of(record)} to {name}: the destination's table of that name is not the one that was copied, which is gone;"
-            f" rename it at the source to a name that the destination does not have, and `headrace up`: it is made and copied there"
+            f"the source renamed {TableName.of(record)} to {name}: the destination's table of that name is not the one"
+            " that was copied, which is gone;"
+            " rename it at the source to a name that the destination does not have, and `headrace up`: it is made and"
+            " copied there"
         )
     rows = TableName(*record.name_now)
     return (
-        f"the source renamed {TableName.of(record)} to {name}: the destination has another table of that name, and the rows are in {rows};"
-        f" give that other table another name, then {rename_statement(rows, name)}; or take the rename at the source back"
+        f"the source renamed {TableName.of(record)} to {name}: the destination has another table of that name, and the"
+        f" rows are in {rows};"
+        f" give that other table another name, then {rename_statement(rows, name)}; or take the rename at the source"
+        " back"
     )
 
 
 def renamed(identities: Mapping[TableName, str], recorded: Iterable[Instantiation]) -> dict[TableName, TableName]:
-    """The tables that have another name than when they were recorded: the destination's name of now, and the recorded one.
+    """The tables that have another name than when they were recorded.
+
+    The destination's name of now, and the recorded one.
 
     Args:
         identities: of the tables that arrive, by the names they have at the destination now.
@@ -264,9 +294,14 @@ def renamed(identities: Mapping[TableName, str], recorded: Iterable[Instantiatio
 
 
 def rename_findings(
-    destination: DestinationDatabase, versions: Iterable[TableVersion], old_names: Mapping[TableName, TableName], site: str
+    destination: DestinationDatabase,
+    versions: Iterable[TableVersion],
+    old_names: Mapping[TableName, TableName],
+    site: str,
 ) -> dict[TableName, Finding]:
-    """The tables that only the source has renamed, each with its fix. A second table would get their changes, and the first keep their rows.
+    """The tables that only the source has renamed, each with its fix.
+
+    A second table would get their changes, and the first keep their rows.
 
     Args:
         destination: asked which of the names it has.
@@ -278,10 +313,16 @@ def rename_findings(
     for version in versions:
         name = TableName.of(version)
         old = old_names.get(name)
-        if old is None or destination.is_reserved(name.owner) or destination.describe(*name) is not None or destination.describe(*old) is None:
+        if (
+            old is None
+            or destination.is_reserved(name.owner)
+            or destination.describe(*name) is not None
+            or destination.describe(*old) is None
+        ):
             continue
         found[name] = Finding(
-            path=f"sites.{site} table {name}", problem=f"the table is still {old} here: the source has renamed it since it was copied",
+            path=f"sites.{site} table {name}",
+            problem=f"the table is still {old} here: the source has renamed it since it was copied",
             fix="",
         )
     moves = {name: old_names[name] for name in found}
@@ -289,7 +330,10 @@ def rename_findings(
 
 
 def rename_fix(
-    destination: DestinationDatabase, old: TableName, new: TableName, moves: Mapping[TableName, TableName],
+    destination: DestinationDatabase,
+    old: TableName,
+    new: TableName,
+    moves: Mapping[TableName, TableName],
 ) -> str:
     """Make the statements that give a destination table its new name where its schema may not be there, each with its semicolon.
 
@@ -308,10 +352,16 @@ def rename_fix(
 
 
 def table_findings(
-    destination: DestinationDatabase, versions: Sequence[TableVersion], old_names: Mapping[TableName, TableName], site: str,
-    *, at_source: Mapping[TableName, TableName] | None = None,
+    destination: DestinationDatabase,
+    versions: Sequence[TableVersion],
+    old_names: Mapping[TableName, TableName],
+    site: str,
+    *,
+    at_source: Mapping[TableName, TableName] | None = None,
 ) -> tuple[Finding, ...]:
-    """Why tables that arrive cannot be applied at a destination as it is now; the rename is the one fix of those that only the source has renamed.
+    """Why tables that arrive cannot be applied at a destination as it is now.
+
+    The rename is the one fix of those that only the source has renamed.
 
     Args:
         destination: asked which of the names it has, and what does not fit.
@@ -326,7 +376,10 @@ def table_findings(
 
 
 def correct_alone(what: str = "INSERT, UPDATE or DELETE ...") -> str:
-    """The statements that correct rows of a table at one site alone, where its changes go to others: the short forms of topologies do not capture this tag."""
+    """The statements that correct rows of a table at one site alone, where its changes go to others.
+
+    The short forms of topologies do not capture this tag.
+    """
     return f"BEGIN; SELECT headrace.set_tag('0e'); SET LOCAL session_replication_role = replica; {what}; COMMIT"
 
 
@@ -340,8 +393,9 @@ def brought_up(source: TableName, *, may_be_copied: bool) -> str:
     if may_be_copied:
         return f"`headrace copy FILE {argument(source)}` copies the table again"
     return (
-        f"others write the table too, so it is not copied again: `headrace verify FILE {argument(source)}` names the rows that differ: correct them at the destination alone"
-        f" ({correct_alone()}); a hub sends such corrections on to its other sites"
+        f"others write the table too, so it is not copied again: `headrace verify FILE {argument(source)}` names the"
+        f" rows that differ: correct them at the destination alone ({correct_alone()}); a hub sends such corrections on"
+        " to its other sites"
     )
 
 
@@ -356,8 +410,9 @@ def remade_problem(table: TableName, *, source: TableName, may_be_copied: bool =
     name = f"{quoted(table.owner)}.{quoted(table.name)}"
     return (
         "the destination's table was dropped and created again, or exchanged, after it was copied: rows may be missing:"
-        f" {brought_up(source, may_be_copied=may_be_copied)}; if `headrace verify FILE {argument(source)}` finds no difference, keep it: UPDATE headrace.instantiation SET relation ="
-        f" {literal(name)}::regclass WHERE owner = {literal(table.owner)} AND name = {literal(table.name)}"
+        f" {brought_up(source, may_be_copied=may_be_copied)}; if `headrace verify FILE {argument(source)}` finds no"
+        f" difference, keep it: UPDATE headrace.instantiation SET relation = {literal(name)}::regclass WHERE owner ="
+        f" {literal(table.owner)} AND name = {literal(table.name)}"
     )
 
 
@@ -382,7 +437,10 @@ def rename_statement(old: TableName, new: TableName) -> str:
 
 
 def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]:
-    """From where each table is applied, under the name recorded and the name of now, and each partition that was copied alone (`PartOf.key`); left out: it is not finished."""
+    """From where each table is applied, under the name recorded and the name of now.
+
+    So it says of each partition that was copied alone (`PartOf.key`). One that is left out is not finished.
+    """
     starts: dict[tuple[str, str], TableStart] = {each.key: TableStart(scn=None) for each in found}
     finished = [(each, each.record) for each in found if each.record is not None and each.is_finished]
     for _, record in finished:
@@ -395,13 +453,18 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
     return starts
 
 
-def smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], *, waiting: Collection[TableName] = ()) -> list[Standing]:
-    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others. At least one.
+def smallest(
+    pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], *, waiting: Collection[TableName] = ()
+) -> list[Standing]:
+    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others.
+
+    At least one.
 
     Args:
         pending: the tables to choose from.
         facts: the source's tables, by their names there.
-        waiting: names at the destination of those that wait for others' copies: they are always there, and take no place from any.
+        waiting: names at the destination of those that wait for others' copies: they are always there, and take no
+            place from any.
     """
     looked_at = [each for each in pending if each.table.destination in waiting]
     ready = [each for each in pending if each.table.destination not in waiting]

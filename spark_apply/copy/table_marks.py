@@ -1,6 +1,9 @@
-"""The marks of an apply process's tables: when they are looked at, recorded and shown, and what is done about partitions that came or left.
+"""The marks of an apply process's tables.
 
-What the marks say is in `spark_apply.copy.row_marks`, which has the job and the flow. Nothing here is durable but the marks: another driver looks again.
+When they are looked at, recorded and shown, and what is done about partitions that came or left.
+
+What the marks say is in `spark_apply.copy.row_marks`, which has the job and the flow. Nothing here is durable but the
+marks: another driver looks again.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ _LOOK_AGAIN_S = 1.0  # what is to be applied first is, mostly, within a second
 _LOOK_S = 30.0  # between two looks that nobody asked for: the source's catalog is read for all tables
 
 
-# Apply is behind the source's position by a progress record or two, 0.2 s; who asked for a look waits for it, up to five seconds (`driver.control`).
+# Apply is behind the source's position by a progress record or two, 0.2 s; who asked for a look waits for it, up to
+# five seconds (`driver.control`).
 _APPLIED_WAIT_S = 3.0
 
 
@@ -64,23 +68,34 @@ class _Parts:
     def new(self, table: str) -> frozenset[str]:
         """Numbers of partitions that a table did not have, or that have left and come back."""
         was, now = (marks.get(table, RowMark()).parts for marks in (self.recorded, self.now))
-        return frozenset(number for number, part in now.items() if number not in was or was[number].joined != part.joined)
+        return frozenset(
+            number for number, part in now.items() if number not in was or was[number].joined != part.joined
+        )
 
     def copied_alone(self, table: str) -> frozenset[str]:
         """Numbers of partitions that were copied alone once."""
-        return frozenset(str(each.part.number) for each in self.found if each.part is not None and each.part.table == table and each.is_finished)
+        return frozenset(
+            str(each.part.number)
+            for each in self.found
+            if each.part is not None and each.part.table == table and each.is_finished
+        )
 
 
 def _exchanged(tables: Sequence[MarkedTable], names: Mapping[str, TableName], apply: str) -> dict[str, ChangedTable]:
-    """Tables that have another one's name at the source since the driver started: the first change of one of them would stop the apply process."""
+    """Tables that have another one's name at the source since the driver started.
+
+    The first change of one of them would stop the apply process.
+    """
     holders = {table.source: table.identity for table in tables}
     return {
         table.identity: ChangedTable(
-            problem=f"the source calls {table.source} now {name}, which is another table's name: when one of them changes, apply waits, for their changes would be mixed up",
+            problem=f"the source calls {table.source} now {name}, which is another table's name: when one of them"
+            " changes, apply waits, for their changes would be mixed up",
             fix=restart_hint(apply),
         )
         for table in tables
-        if (name := names.get(table.identity, table.source)) != table.source and holders.get(name, table.identity) != table.identity
+        if (name := names.get(table.identity, table.source)) != table.source
+        and holders.get(name, table.identity) != table.identity
     }
 
 
@@ -99,15 +114,24 @@ class TableMarks:
     older_errors: OlderErrors = field(init=False)
     _look_at: float = 0.0
     _is_early: bool = False  # a partition waits until what was before it came, or left, is applied
-    _came: dict[tuple[str, str, str], Scn] = field(default_factory=dict)  # by table, number and joining: attached partitions were there at that position
+    # by table, number and joining: attached partitions were there at that position
+    _came: dict[tuple[str, str, str], Scn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config, destination = self.records.config, self.records.destination
-        self.detached = DetachedPartitions(topology=config.topology, apply=config.apply, epoch=self.records.epoch, source=self.source, destination=destination)
+        self.detached = DetachedPartitions(
+            topology=config.topology,
+            apply=config.apply,
+            epoch=self.records.epoch,
+            source=self.source,
+            destination=destination,
+        )
         self.older_errors = OlderErrors(topology=config.topology, apply=config.apply, destination=destination)
 
     def note(self, found: Sequence[Standing], snapshot: str) -> None:
-        """Record the marks of tables that are copied, or kept, under a snapshot. Those of their partitions stay: a look has to see what happens to them.
+        """Record the marks of tables that are copied, or kept, under a snapshot.
+
+        Those of their partitions stay: a look has to see what happens to them.
 
         Args:
             found: the tables.
@@ -121,13 +145,18 @@ class TableMarks:
         recorded = destination.row_marks(config.topology, config.apply, config.source.site)
         tables = {each.table.identity: marked_table(each.table) for each in found if each.table.identity in marks}
         here = columns_here(destination, list(tables.values()))
-        self._record({
-            identity: paired(marks[identity], here.get(table.destination, {}), recorded.get(identity)) for identity, table in tables.items()
-        })
+        self._record(
+            {
+                identity: paired(marks[identity], here.get(table.destination, {}), recorded.get(identity))
+                for identity, table in tables.items()
+            }
+        )
         self._look_at = 0.0
 
     def look(self, found: Sequence[Standing], *, is_asked: bool = False) -> bool:
-        """Look for tables whose rows changed without events, from time to time or when asked, and show them. What is shown stays while a database does not answer.
+        """Look for tables whose rows changed without events, from time to time or when asked, and show them.
+
+        What is shown stays while a database does not answer.
 
         Args:
             found: where every table stands.
@@ -144,10 +173,19 @@ class TableMarks:
             names = {each.identity: TableName.of(each) for each in self.source.captured(config.topology)}
             recorded = destination.row_marks(config.topology, config.apply, config.source.site)
             is_renamed = self._follow_names(found, now)
-            of = _Parts(found=found, recorded=recorded, now=now, deadline=time.monotonic() + (_APPLIED_WAIT_S if is_asked else 0.0))
+            of = _Parts(
+                found=found,
+                recorded=recorded,
+                now=now,
+                deadline=time.monotonic() + (_APPLIED_WAIT_S if is_asked else 0.0),
+            )
             tables = [self._marked(each, of) for each in found if each.is_finished and each.part is None]
             self._is_early = False
-            self._came = {key: scn for key, scn in self._came.items() if key[1] in of.new(key[0]) and now[key[0]].parts[key[1]].joined == key[2]}
+            self._came = {
+                key: scn
+                for key, scn in self._came.items()
+                if key[1] in of.new(key[0]) and now[key[0]].parts[key[1]].joined == key[2]
+            }
             self.older_errors.look_again()
             changed = compare_marks(self.source, destination, tables, recorded, now, partial(self._readiness, of))
             # Recorded before the mark that has them: a driver that dies between finds them again.
@@ -157,21 +195,32 @@ class TableMarks:
             self._record(changed.settled, was=recorded)
             problems, is_done = self._settle_left(tables, changed, of)
             if is_done:
-                return self.look(found, is_asked=True) or is_renamed or bool(changed.attached)  # what is gone is no finding any more
+                # what is gone is no finding any more
+                return self.look(found, is_asked=True) or is_renamed or bool(changed.attached)
         except (FencedError, DestinationRestarted):
             raise
         except DatabaseError:
             return False  # whoever needs it says so; it is asked at the next look again
         self._look_at = time.monotonic() + (_LOOK_AGAIN_S if self._is_early else _LOOK_S)
-        self.records.note_changed(found, {identity: str(each) for identity, each in (problems | _exchanged(tables, names, config.apply)).items()})
+        self.records.note_changed(
+            found,
+            {identity: str(each) for identity, each in (problems | _exchanged(tables, names, config.apply)).items()},
+        )
         return is_renamed or bool(changed.attached)
 
     def _follow_names(self, found: Sequence[Standing], now: Mapping[str, RowMark]) -> bool:
-        """Record partitions that were renamed under their names of now, before another one gets the name; returns whether there are any."""
+        """Record partitions that were renamed under their names of now, before another one gets the name.
+
+        Returns whether there are any.
+        """
         names = {each.table.identity: each.table for each in found if each.part is None}
         is_renamed = False
         for each in found:
-            part = None if each.part is None or each.part.table not in now else now[each.part.table].parts.get(str(each.part.number))
+            part = (
+                None
+                if each.part is None or each.part.table not in now
+                else now[each.part.table].parts.get(str(each.part.number))
+            )
             if each.part is None or part is None:
                 continue
             whole = names[each.part.table]
@@ -181,7 +230,10 @@ class TableMarks:
         return is_renamed
 
     def _readiness(self, of: _Parts, table: MarkedTable, number: str, part: MarkedPart) -> Readiness:
-        """Whether everything is applied that was before a partition was attached: the log may have its rows as those of another one, which left or gave them up."""
+        """Whether everything is applied that was before a partition was attached.
+
+        The log may have its rows as those of another one, which left or gave them up.
+        """
         key = table.identity, number, part.joined
         if key not in self._came:
             self._came[key] = self.source.current_scn()
@@ -189,8 +241,15 @@ class TableMarks:
             self._is_early = True
             return Readiness(is_applied=False)
         new = of.new(table.identity)
-        never_before = [each for each in new if each not in of.recorded.get(table.identity, RowMark()).parts and each not in of.copied_alone(table.identity)]
-        return Readiness(held_by=self.older_errors.first_of(table, attached=new, never_before=never_before, seen=self._came[key]))
+        never_before = [
+            each
+            for each in new
+            if each not in of.recorded.get(table.identity, RowMark()).parts
+            and each not in of.copied_alone(table.identity)
+        ]
+        return Readiness(
+            held_by=self.older_errors.first_of(table, attached=new, never_before=never_before, seen=self._came[key])
+        )
 
     def _marked(self, each: Standing, of: _Parts) -> MarkedTable:
         table = each.table
@@ -201,8 +260,13 @@ class TableMarks:
             detached=self.records.config.destination.tables.detached_partitions,
         )
 
-    def _settle_left(self, tables: Sequence[MarkedTable], changed: ChangedRows, of: _Parts) -> tuple[dict[str, ChangedTable], bool]:
-        """Do what is wanted about partitions that the source has no longer; what is to be shown then, and whether anything was done."""
+    def _settle_left(
+        self, tables: Sequence[MarkedTable], changed: ChangedRows, of: _Parts
+    ) -> tuple[dict[str, ChangedTable], bool]:
+        """Do what is wanted about partitions that the source has no longer.
+
+        What is to be shown then, and whether anything was done.
+        """
         problems, is_done = dict(changed.problems), False
         self.detached.keep(changed.left)
         for table in tables:
@@ -213,7 +277,8 @@ class TableMarks:
             self._is_early |= outcome.is_early
             if outcome.problem and follows(table) and table.identity not in problems:
                 problems[table.identity] = ChangedTable(
-                    problem=f"partitions that the source has no longer (dropped or detached) are not detached here: {outcome.problem}",
+                    problem="partitions that the source has no longer (dropped or detached) are not detached here:"
+                    f" {outcome.problem}",
                     fix="correct what it names, and it is done then; or detach or drop them yourself",
                 )
         return problems, is_done
@@ -221,4 +286,6 @@ class TableMarks:
     def _record(self, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None) -> None:
         config = self.records.config
         if marks:
-            self.records.destination.record_row_marks(config.topology, config.apply, self.records.epoch, config.source.site, marks, was=was)
+            self.records.destination.record_row_marks(
+                config.topology, config.apply, self.records.epoch, config.source.site, marks, was=was
+            )

@@ -33,7 +33,11 @@ _RETRY_DELAY_S = 1.0  # after a database did not answer
 
 
 def digest_pieces(
-    access: TaskAccess, _topology: str, _apply: str, _number: int, items: Iterable[bytes],
+    access: TaskAccess,
+    _topology: str,
+    _apply: str,
+    _number: int,
+    items: Iterable[bytes],
 ) -> Iterator[bytes]:
     """Digest pieces of tables in a Spark task; it writes nothing, so Spark may repeat it at any time.
 
@@ -58,7 +62,9 @@ def digest_pieces(
     found = fetch_access(access.peer, access.token)
     with contextlib.ExitStack() as opened:
         readers = {
-            is_source: opened.enter_context(contextlib.closing(open_reader(access_from_wire(wire), application_name="headrace compare")))
+            is_source: opened.enter_context(
+                contextlib.closing(open_reader(access_from_wire(wire), application_name="headrace compare"))
+            )
             for is_source, wire in ((True, found.source), (False, found.destination))
         }
         for data in items:
@@ -67,7 +73,9 @@ def digest_pieces(
             place = TablePiece(owner=item.stored.owner, name=item.stored.name, place=item.place, bytes=item.bytes)
             try:
                 with readers[item.is_source].open_piece(place, snapshot=item.snapshot) as piece:
-                    seen = (_reshaped(piece, item.reshaped) if item.HasField("reshaped") else piece).digest(tuple(item.columns))
+                    seen = (_reshaped(piece, item.reshaped) if item.HasField("reshaped") else piece).digest(
+                        tuple(item.columns)
+                    )
                 result.rows, result.digest = seen.row_count, seen.to_bytes()
             except StreamsError as error:
                 readers[item.is_source].close()
@@ -109,7 +117,9 @@ class CopyPlaces:
 
 
 def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, items: Iterable[bytes]) -> Iterator[bytes]:
-    """Take pieces from the apply process and copy them until there are no more; outcomes are reported to it, not returned.
+    """Take pieces from the apply process and copy them until there are no more.
+
+    Outcomes are reported to it, not returned.
 
     Args:
         access: access to the apply process.
@@ -128,13 +138,16 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
     found = link.access()
     source, destination = access_from_wire(found.source), access_from_wire(found.destination)
     name = f"headrace {topology}/{apply} copy"
-    copier = PieceCopier(link, CopyPlaces(
-        source=partial(open_reader, source, application_name=name),
-        destination=partial(open_reader, destination, application_name=name),
-        session=lambda epoch, tag: open_destination(destination).open_session(
-            topology, apply, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+    copier = PieceCopier(
+        link,
+        CopyPlaces(
+            source=partial(open_reader, source, application_name=name),
+            destination=partial(open_reader, destination, application_name=name),
+            session=lambda epoch, tag: open_destination(destination).open_session(
+                topology, apply, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+            ),
         ),
-    ))
+    )
     try:
         copier.run()
     finally:
@@ -208,7 +221,10 @@ class PieceCopier:
         return pb.CopyOutcome(piece=piece.piece, rows=seen.row_count, digest=seen.to_bytes())
 
     def _copy(self, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...]) -> tuple[TableDigest, int]:
-        """Digest and copy a piece under the snapshot; returns the digest of the read rows, and the number of written rows."""
+        """Digest and copy a piece under the snapshot.
+
+        Returns the digest of the read rows, and the number of written rows.
+        """
         from streams.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted
 
         table = (piece.table.owner, piece.table.name)
@@ -218,8 +234,8 @@ class PieceCopier:
             except (DatabaseUnavailable, DestinationRestarted):
                 raise
             except DatabaseError:
-                # The binary form contains numbers from one database's catalog, for example of user-defined element types.
-                # A copy is all or nothing; if the rows themselves are wrong, the text form fails too.
+                # The binary form contains numbers from one database's catalog, for example of user-defined element
+                # types. A copy is all or nothing; if the rows themselves are wrong, the text form fails too.
                 self._portable_only.add(table)
                 self.close()
         try:
@@ -249,8 +265,11 @@ class PieceCopier:
             if piece.HasField("reshaped"):
                 made = _reshaped(opened, piece.reshaped)
                 seen = made.digest(columns[: len(columns) - len(piece.added)])
-                return seen, self._session.copy_rows(piece.table.owner, piece.table.name, columns, made.rows(columns), form=PORTABLE)
-            sources = tuple(piece.source_columns) or columns  # a driver of an earlier version names none: they are alike
+                return seen, self._session.copy_rows(
+                    piece.table.owner, piece.table.name, columns, made.rows(columns), form=PORTABLE
+                )
+            # a driver of an earlier version names none: they are alike
+            sources = tuple(piece.source_columns) or columns
             seen = opened.digest(sources)
             rows = opened.rows(sources, form=form, added=[None if each.is_null else each.text for each in piece.added])
             return seen, self._session.copy_rows(piece.table.owner, piece.table.name, columns, rows, form=form)

@@ -4,7 +4,8 @@ Job
     Be the one coordinator of its apply process, on threads of the process that hosts it.
 
 Main path
-    ApplyDriver.start -> prepare and raise_epoch at the destination -> serve_apply (the coordinator's endpoint) -> the first time:
+    ApplyDriver.start -> prepare and raise_epoch at the destination -> serve_apply (the coordinator's endpoint) -> the
+      first time:
     ask_beginning -> TableInstantiation.run_first -> a run of apply servers at the site's Spark application
     -> CoordinatorHost.run, and on a thread of its own TableInstantiation.run_beside.
 
@@ -14,18 +15,20 @@ States
     then the coordinator's: see `coordinator` and `reader`.
 
 Durable when
-    Everything durable is at the destination. The process can be killed at any time: the next incarnation raises the epoch,
-    which ends this one's sessions there, and continues from the progress that it reads. The beginning of an apply process
-    is its first low watermark, which is recorded before a table is copied: the queue keeps everything after it, and every
-    instantiation SCN is later, so nothing is missing in between.
+    Everything durable is at the destination. The process can be killed at any time: the next incarnation raises the
+    epoch, which ends this one's sessions there, and continues from the progress that it reads. The beginning of an
+    apply process is its first low watermark, which is recorded before a table is copied: the queue keeps everything
+    after it, and every instantiation SCN is later, so nothing is missing in between.
 
 Ends when
-    `stop` is called, a newer incarnation took over, or it cannot continue; then `outcome` raises the reason. Its calls to the
-    Spark application end with it, and so do its tasks.
+    `stop` is called, a newer incarnation took over, or it cannot continue; then `outcome` raises the reason. Its calls
+    to the Spark application end with it, and so do its tasks.
 
 Worked flow
-    epoch 7, progress 400 -> servers 0 and 1 of apply/7 join -> the application is killed: both are lost, two groups in doubt ->
-    another application runs servers 0 and 1, still under epoch 7 -> one group was committed, the other is assigned again
+    epoch 7, progress 400 -> servers 0 and 1 of apply/7 join -> the application is killed: both are lost, two groups in
+      doubt ->
+    another application runs servers 0 and 1, still under epoch 7 -> one group was committed, the other is assigned
+      again
 """
 
 from __future__ import annotations
@@ -84,14 +87,20 @@ class ApplyDriver:
     Args:
         config: of the apply process.
         queue: returns the current endpoint of its queue.
-        application: returns the current endpoint of the site's Spark application; raises a StreamsError while there is none.
+        application: returns the current endpoint of the site's Spark application; raises a StreamsError while there is
+            none.
         tracks: takes notes of labelled transactions.
         last_call: outlives transformation functions that end the process.
     """
 
     def __init__(
-        self, config: ApplyConfig, *, queue: Callable[[], Peer | str], application: Callable[[], ApplicationAccess],
-        tracks: TrackLog | None = None, last_call: LastCall | None = None,
+        self,
+        config: ApplyConfig,
+        *,
+        queue: Callable[[], Peer | str],
+        application: Callable[[], ApplicationAccess],
+        tracks: TrackLog | None = None,
+        last_call: LastCall | None = None,
     ) -> None:
         self._tracks, self._last_call = tracks, last_call
         self._config, self._queue, self._application = config, queue, application
@@ -139,7 +148,8 @@ class ApplyDriver:
         except Exception as error:
             log.exception("%s: unexpected error", self._config.apply)
             self._failure = BugError(
-                f"apply {self._config.apply}: {type(error).__name__}: {error}", hint="see the log of its process; report it"
+                f"apply {self._config.apply}: {type(error).__name__}: {error}",
+                hint="see the log of its process; report it",
             )
 
     def _drive(self, destination: DestinationDatabase) -> None:
@@ -171,7 +181,9 @@ class ApplyDriver:
 
         config, control = self._config, self.control
         scn = ask_beginning(
-            config, self._links(progress.epoch), should_end=self._should_end,
+            config,
+            self._links(progress.epoch),
+            should_end=self._should_end,
             problem=lambda problem: control.enter("INITIALIZING", problem),
         )
         self._persist(lambda: destination.record_low_watermark(config.topology, config.apply, progress.epoch, scn))
@@ -180,7 +192,9 @@ class ApplyDriver:
     def _links(self, epoch: int, wake: Callable[[], None] | None = None) -> GrpcLinks:
         """The links to the queue, or to the capture process that serves in its place."""
         config = self._config
-        return GrpcLinks(config.topology, config.apply, lambda _: self._queue(), wake=wake, incarnation=epoch_incarnation(epoch))
+        return GrpcLinks(
+            config.topology, config.apply, lambda _: self._queue(), wake=wake, incarnation=epoch_incarnation(epoch)
+        )
 
     @contextlib.contextmanager
     def _copying(self, runner: TaskRunner, progress: ApplyProgress) -> Iterator[TableInstantiation]:
@@ -195,12 +209,21 @@ class ApplyDriver:
             )
             there = opened.enter_context(contextlib.closing(open_destination(config.source)))
             yield TableInstantiation(
-                config=config, source=source, destination=destination, source_reader=source_reader,
+                config=config,
+                source=source,
+                destination=destination,
+                source_reader=source_reader,
                 both_ways=BothWays(
-                    topology=config.topology, here=config.destination.site, there=config.source.site, records=there, captured=self._captured_here,
+                    topology=config.topology,
+                    here=config.destination.site,
+                    there=config.source.site,
+                    records=there,
+                    captured=self._captured_here,
                     position=self._position_here,
                 ),
-                destination_reader=destination_reader, epoch=progress.epoch, moved=control.table_moved,
+                destination_reader=destination_reader,
+                epoch=progress.epoch,
+                moved=control.table_moved,
                 workers=SparkCopyWorkers(runner, should_end=self._copies_end),
                 should_end=self._copies_end,
             )
@@ -216,7 +239,11 @@ class ApplyDriver:
             return database.write_marker(b"returned")
 
     def _apply(
-        self, runner: TaskRunner, destination: DestinationDatabase, progress: ApplyProgress, copying: TableInstantiation,
+        self,
+        runner: TaskRunner,
+        destination: DestinationDatabase,
+        progress: ApplyProgress,
+        copying: TableInstantiation,
     ) -> None:
         """Run the coordinator, the apply servers for as long as it runs, and beside them the copies."""
         starts, hold_scn = copying.starts()
@@ -224,7 +251,9 @@ class ApplyDriver:
         host = runner.gate.host = cores.host
         host.joins.hold(hold_scn)
         servers = runner.start(
-            pb.TASK_KIND_APPLY_SERVER, self._config.parallelism, is_kept=True,
+            pb.TASK_KIND_APPLY_SERVER,
+            self._config.parallelism,
+            is_kept=True,
             moved=lambda is_accepted: host.tasks_accepted(is_accepted=is_accepted),
         )
         self.control.cores = replace(cores, servers=servers)
@@ -248,14 +277,18 @@ class ApplyDriver:
             host.fail(error)
         except Exception as error:
             log.exception("%s: copying tables", self._config.apply)
-            host.fail(BugError(f"copying tables: {type(error).__name__}: {error}", hint="see the component's log; report it"))
+            host.fail(
+                BugError(f"copying tables: {type(error).__name__}: {error}", hint="see the component's log; report it")
+            )
 
     def _copies_end(self) -> bool:
         """No table is copied any more: the driver ends, or its coordinator has."""
         return self._should_end() or self._has_stopped_applying.is_set()
 
     def _make_cores(
-        self, destination: DestinationDatabase, progress: ApplyProgress,
+        self,
+        destination: DestinationDatabase,
+        progress: ApplyProgress,
         starts: Mapping[tuple[str, str], TableStart],
     ) -> Cores:
         """Reader, coordinator and their host."""
@@ -276,17 +309,32 @@ class ApplyDriver:
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         questions = SourceQuestions(self._identities, self.control.stopped)
         reader = ApplyReader(
-            source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules, types=value_types(), last_call=self._last_call), fits=fits,
+            source=config.source.site,
+            progress=progress,
+            rules=RuleEvaluation(*config.rules, types=value_types(), last_call=self._last_call),
+            fits=fits,
             tables=ArrivingTables(starts, config.tables, questions.identity_of, apply=config.apply),
-            returned_from=config.returned_from, tracks=self._tracks,
+            returned_from=config.returned_from,
+            tracks=self._tracks,
         )
         coordinator = ApplyCoordinator(
-            progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,
-            group_rows=config.group_rows, source=config.source.site, tracks=self._tracks, commits_in_order=config.commits_in_order,
+            progress=progress,
+            errors=errors,
+            encode=codec.encode,
+            group_transactions=config.group_transactions,
+            group_rows=config.group_rows,
+            source=config.source.site,
+            tracks=self._tracks,
+            commits_in_order=config.commits_in_order,
             on_error=config.on_error,
         )
         host = CoordinatorHost(
-            config, epoch=progress.epoch, destination=destination, reader=reader, coordinator=coordinator, fits=fits,
+            config,
+            epoch=progress.epoch,
+            destination=destination,
+            reader=reader,
+            coordinator=coordinator,
+            fits=fits,
             make_links=partial(self._links, progress.epoch),
         )
         return Cores(host=host, reader=reader, coordinator=coordinator, epoch=progress.epoch)
@@ -320,7 +368,9 @@ class ApplyDriver:
                 return found
 
 
-def _missing_alter(destination: DestinationDatabase, version: TableVersion, config: ApplyConfig, of_now: TablesOfNow) -> str:
+def _missing_alter(
+    destination: DestinationDatabase, version: TableVersion, config: ApplyConfig, of_now: TablesOfNow
+) -> str:
     """What must be done before rows of `version` can be applied; empty: they fit.
 
     Args:
@@ -367,6 +417,9 @@ def _table_of_now(name: TableName, config: ApplyConfig) -> tuple[TableVersion, .
     from rules.transformation import TransformationError
 
     try:
-        return tuple(reduce(lambda found, each: transformed_version(found, each)[0], table.transformations, version) for version in versions)
+        return tuple(
+            reduce(lambda found, each: transformed_version(found, each)[0], table.transformations, version)
+            for version in versions
+        )
     except TransformationError:
         return ()  # what has changed at the source will say so when its rows come

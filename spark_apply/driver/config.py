@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COPIES_BESIDE", "ApplyConfig", "TableToInstantiate"]
 
-# Tasks of an apply process that copy tables while others are applied: one reads while the other writes. Not more: they share the
-# databases with the apply servers, and each takes a replication origin at the destination.
+# Tasks of an apply process that copy tables while others are applied: one reads while the other writes. Not more: they
+# share the databases with the apply servers, and each takes a replication origin at the destination.
 COPIES_BESIDE = 2
 
 GROUP_TRANSACTIONS_DEFAULT = 1000
@@ -46,8 +46,10 @@ class TableToInstantiate:
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
         is_sent_on: changes of the destination table go to other sites: nobody is told to empty it.
-        returned_by: the apply process at the source that gets the destination table, whole and unchanged, as the table that it is there; empty: none does.
-        rows: which of the source's rows it gets, as a condition in SQL (`rules.conditions.spelling`): they are copied and compared; empty: all.
+        returned_by: the apply process at the source that gets the destination table, whole and unchanged, as the table
+            that it is there; empty: none does.
+        rows: which of the source's rows it gets, as a condition in SQL (`rules.conditions.spelling`): they are copied
+            and compared; empty: all.
         transformations: what becomes of its rows on the way, one client after the other.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
             before it is copied again; False: an operator decides.
@@ -136,7 +138,11 @@ class ApplyConfig:
         from spark_apply.tables import TableFits  # with compiled kernels; who only reads the configuration needs none
 
         return TableFits(
-            describe, missing_alter, dependencies=self.dependencies, handlers=self.handlers, settings=self.destination.tables,
+            describe,
+            missing_alter,
+            dependencies=self.dependencies,
+            handlers=self.handlers,
+            settings=self.destination.tables,
         )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Answers the apply actor and the command line: status, comparison, the error queue, stopping.
 
-Called on the actor's threads. What the cores know is asked on the coordinator's thread (`CoordinatorHost.call`); when that
-is busy with its destination, status answers with what it knew last.
+Called on the actor's threads. What the cores know is asked on the coordinator's thread (`CoordinatorHost.call`); when
+that is busy with its destination, status answers with what it knew last.
 """
 
 from __future__ import annotations
@@ -49,11 +49,16 @@ _STATUS_WAIT_S = 1.0  # a status that is asked twice a second must not queue up 
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
-_FAILING_HINT = "see to what it names at the destination (a server that takes no connections, a lock that a session holds, a full disk); it continues by itself then"
+_FAILING_HINT = (
+    "see to what it names at the destination (a server that takes no connections, a lock that a session"
+    " holds, a full disk); it continues by itself then"
+)
 _SETTLED = _COPIED | {"LEFT OUT"}  # nothing waits for them
 _COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which `verify` waits for
 _BOUNDED = _SETTLED | {"COPIED", "JOINING"}  # what they lack is above what the queue was told
-_STRANGER = "it came under this name after the apply process started, and was never copied here; its changes are left out"
+_STRANGER = (
+    "it came under this name after the apply process started, and was never copied here; its changes are left out"
+)
 _LOOK_TIMEOUT_S = 5.0  # a look takes a few queries; one that finds something to copy shows that
 _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
 
@@ -147,20 +152,30 @@ class ApplyControl:
             for table in tables:
                 progress = self.tables.get(table.destination)
                 if progress is not None and progress.state not in _COMPARABLE:
-                    problems[table.source] = f"it is not replicated yet ({progress.state}): {progress.problem or 'it is being copied'}"
+                    problems[table.source] = (
+                        f"it is not replicated yet ({progress.state}): {progress.problem or 'it is being copied'}"
+                    )
                 part = self.instantiation.part_of(table) if self.instantiation is not None else ""
                 if part:
                     problems[table.source] = f"its partition {part} is being copied"
             tables = [table for table in tables if table.source not in problems]
             for name in sorted(problems.keys() & wanted if wanted else problems):
                 yield pb.TableComparison(
-                    owner=name.owner, name=name.name, destination_owner=name.owner, destination_name=name.name,
+                    owner=name.owner,
+                    name=name.name,
+                    destination_owner=name.owner,
+                    destination_name=name.name,
                     problem=problems[name],
                 )
             destination = opened.enter_context(contextlib.closing(open_destination(self.config.destination)))
             comparison = Comparison(
-                runner=self.runner, config=self.config, source=source, destination=destination, tasks=_DIGEST_TASKS,
-                is_active=lambda: not self.should_end, applied=self._kept_scn if self.cores is not None else None,
+                runner=self.runner,
+                config=self.config,
+                source=source,
+                destination=destination,
+                tasks=_DIGEST_TASKS,
+                is_active=lambda: not self.should_end,
+                applied=self._kept_scn if self.cores is not None else None,
             )
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
             equal: dict[str, RowMark] = {}
@@ -175,24 +190,37 @@ class ApplyControl:
         return int(self.status().counters["kept_scn"])
 
     def _note_equal(self, destination: DestinationDatabase, marks: Mapping[str, RowMark]) -> None:
-        """Record that both sides have the same rows, whatever changed at the source without events: nothing is said of these tables any more."""
+        """Record that both sides have the same rows, whatever changed at the source without events.
+
+        Nothing is said of these tables any more.
+        """
         if self.cores is None or not marks:
             return
         recorded = destination.row_marks(self.config.topology, self.config.apply, self.config.source.site)
         tables = [marked_table(table) for table in self.config.tables if table.identity in marks]
         here = columns_here(destination, tables)
         equal = {
-            table.identity: paired(marks[table.identity], here.get(table.destination, {}), recorded.get(table.identity), is_copy=False) for table in tables
+            table.identity: paired(
+                marks[table.identity], here.get(table.destination, {}), recorded.get(table.identity), is_copy=False
+            )
+            for table in tables
         }
-        destination.record_row_marks(self.config.topology, self.config.apply, self.cores.epoch, self.config.source.site, equal)
-        if any(self.tables[table.destination].problem for table in self.config.tables if table.identity in marks and table.destination in self.tables):
+        destination.record_row_marks(
+            self.config.topology, self.config.apply, self.cores.epoch, self.config.source.site, equal
+        )
+        if any(
+            self.tables[table.destination].problem
+            for table in self.config.tables
+            if table.identity in marks and table.destination in self.tables
+        ):
             self.look_at_tables()
 
     def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
         """Begin to empty tables at the destination and copy them again; answers how they were before.
 
         Raises:
-            ApplyError: nothing is applied yet, a table is none of this apply process's alone, or the source has renamed it meanwhile.
+            ApplyError: nothing is applied yet, a table is none of this apply process's alone, or the source has renamed
+                it meanwhile.
         """
         copying = self.instantiation
         if copying is None or self.cores is None:
@@ -201,15 +229,22 @@ class ApplyControl:
         self._refuse_renamed(wanted)
         found = {table.source: table for table in self.config.tables if table.source in wanted}
         if missing := wanted - found.keys():
-            raise ApplyError(f"{', '.join(map(str, sorted(missing)))}: apply process {self.config.apply} {NOT_REPLICATED}")
+            raise ApplyError(
+                f"{', '.join(map(str, sorted(missing)))}: apply process {self.config.apply} {NOT_REPLICATED}"
+            )
         topology, apply = self.config.topology, self.config.apply
         with contextlib.closing(open_destination(self.config.destination)) as destination:
             # Also those of other topologies, and of tables that had another name.
             shared = [
-                str(name) for name, table in found.items()
+                str(name)
+                for name, table in found.items()
                 if not table.may_empty or destination.other_copies(topology, apply, *table.destination)
             ]
-            recorded = {each.identity: each for each in destination.instantiations(topology, apply) if each.source == self.config.source.site}
+            recorded = {
+                each.identity: each
+                for each in destination.instantiations(topology, apply)
+                if each.source == self.config.source.site
+            }
             # At once: until what is copied now is copied, this driver may end, and the next one must know it.
             for name, table in found.items() if not shared else ():
                 record = recorded.get(table.identity)
@@ -219,8 +254,10 @@ class ApplyControl:
                     shared.append(str(name))
         if shared:
             raise ApplyError(
-                f"{', '.join(sorted(shared))}: not emptied, because other apply processes write the same destination table",
-                hint=f"headrace verify FILE names the rows that differ: correct them at the destination alone: {correct_alone()}",
+                f"{', '.join(sorted(shared))}: not emptied, because other apply processes write the same destination"
+                " table",
+                hint="headrace verify FILE names the rows that differ: correct them at the destination alone:"
+                f" {correct_alone()}",
             )
         names = [table.destination for table in found.values()]
         before = [_progress_message(self.tables[name]) for name in names if name in self.tables]
@@ -228,7 +265,9 @@ class ApplyControl:
         return pb.CopyAgainReply(tables=before)
 
     def _refuse_renamed(self, wanted: set[TableName]) -> None:
-        """See that tables have the names that they had when the driver was started: under another one they would be left out and never copied.
+        """See that tables have the names that they had when the driver was started.
+
+        Under another one they would be left out and never copied.
 
         Raises:
             ApplyError: one has another name by now.
@@ -242,12 +281,16 @@ class ApplyControl:
             now = names.get(table.identity, table.source)
             if now != table.source and wanted & {now, table.source}:
                 raise ApplyError(
-                    f"{table.source} is called {now} at {self.config.source.site} since apply process {self.config.apply} was started: it is not copied before a restart",
+                    f"{table.source} is called {now} at {self.config.source.site} since apply process"
+                    f" {self.config.apply} was started: it is not copied before a restart",
                     hint=f"{restart_hint(self.config.apply)}. Then headrace copy FILE {argument(now)}",
                 )
 
     def look_at_tables(self) -> bool:
-        """Look at once at the tables that could not be copied; False: it was not done in time, or nothing is applied yet."""
+        """Look at once at the tables that could not be copied.
+
+        False: it was not done in time, or nothing is applied yet.
+        """
         copying = self.instantiation
         return copying is not None and self.cores is not None and copying.look_now(_LOOK_TIMEOUT_S)
 
@@ -284,9 +327,16 @@ class ApplyControl:
         config, wanted = self.config, set(numbers)
         with contextlib.closing(open_destination(config.destination)) as destination:
             one = numbers[0] if len(numbers) == 1 else None
-            found = [each for each in destination.errors(config.topology, config.apply, number=one) if each.number in wanted]
+            found = [
+                each for each in destination.errors(config.topology, config.apply, number=one) if each.number in wanted
+            ]
         return {
-            each.number: Failure(position=each.failed_position, conflict_type=each.conflict_type, sqlstate=each.sqlstate, message=each.message)
+            each.number: Failure(
+                position=each.failed_position,
+                conflict_type=each.conflict_type,
+                sqlstate=each.sqlstate,
+                message=each.message,
+            )
             for each in found
         }
 
@@ -319,7 +369,10 @@ class ApplyControl:
         numbers = self._numbers(cores, request)
         for first in range(0, len(numbers), DELETED_AT_ONCE):
             problems = cores.host.call(partial(cores.host.delete_errors, numbers[first : first + DELETED_AT_ONCE]))
-            yield from (pb.ErrorOutcome(number=number, done=not problem, problem=problem) for number, problem in problems.items())
+            yield from (
+                pb.ErrorOutcome(number=number, done=not problem, problem=problem)
+                for number, problem in problems.items()
+            )
 
     def stop(self, timeout_s: float) -> None:
         """End the driver orderly: servers may finish their current group within `timeout_s` seconds."""
@@ -382,28 +435,55 @@ class ApplyControl:
         numbers = {name: value for name, value in cores.coordinator.status().items() if isinstance(value, int)}
         seen = reader.statistics
         numbers |= {
-            "batches_received": seen.batches, "rows_received": seen.rows, "returned_changes": seen.returned_changes,
-            "rows_applied_before": seen.rows_applied_before, "rows_instantiated": seen.rows_instantiated,
-            "rows_discarded": seen.rows_discarded, "told_scn": int(cores.host.told_scn), "durable_scn": int(cores.host.recorded_scn), "kept_scn": int(cores.host.kept_scn),
+            "batches_received": seen.batches,
+            "rows_received": seen.rows,
+            "returned_changes": seen.returned_changes,
+            "rows_applied_before": seen.rows_applied_before,
+            "rows_instantiated": seen.rows_instantiated,
+            "rows_discarded": seen.rows_discarded,
+            "told_scn": int(cores.host.told_scn),
+            "durable_scn": int(cores.host.recorded_scn),
+            "kept_scn": int(cores.host.kept_scn),
         }
         status = pb.ApplyStatus(
-            state=cores.coordinator.state, reader_state=reader.state, detail=cores.host.problem, epoch=cores.epoch,
-            low_watermark_scn=cores.coordinator.low_watermark, high_watermark_scn=cores.coordinator.high_watermark,
-            received_scn=numbers.get("received_scn", 0), last_commit_time_us=numbers.get("last_commit_time_us", 0),
-            last_applied_us=cores.host.last_applied_us, transactions_applied=numbers.get("total_applied", 0),
-            rows_applied=numbers.get("total_rows", 0), groups_applied=numbers.get("total_groups", 0),
-            transactions_received=seen.transactions, errors=numbers.get("error_transactions", 0),
-            rollbacks=numbers.get("total_rollbacks", 0), counters=numbers,
-            ready=all(server.has_joined for server in facts) and all(t.state in _SETTLED for t in list(self.tables.values())),
-            caught_up_scn=self._caught_up_scn(cores), missing_tables=reader.missing_tables,
+            state=cores.coordinator.state,
+            reader_state=reader.state,
+            detail=cores.host.problem,
+            epoch=cores.epoch,
+            low_watermark_scn=cores.coordinator.low_watermark,
+            high_watermark_scn=cores.coordinator.high_watermark,
+            received_scn=numbers.get("received_scn", 0),
+            last_commit_time_us=numbers.get("last_commit_time_us", 0),
+            last_applied_us=cores.host.last_applied_us,
+            transactions_applied=numbers.get("total_applied", 0),
+            rows_applied=numbers.get("total_rows", 0),
+            groups_applied=numbers.get("total_groups", 0),
+            transactions_received=seen.transactions,
+            errors=numbers.get("error_transactions", 0),
+            rollbacks=numbers.get("total_rollbacks", 0),
+            counters=numbers,
+            ready=all(server.has_joined for server in facts)
+            and all(t.state in _SETTLED for t in list(self.tables.values())),
+            caught_up_scn=self._caught_up_scn(cores),
+            missing_tables=reader.missing_tables,
         )
         for server in facts:
             waits = cores.coordinator.dependency_of(server.server)
-            status.servers.append(pb.ServerStatus(
-                server=server.server, state=server.state, detail=server.detail, pid=server.pid, host=server.host,
-                attempts=server.attempts, group=waits["group_number"], commit_scn=waits["commitscn"],
-                waits_for_group=waits["dep_group_number"], waits_for_scn=waits["dep_commitscn"], waits_for_server=waits["dep_server_id"],
-            ))
+            status.servers.append(
+                pb.ServerStatus(
+                    server=server.server,
+                    state=server.state,
+                    detail=server.detail,
+                    pid=server.pid,
+                    host=server.host,
+                    attempts=server.attempts,
+                    group=waits["group_number"],
+                    commit_scn=waits["commitscn"],
+                    waits_for_group=waits["dep_group_number"],
+                    waits_for_scn=waits["dep_commitscn"],
+                    waits_for_server=waits["dep_server_id"],
+                )
+            )
         if reader.unfit is not None and cores.coordinator.is_idle:
             status.state, status.detail, status.hint = reader.state, reader.unfit.message, reader.unfit.hint
         elif not any(server.has_joined for server in facts):
@@ -417,22 +497,37 @@ class ApplyControl:
             failing = next((server for server in facts if server.is_failing), None)
             replaced = next((server for server in facts if server.failure), None)
             if not status.detail and failing is not None:
-                status.detail, status.hint = f"apply server {failing.server} fails and tries again: {failing.detail}", _FAILING_HINT
+                status.detail, status.hint = (
+                    f"apply server {failing.server} fails and tries again: {failing.detail}",
+                    _FAILING_HINT,
+                )
             elif not status.detail and replaced is not None:
-                status.detail, status.hint = f"apply server {replaced.server} was replaced: {replaced.failure}", replaced.failure_hint
-        # An administrator is ahead of what runs: a driver that begins again takes no more tables than the controller has in its record.
+                status.detail, status.hint = (
+                    f"apply server {replaced.server} was replaced: {replaced.failure}",
+                    replaced.failure_hint,
+                )
+        # An administrator is ahead of what runs: a driver that begins again takes no more tables than the controller
+        # has in its record.
         what_to_do = "headrace up FILE takes it up" if self.config.source.has_admin else restart_hint(self.config.apply)
         for name in sorted(reader.strangers):
-            status.instantiation.append(pb.InstantiationProgress(
-                owner=name.owner, name=name.name, state="FAILED", problem=f"{_STRANGER}: {what_to_do}",
-            ))
+            status.instantiation.append(
+                pb.InstantiationProgress(
+                    owner=name.owner,
+                    name=name.name,
+                    state="FAILED",
+                    problem=f"{_STRANGER}: {what_to_do}",
+                )
+            )
         if cores.coordinator.is_disabled:
             number = cores.coordinator.first_error
             status.state = "PAUSED: DISABLED BY ERROR"
-            status.detail = f"nothing is applied while error transaction {number} is in the error queue (on_error: disable)"
+            status.detail = (
+                f"nothing is applied while error transaction {number} is in the error queue (on_error: disable)"
+            )
             status.hint = (
-                f"headrace errors show FILE {number}, correct what it names, then headrace errors execute (or edit, or delete): it goes on"
-                " by itself when the error queue is empty; or write another on_error, then headrace up FILE"
+                f"headrace errors show FILE {number}, correct what it names, then headrace errors execute (or edit, or"
+                " delete): it goes on by itself when the error queue is empty; or write another on_error, then headrace"
+                " up FILE"
             )
         if self._stopping.is_set():
             status.state = "SHUTTING DOWN CLEANLY"
@@ -446,15 +541,24 @@ def _missing_alter(destination: DestinationDatabase, version: TableVersion) -> s
 
 def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
     return pb.InstantiationProgress(
-        owner=table.owner, name=table.name, state=table.state, rows=table.rows, rows_estimated=table.rows_estimated,
-        instantiation_scn=table.scn, problem=table.problem, bytes_done=table.bytes_done, bytes_total=table.bytes_total,
+        owner=table.owner,
+        name=table.name,
+        state=table.state,
+        rows=table.rows,
+        rows_estimated=table.rows_estimated,
+        instantiation_scn=table.scn,
+        problem=table.problem,
+        bytes_done=table.bytes_done,
+        bytes_total=table.bytes_total,
         obsolete_errors=table.obsolete_errors,
     )
 
 
 def _difference_message(found: RowDifference) -> pb.RowDifference:
     return pb.RowDifference(
-        columns=found.columns, values=[value or "" for value in found.key], nulls=[value is None for value in found.key],
+        columns=found.columns,
+        values=[value or "" for value in found.key],
+        nulls=[value is None for value in found.key],
         what=found.what,
     )
 
@@ -464,20 +568,36 @@ def outcome_message(outcome: ErrorOutcome) -> pb.ErrorOutcome:
     found = outcome.failure
     message = pb.ErrorOutcome(number=outcome.number, done=found is None, problem="" if found is None else found.message)
     if found is not None:
-        message.failure.CopyFrom(pb.Failure(
-            position=found.position, conflict_type=found.conflict_type, sqlstate=found.sqlstate, message=found.message,
-            readable=found.readable,
-        ))
+        message.failure.CopyFrom(
+            pb.Failure(
+                position=found.position,
+                conflict_type=found.conflict_type,
+                sqlstate=found.sqlstate,
+                message=found.message,
+                readable=found.readable,
+            )
+        )
     return message
 
 
 def _comparison_message(found: TableComparison) -> pb.TableComparison:
     return pb.TableComparison(
-        owner=found.table.source.owner, name=found.table.source.name, destination_owner=found.table.destination.owner,
-        destination_name=found.table.destination.name, equal=found.is_equal, source_rows=found.source.rows,
-        differences=[_difference_message(each) for each in found.differences], has_more_differences=found.has_more_differences,
-        destination_rows=found.destination.rows, source_digest=found.source.digest,
-        destination_digest=found.destination.digest, checks=found.checks, problem=found.problem,
-        left_out=found.left_out, computed=found.computed, settled=found.settled,
-        in_flight=[_difference_message(each) for each in found.in_flight], in_flight_rows=found.in_flight_rows,
+        owner=found.table.source.owner,
+        name=found.table.source.name,
+        destination_owner=found.table.destination.owner,
+        destination_name=found.table.destination.name,
+        equal=found.is_equal,
+        source_rows=found.source.rows,
+        differences=[_difference_message(each) for each in found.differences],
+        has_more_differences=found.has_more_differences,
+        destination_rows=found.destination.rows,
+        source_digest=found.source.digest,
+        destination_digest=found.destination.digest,
+        checks=found.checks,
+        problem=found.problem,
+        left_out=found.left_out,
+        computed=found.computed,
+        settled=found.settled,
+        in_flight=[_difference_message(each) for each in found.in_flight],
+        in_flight_rows=found.in_flight_rows,
     )

@@ -14,8 +14,9 @@ States (V$STREAMS_APPLY_COORDINATOR.STATE)
     SHUTTING DOWN CLEANLY   what servers write is awaited, nothing more is handed out, memory only.
 
 Durable when
-    A group is done when its server reports it: data and progress are committed together at the destination. `durable_scn` is a lower bound of the
-    position that the destination reports. Whether a crash can take the last commits is not known here: see `spark_apply.driver.flushes`.
+    A group is done when its server reports it: data and progress are committed together at the destination.
+    `durable_scn` is a lower bound of the position that the destination reports. Whether a crash can take the last
+    commits is not known here: see `spark_apply.driver.flushes`.
 
 Worked flow (two servers, low watermark 10)
     run 10..20, run 20..30 (other keys), run 30..40 (keys of the first)
@@ -26,10 +27,10 @@ A group is formed only when a server can take one, from what has arrived by then
 a backlog, and without waiting to fill. A group is assigned only when everything that it depends on is done or assigned
 (see `groups` for why nothing can wait forever).
 
-A streamed transaction is a barrier, and so is the execution of error transactions, many at a time. As long as some are to be executed, what
-depends on one of them is not formed, and nothing behind it: it would join the error queue, which would grow while it is executed. What was formed
-before, and may not write yet, is dropped and dequeued again. When a streamed
-transaction fails, or its server dies, everything from it on is dropped and dequeued again from the low
+A streamed transaction is a barrier, and so is the execution of error transactions, many at a time. As long as some are
+to be executed, what depends on one of them is not formed, and nothing behind it: it would join the error queue, which
+would grow while it is executed. What was formed before, and may not write yet, is dropped and dequeued again. When a
+streamed transaction fails, or its server dies, everything from it on is dropped and dequeued again from the low
 watermark (`must_replay`), as after a restart; the second time the coordinator knows what to do with it.
 
 Longer than 500 lines: the states of a group, and every rule that moves the low watermark, must be read together.
@@ -177,14 +178,25 @@ class ApplyCoordinator:
     """
 
     def __init__(  # noqa: PLR0913 - what the file says of the apply process
-        self, *, progress: ApplyProgress, errors: Iterable[tuple[int, NDArray[np.uint64]]],
-        encode: Callable[[LcrBatch], bytes], group_transactions: int, group_rows: int, source: str = "",
-        tracks: TrackLog | None = None, commits_in_order: bool = False, on_error: OnError = OnError.HOLD_DEPENDENTS,
+        self,
+        *,
+        progress: ApplyProgress,
+        errors: Iterable[tuple[int, NDArray[np.uint64]]],
+        encode: Callable[[LcrBatch], bytes],
+        group_transactions: int,
+        group_rows: int,
+        source: str = "",
+        tracks: TrackLog | None = None,
+        commits_in_order: bool = False,
+        on_error: OnError = OnError.HOLD_DEPENDENTS,
     ) -> None:
         self._commits_in_order = commits_in_order
         self._labels = LabelledTransactions(source, tracks or TrackLog())
         self._new_former = functools.partial(
-            GroupFormer, encode=encode, transactions_max=group_transactions, rows_max=group_rows,
+            GroupFormer,
+            encode=encode,
+            transactions_max=group_transactions,
+            rows_max=group_rows,
         )
         self._holds, self._on_error = ErrorHolds(errors), on_error
         self._executions = ErrorExecutions(self._holds)
@@ -194,7 +206,8 @@ class ApplyCoordinator:
         self._servers: dict[int, set[int]] = {}
         self._outbox: list[tuple[int, CoordinatorMessage]] = []
         self._escalations: dict[Scn, _Escalation] = {}
-        self._careful_through = FIRST_SCN  # a server died while it wrote transactions up to here, of groups that may be formed otherwise now
+        # a server died while it wrote transactions up to here, of groups that may be formed otherwise now
+        self._careful_through = FIRST_SCN
         self.statistics = CoordinatorStatistics()
         self._durable = progress.low_watermark
         self._ahead = progress.ahead_scn
@@ -224,7 +237,10 @@ class ApplyCoordinator:
 
     @property
     def unrecorded_scn(self) -> Scn | None:
-        """A low watermark that moved without data and should be recorded now, because no commit will; None: there is none."""
+        """A low watermark that moved without data and should be recorded now, because no commit will.
+
+        None: there is none.
+        """
         idle = not self._groups and self._former.is_empty
         return self._low_watermark if idle and self._low_watermark > self._durable else None
 
@@ -259,20 +275,30 @@ class ApplyCoordinator:
 
     @property
     def may_settle(self) -> bool:
-        """What earlier incarnations applied above the low watermark is reached: it can settle when nothing more is accepted."""
+        """What earlier incarnations applied above the low watermark is reached.
+
+        It can settle when nothing more is accepted.
+        """
         return not any(found.through > self._received_through for found in self._above)
 
     def settle(self, *, leaves_above: bool = False) -> None:
-        """Nothing more is accepted until it is settled: a streamed transaction whose end has not come is given up, and so is what an error keeps waiting.
+        """Nothing more is accepted until it is settled.
+
+        A streamed transaction whose end has not come is given up, and so is what an error keeps waiting.
 
         It comes again (`must_replay`), as everything that was not let go yet.
 
         Args:
-            leaves_above: it is enough that it is idle: what is applied above the low watermark stays so. What an error keeps waiting may be below that.
+            leaves_above: it is enough that it is idle: what is applied above the low watermark stays so. What an error
+                keeps waiting may be below that.
         """
         unfinished = [group for group in self._groups.values() if not group.done]
         waits_for_errors = self.is_disabled and not unfinished and not self._former.is_empty
-        if waits_for_errors and not self._replay and (leaves_above or not any(found.through > self._low_watermark for found in self._above)):
+        if (
+            waits_for_errors
+            and not self._replay
+            and (leaves_above or not any(found.through > self._low_watermark for found in self._above))
+        ):
             self._start_replay()
         if len(unfinished) == 1 and not self._replay:
             large = unfinished[0].large
@@ -303,9 +329,12 @@ class ApplyCoordinator:
 
     @property
     def is_disabled(self) -> bool:
-        """Nothing is applied but error transactions that an operator executes: there are some, and `on_error` is to disable.
+        """Nothing is applied but error transactions that an operator executes.
 
-        This follows from what the destination has, so no restart takes it back; it ends with the last error transaction.
+        There are some, and `on_error` is to disable.
+
+        This follows from what the destination has, so no restart takes it back; it ends with the last error
+        transaction.
         """
         return self._on_error is OnError.DISABLE and len(self._holds) > 0
 
@@ -327,15 +356,29 @@ class ApplyCoordinator:
         """State, positions and statistics by name."""
         totals = self.statistics
         return {
-            "state": self.state, "low_watermark_scn": self._low_watermark, "high_watermark_scn": self.high_watermark,
-            "durable_scn": self._durable, "received_scn": self._received_through, "total_received": totals.received,
-            "total_assigned": totals.assigned, "total_applied": totals.applied, "total_errors": totals.errors,
-            "total_wait_deps": totals.wait_deps, "total_rollbacks": totals.rollbacks, "total_rows": totals.rows,
-            "total_rows_written": totals.rows_written, "total_commits": totals.commits,
-            "total_groups": totals.groups, "total_retried": totals.retried, "total_replays": totals.replays,
-            "unassigned_complete_txns": self._former.transactions, "active_server_count": len(self._servers),
-            "groups_in_flight": len(self._groups), "error_transactions": len(self._holds),
-            "last_commit_time_us": totals.last_commit_time_us, "total_conflicts": totals.conflicts,
+            "state": self.state,
+            "low_watermark_scn": self._low_watermark,
+            "high_watermark_scn": self.high_watermark,
+            "durable_scn": self._durable,
+            "received_scn": self._received_through,
+            "total_received": totals.received,
+            "total_assigned": totals.assigned,
+            "total_applied": totals.applied,
+            "total_errors": totals.errors,
+            "total_wait_deps": totals.wait_deps,
+            "total_rollbacks": totals.rollbacks,
+            "total_rows": totals.rows,
+            "total_rows_written": totals.rows_written,
+            "total_commits": totals.commits,
+            "total_groups": totals.groups,
+            "total_retried": totals.retried,
+            "total_replays": totals.replays,
+            "unassigned_complete_txns": self._former.transactions,
+            "active_server_count": len(self._servers),
+            "groups_in_flight": len(self._groups),
+            "error_transactions": len(self._holds),
+            "last_commit_time_us": totals.last_commit_time_us,
+            "total_conflicts": totals.conflicts,
         }
 
     def server_state(self, server: int, told: str) -> str:
@@ -357,13 +400,19 @@ class ApplyCoordinator:
         return 0, 0
 
     def dependency_of(self, server: int) -> dict[str, int]:
-        """What an apply server holds, and whom it waits for; names of V$STREAMS_APPLY_SERVER. 0: nothing, of a server -1."""
+        """What an apply server holds, and whom it waits for; names of V$STREAMS_APPLY_SERVER.
+
+        0: nothing, of a server -1.
+        """
         held, awaited = self.waits_for(server)
         group = held or min(self._servers.get(server, ()), default=0)
         mine, other = self._groups.get(group), self._groups.get(awaited)
         return {
-            "group_number": group, "commitscn": 0 if mine is None else int(mine.through_scn), "dep_group_number": awaited,
-            "dep_commitscn": 0 if other is None else int(other.through_scn), "dep_server_id": -1 if other is None else other.server,
+            "group_number": group,
+            "commitscn": 0 if mine is None else int(mine.through_scn),
+            "dep_group_number": awaited,
+            "dep_commitscn": 0 if other is None else int(other.through_scn),
+            "dep_server_id": -1 if other is None else other.server,
         }
 
     # ------------------------------------------------------------------ what the host tells
@@ -389,7 +438,10 @@ class ApplyCoordinator:
         self._advance()
 
     def server_joined(
-        self, server: int, progress: ApplyProgress, errors: Iterable[tuple[int, NDArray[np.uint64]]] | None = None,
+        self,
+        server: int,
+        progress: ApplyProgress,
+        errors: Iterable[tuple[int, NDArray[np.uint64]]] | None = None,
     ) -> None:
         """Register a server that has its destination session and waits for work.
 
@@ -428,7 +480,9 @@ class ApplyCoordinator:
             elif group.went:
                 group.in_doubt = True
                 begun = group.after_scn + 1 if group.mode is not GroupMode.EXECUTE_ERROR else FIRST_SCN
-                self._careful_through = Scn(max(self._careful_through, begun, group.through_scn if begun else FIRST_SCN))
+                self._careful_through = Scn(
+                    max(self._careful_through, begun, group.through_scn if begun else FIRST_SCN)
+                )
             else:
                 group.server = -1
                 if group.parts_sent:
@@ -496,10 +550,13 @@ class ApplyCoordinator:
         self._holds.remove(number)
 
     def rewound(self, progress: ApplyProgress) -> None:
-        """Tables join or are left out: everything from `progress` on comes again, and the servers open their sessions again.
+        """Tables join or are left out.
+
+        Everything from `progress` on comes again, and the servers open their sessions again.
 
         Args:
-            progress: as `DestinationDatabase.join_tables` left it, after it was settled; or the coordinator's own, which is idle.
+            progress: as `DestinationDatabase.join_tables` left it, after it was settled; or the coordinator's own,
+                which is idle.
         """
         if not self.is_idle:
             raise BugError("copied tables join or are left out while groups are unfinished")
@@ -515,8 +572,10 @@ class ApplyCoordinator:
         self.statistics.replays += 1
         # Their callers wait for outcomes, and these groups do not come from the queue.
         executions = [
-            number for group in self._groups.values()
-            if group.mode is GroupMode.EXECUTE_ERROR and not group.done for number in group.error_numbers
+            number
+            for group in self._groups.values()
+            if group.mode is GroupMode.EXECUTE_ERROR and not group.done
+            for number in group.error_numbers
         ]
         self._reset(self.progress)
         self._executions.give_back(executions)
@@ -544,9 +603,11 @@ class ApplyCoordinator:
             return False
         # One at a time: the outcome of one decides what of the next can be executed.
         executing = any(group.mode is GroupMode.EXECUTE_ERROR and not group.done for group in self._groups.values())
-        # A streamed transaction that is being written takes parts until it is whole; one that is not formed yet (an apply process that an
-        # error disabled forms nothing) waits behind what is executed.
-        is_streaming = any(group.large is not None and group.large is self._former.open for group in self._groups.values())
+        # A streamed transaction that is being written takes parts until it is whole; one that is not formed yet (an
+        # apply process that an error disabled forms nothing) waits behind what is executed.
+        is_streaming = any(
+            group.large is not None and group.large is self._former.open for group in self._groups.values()
+        )
         if self._executions.waits and not is_streaming and not executing:
             self._form_execution()
             return True
@@ -563,11 +624,19 @@ class ApplyCoordinator:
         number = self._number + 1
         if isinstance(formed, FormedRun):
             group = _Group(
-                number=number, after_scn=after, through_scn=formed.through_scn, batches=formed.batches,
-                hashes=formed.hashes, commit_scns=formed.commit_scns,
+                number=number,
+                after_scn=after,
+                through_scn=formed.through_scn,
+                batches=formed.batches,
+                hashes=formed.hashes,
+                commit_scns=formed.commit_scns,
             )
             unfinished = self._unfinished()
-            group.waits = set(unfinished) if self._commits_in_order else self._tracker.add(number, formed.hashes.hashes, unfinished)
+            group.waits = (
+                set(unfinished)
+                if self._commits_in_order
+                else self._tracker.add(number, formed.hashes.hashes, unfinished)
+            )
         else:
             group = self._large_group(formed, number, after)
         self.statistics.wait_deps += bool(group.waits)
@@ -587,7 +656,10 @@ class ApplyCoordinator:
         return group
 
     def _must_wait(self, formed: FormedRun | Large) -> bool:
-        """Whether what would be formed next must not join the error queue now: it depends on an error transaction that is to be executed, or may."""
+        """Whether what would be formed next must not join the error queue now.
+
+        It depends on an error transaction that is to be executed, or may.
+        """
         if self._executions.is_empty or self._on_error is OnError.CONTINUE:
             return False
         return isinstance(formed, Large) or self._awaits_execution(self._holds.held(formed.hashes))
@@ -601,8 +673,12 @@ class ApplyCoordinator:
             return
         number = self._number + 1
         group = _Group(
-            number=number, after_scn=self._formed_through, through_scn=self._formed_through,
-            mode=GroupMode.EXECUTE_ERROR, error_numbers=numbers, waits=set(self._unfinished()),
+            number=number,
+            after_scn=self._formed_through,
+            through_scn=self._formed_through,
+            mode=GroupMode.EXECUTE_ERROR,
+            error_numbers=numbers,
+            waits=set(self._unfinished()),
         )
         self._tracker.add_barrier(number)
         self._add(group)
@@ -642,14 +718,27 @@ class ApplyCoordinator:
         self.statistics.assigned += group.commit_scns.shape[0] - group.next_transaction
         is_execution = group.mode is GroupMode.EXECUTE_ERROR
         request = self._executions.request_of(group.error_numbers[0]) if is_execution else ExecutionRequest()
-        self._outbox.append((server, GroupAssignment(
-            group=group.number, attempt=group.attempt, mode=group.mode, streamed=group.is_large,
-            batches=group.batches, after_scn=group.after_scn, through_scn=0 if group.is_large else group.through_scn,
-            first_transaction=group.next_transaction, error_number=group.error_number,
-            failure=request.failures.get(group.error_numbers[0]) if is_execution else group.failure,
-            role=request.role, handler=request.handler, error_numbers=group.error_numbers,
-            is_careful=bool(group.attempt) if is_execution else group.after_scn < self._careful_through,
-        )))
+        self._outbox.append(
+            (
+                server,
+                GroupAssignment(
+                    group=group.number,
+                    attempt=group.attempt,
+                    mode=group.mode,
+                    streamed=group.is_large,
+                    batches=group.batches,
+                    after_scn=group.after_scn,
+                    through_scn=0 if group.is_large else group.through_scn,
+                    first_transaction=group.next_transaction,
+                    error_number=group.error_number,
+                    failure=request.failures.get(group.error_numbers[0]) if is_execution else group.failure,
+                    role=request.role,
+                    handler=request.handler,
+                    error_numbers=group.error_numbers,
+                    is_careful=bool(group.attempt) if is_execution else group.after_scn < self._careful_through,
+                ),
+            )
+        )
 
     def _let_go(self, group: _Group) -> None:
         if group.went or self._replay or self._still(group):
@@ -665,10 +754,19 @@ class ApplyCoordinator:
                 return
         group.unchecked.clear()
         group.went, group.watermark_sent = True, self._low_watermark
-        self._outbox.append((group.server, GroupGo(
-            group=group.number, attempt=group.attempt, low_watermark=self._low_watermark,
-            below_applied=self._unfinished()[0] == group.number, held=held, on_error=self._on_error,
-        )))
+        self._outbox.append(
+            (
+                group.server,
+                GroupGo(
+                    group=group.number,
+                    attempt=group.attempt,
+                    low_watermark=self._low_watermark,
+                    below_applied=self._unfinished()[0] == group.number,
+                    held=held,
+                    on_error=self._on_error,
+                ),
+            )
+        )
 
     # ------------------------------------------------------------------ large transactions
 
@@ -724,8 +822,8 @@ class ApplyCoordinator:
         """Nothing of the group is written.
 
         In a replay it is read again: until then it keeps its place, because the low watermark must not pass it.
-        Otherwise it is never read again: it is done and covers nothing, not even what is below it. What its go would have recorded,
-        no commit did.
+        Otherwise it is never read again: it is done and covers nothing, not even what is below it. What its go would
+        have recorded, no commit did.
         """
         group.abandoned, group.went, group.server, group.watermark_sent = False, False, -1, FIRST_SCN
         if not self._replay:
@@ -793,7 +891,10 @@ class ApplyCoordinator:
             self._hold(error.number, np.frombuffer(error.key_hashes, np.uint64))
 
     def _hold(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """A transaction is in the error queue. Where that disables, what has no permission to write is dropped, and read again later."""
+        """A transaction is in the error queue.
+
+        Where that disables, what has no permission to write is dropped, and read again later.
+        """
         self._holds.add(number, hashes)
         if self._on_error is OnError.DISABLE:
             self._start_replay()
@@ -826,7 +927,10 @@ class ApplyCoordinator:
             self._low_watermark = max(self._low_watermark, self._received_through)
 
     def _join_done(self) -> None:
-        """Keep of groups that are done what they cover, neighbours as one: a lower group may wait for hours, for a user's lock, while others come and go."""
+        """Keep of groups that are done what they cover, neighbours as one.
+
+        A lower group may wait for hours, for a user's lock, while others come and go.
+        """
         last: _Group | None = None
         for group in list(self._groups.values()):
             if not group.done:
@@ -848,6 +952,10 @@ def _scn_range(found: AppliedRange) -> ScnRange:
 
 def _part_message(group: _Group, part: Part) -> GroupPart:
     return GroupPart(
-        group=group.number, attempt=group.attempt, part=part.number, batch=part.data, is_last=part.is_last,
+        group=group.number,
+        attempt=group.attempt,
+        part=part.number,
+        batch=part.data,
+        is_last=part.is_last,
         through_scn=part.through_scn if part.is_last else 0,
     )

@@ -1,12 +1,13 @@
 """Dequeuing for the apply process: one stream out of its queue after the other.
 
-Every stream asks anew where the queue serves, because its port changes when it restarts. When a stream breaks or cannot be opened, the host decides
-where to continue: only the reader knows what it has taken, and only the destination knows whether a newer driver runs.
+Every stream asks anew where the queue serves, because its port changes when it restarts. When a stream breaks or cannot
+be opened, the host decides where to continue: only the reader knows what it has taken, and only the destination knows
+whether a newer driver runs.
 
-All streams of a driver carry its epoch. So a driver that was frozen and thaws after its successor began does not replace the successor's stream, and
-the queue does not interpret its old position as a loss of commits. While the successor's stream is broken it can open one. So nothing is acknowledged
-on a stream before the host has found, after the stream was opened, that no newer driver runs (`Dequeuing.confirm`): what is acknowledged is purged
-at the source.
+All streams of a driver carry its epoch. So a driver that was frozen and thaws after its successor began does not
+replace the successor's stream, and the queue does not interpret its old position as a loss of commits. While the
+successor's stream is broken it can open one. So nothing is acknowledged on a stream before the host has found, after
+the stream was opened, that no newer driver runs (`Dequeuing.confirm`): what is acknowledged is purged at the source.
 
 An apply process that has never applied anything first asks where its queue begins for it (`ask_beginning`).
 """
@@ -57,7 +58,9 @@ class Dequeuing:
         """What has arrived and was not taken. It outlives its stream until the next one begins."""
 
     def begin(self, needed: Scn) -> float | None:
-        """Dequeue everything after an SCN; ends the stream before. Answers when to begin again, by the clock, if it cannot be opened.
+        """Dequeue everything after an SCN; ends the stream before.
+
+        Answers when to begin again, by the clock, if it cannot be opened.
 
         Raises:
             LogGone: the queue refuses, because the needed changes are gone.
@@ -106,7 +109,10 @@ class Dequeuing:
         return None
 
     def has_opened(self) -> bool:
-        """Whether the queue has taken the stream since the last call: find out whether a newer driver runs, and call `confirm`."""
+        """Whether the queue has taken the stream since the last call.
+
+        Find out whether a newer driver runs, and call `confirm`.
+        """
         if self._opened or self._stream is None or not self._stream.is_open:
             return False
         self._opened, self.problem = True, ""
@@ -143,7 +149,9 @@ class Dequeuing:
         return self._clock.monotonic() + self._backoff.next_s()
 
 
-def ask_beginning(config: ApplyConfig, links: Links, *, should_end: Callable[[], bool], problem: Callable[[str], None]) -> Scn:
+def ask_beginning(
+    config: ApplyConfig, links: Links, *, should_end: Callable[[], bool], problem: Callable[[str], None]
+) -> Scn:
     """Ask where the queue begins for an apply process that has never applied anything.
 
     From then on the queue keeps everything for it. FIRST_SCN: the driver had to end before the queue knew.

@@ -1,11 +1,13 @@
 """Error transactions that an operator has executed again: which come next, together, and what became of each.
 
-They are executed in the order of the queue, many at a time, and one such execution after the other. Nothing in the queue that is left may be in the
-way of one: what it depends on is executed before it, in the same execution or earlier, or it is refused. An execution ends with the first that fails
-again; what is left of it comes once more, without those that depend on that one.
+They are executed in the order of the queue, many at a time, and one such execution after the other. Nothing in the
+queue that is left may be in the way of one: what it depends on is executed before it, in the same execution or earlier,
+or it is refused. An execution ends with the first that fails again; what is left of it comes once more, without those
+that depend on that one.
 
     1 2 3 4 wanted, 3 depends on 1, 4 on 2
-    execution 1 2 3 4 -> 1 executed, 2 fails -> execution 3 (few at a time behind a failure), 3 executed -> 4 is refused: it depends on 2
+    execution 1 2 3 4 -> 1 executed, 2 fails -> execution 3 (few at a time behind a failure), 3 executed -> 4 is
+      refused: it depends on 2
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ErrorExecutions", "ErrorOutcome", "ExecutionRequest"]
 
-# Error transactions in one execution. As sets they take half a second, for which everything else waits; more would save nothing: of 512, the
-# fixed part of an execution (a round trip to the server, a look at the tables, a commit) is a twentieth.
+# Error transactions in one execution. As sets they take half a second, for which everything else waits; more would save
+# nothing: of 512, the fixed part of an execution (a round trip to the server, a look at the tables, a commit) is a
+# twentieth.
 _EXECUTED_MAX = 512
 _STOPPED = "not tried: one before it failed"
 
@@ -46,7 +49,8 @@ class ExecutionRequest:
 
     Args:
         role: of the destination, whose rights are checked; empty: the apply servers' own.
-        handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
+        handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual
+            way.
         failures: why they are in the error queue, by number: for the function.
         stops: behind the first that fails again, the others of the request are not tried.
     """
@@ -121,7 +125,10 @@ class ErrorExecutions:
             self._outcomes.append(_not_tried(number, why))
 
     def choose(self) -> tuple[int, ...]:
-        """The error transactions of the next execution, all wanted in the same way; those that cannot be executed are refused. Empty: none is left to try now."""
+        """The error transactions of the next execution, all wanted in the same way.
+
+        Those that cannot be executed are refused. Empty: none is left to try now.
+        """
         numbers = self._next()
         blockers = self._holds.blockers([number for number in numbers if number in self._holds])
         chosen: list[int] = []
@@ -134,7 +141,11 @@ class ErrorExecutions:
             stops = self._requests[number].stops
             if stops and chosen:
                 break  # it is refused when it comes again, behind those before it
-            why = "it is not in the error queue" if blocker < 0 else f"it depends on error transaction {blocker}, which must be executed or deleted first"
+            why = (
+                "it is not in the error queue"
+                if blocker < 0
+                else f"it depends on error transaction {blocker}, which must be executed or deleted first"
+            )
             numbers.pop(0)
             if stops:  # nothing behind it is tried
                 self.give_back(numbers)
@@ -148,7 +159,10 @@ class ErrorExecutions:
         return self._requests[number]
 
     def give_back(self, numbers: Iterable[int]) -> None:
-        """What was chosen did not reach a server, or was not begun there: it comes next again, but for what was withdrawn meanwhile."""
+        """What was chosen did not reach a server, or was not begun there.
+
+        It comes next again, but for what was withdrawn meanwhile.
+        """
         known = list(numbers)
         self._waiting.extendleft(number for number in reversed(known) if number not in self._withdrawn)
         for number in known:

@@ -7,9 +7,10 @@ Main path
     CoordinatorHost -> FlushGate.step -> DestinationDatabase.log_positions -> `durable_scn` -> feed.
 
 Durable when
-    The driver notes the recorded low watermark, then asks for the written position: every commit that was reported before is at or
-    below it. When the flushed position has reached it, the noted low watermark is durable. Both questions are asked in the epoch's
-    life of the server; a crash ends the epoch, and the question raises DestinationRestarted.
+    The driver notes the recorded low watermark, then asks for the written position: every commit that was reported
+    before is at or below it. When the flushed position has reached it, the noted low watermark is durable. Both
+    questions are asked in the epoch's life of the server; a crash ends the epoch, and the question raises
+    DestinationRestarted.
 
 Worked flow
     servers report commits up to SCN 40 -> written 900, flushed 850: 40 waits for 900
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["FORCE_AFTER_S", "POLL_INTERVAL_S", "RETRY_S", "FlushGate"]
 
-# One query of a fraction of a millisecond, and only while commits wait for the disk. What is told later only lets go of redo later.
+# One query of a fraction of a millisecond, and only while commits wait for the disk. What is told later only lets go of
+# redo later.
 POLL_INTERVAL_S = 0.05
-# The WAL writer takes commits to disk within three times wal_writer_delay: 0.6 s by default, so that this is rare there. It may be set to 10 s, and it leaves
-# what other transactions wrote behind the last commit. Then the driver's own commit does it, once a second at most, and only while something waits.
+# The WAL writer takes commits to disk within three times wal_writer_delay: 0.6 s by default, so that this is rare
+# there. It may be set to 10 s, and it leaves what other transactions wrote behind the last commit. Then the driver's
+# own commit does it, once a second at most, and only while something waits.
 FORCE_AFTER_S = 1.0
-# After the destination did not answer. Each attempt to connect may take ten seconds of the loop's thread, and a server that recovers logs each.
+# After the destination did not answer. Each attempt to connect may take ten seconds of the loop's thread, and a server
+# that recovers logs each.
 RETRY_S = 1.0
 
 
@@ -50,7 +54,14 @@ class FlushGate:
     """
 
     def __init__(
-        self, destination: DestinationDatabase, topology: str, apply: str, *, epoch: int, scn: Scn, is_needed: bool,
+        self,
+        destination: DestinationDatabase,
+        topology: str,
+        apply: str,
+        *,
+        epoch: int,
+        scn: Scn,
+        is_needed: bool,
     ) -> None:
         self._destination, self._topology, self._apply, self._epoch = destination, topology, apply, epoch
         self.is_needed = is_needed
@@ -59,7 +70,10 @@ class FlushGate:
         self._due_at = self._since = 0.0
 
     def durable_scn(self, recorded: Scn) -> Scn:
-        """What of the recorded low watermark is durable. Called before any commit above it when tables join, which sets it back."""
+        """What of the recorded low watermark is durable.
+
+        Called before any commit above it when tables join, which sets it back.
+        """
         if not self.is_needed:
             return recorded
         if recorded < self._durable:

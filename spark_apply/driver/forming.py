@@ -154,8 +154,11 @@ class GroupFormer:
         if large is None or large.order_scn != piece.order_scn:
             return None
         part = Part(
-            number=large.received, data=self._encode(piece.batch) if piece.data is None else piece.data,
-            hashes=piece.hashes, is_last=piece.is_last, through_scn=piece.through_scn,
+            number=large.received,
+            data=self._encode(piece.batch) if piece.data is None else piece.data,
+            hashes=piece.hashes,
+            is_last=piece.is_last,
+            through_scn=piece.through_scn,
         )
         large.unsent.append(part)
         large.received += 1
@@ -208,8 +211,11 @@ class GroupFormer:
             if not pending.count:
                 self._pending.popleft()
         return FormedRun(
-            batches=tuple(batches), hashes=KeyHashes.joined(hashes), commit_scns=np.concatenate(commit_scns),
-            through_scn=through, rows=rows,
+            batches=tuple(batches),
+            hashes=KeyHashes.joined(hashes),
+            commit_scns=np.concatenate(commit_scns),
+            through_scn=through,
+            rows=rows,
         )
 
     def put_back(self, formed: FormedRun | Large) -> None:

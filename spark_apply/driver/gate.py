@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate"]
 
-# Runs that have ended whose tasks may still come: Spark repeats a failed task until the run is cancelled, seconds later. A driver has
-# few runs at a time: one of apply servers, one of a round of copies, and those of comparisons.
+# Runs that have ended whose tasks may still come: Spark repeats a failed task until the run is cancelled, seconds
+# later. A driver has few runs at a time: one of apply servers, one of a round of copies, and those of comparisons.
 _ENDED_MAX = 64
 
 
@@ -58,7 +58,8 @@ class Gate:
         """Refuse a caller without the token of a current run.
 
         Raises:
-            PropagationError: it is a task of a run that has just ended, and comes late. That is no refusal that an operator should hear of.
+            PropagationError: it is a task of a run that has just ended, and comes late. That is no refusal that an
+                operator should hear of.
             ProtocolError: it is not a task of this process.
         """
         with self._lock:
@@ -100,5 +101,6 @@ class Gate:
         """See `StreamListener.access`."""
         self.check(request.token)
         return pb.AccessReply(
-            source=access_to_wire(self._config.source), destination=access_to_wire(self._config.destination),
+            source=access_to_wire(self._config.source),
+            destination=access_to_wire(self._config.destination),
         )

@@ -6,9 +6,10 @@ transaction, so this continues across restarts.
 
 An error transaction can be executed when no earlier one in the queue shares a hash with it.
 
-Hashes of rows are made of the table's name, its keys and their values' forms. A table that was renamed or got another key has other hashes, which
-cannot be compared with those that are stored: an error transaction holds everything of a table that has another form now than it had then
-(`spark_apply.equality.forms_of`), or whose rows are found by other columns. What versions before this one stored has no forms, and is compared by hashes alone.
+Hashes of rows are made of the table's name, its keys and their values' forms. A table that was renamed or got another
+key has other hashes, which cannot be compared with those that are stored: an error transaction holds everything of a
+table that has another form now than it had then (`spark_apply.equality.forms_of`), or whose rows are found by other
+columns. What versions before this one stored has no forms, and is compared by hashes alone.
 """
 
 from __future__ import annotations
@@ -46,14 +47,20 @@ def bounded_hashes(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def tables_only(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Exclusive use of all tables that occur in stored hashes, and of the rows that others refer to; of everything, if those are too many."""
+    """Exclusive use of all tables that occur in stored hashes, and of the rows that others refer to.
+
+    Of everything, if those are too many.
+    """
     tables = stored[is_table_use(stored)]
     found = np.unique(np.concatenate([tables, tables | _EXCLUSIVE]))
     return found if found.shape[0] <= HASHES_PER_ERROR_MAX else np.array([EVERYTHING], np.uint64)
 
 
 def _are_forms(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which hashes are forms, among those of one table: its exclusive use is none (`tables_only`), and it itself in any form."""
+    """Which hashes are forms, among those of one table.
+
+    Its exclusive use is none (`tables_only`), and it itself in any form.
+    """
     return np.asarray(((hashes & np.uint64(3)) == np.uint64(1)) & ((hashes & np.uint64(FORM_BITS)) != np.uint64(1)))
 
 
@@ -63,8 +70,13 @@ def _note_last(behind: NDArray[np.int64], hashes: KeyHashes, found: NDArray[np.i
         np.maximum.at(behind, np.repeat(np.arange(behind.shape[0]), np.diff(hashes.first)), found)
 
 
-def _first_from(numbers: NDArray[np.int64], number: int, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
-    """In each range of numbers of one hash, ascending, the place of the first one that is `number` or higher; the range's end, if none is."""
+def _first_from(
+    numbers: NDArray[np.int64], number: int, first: NDArray[np.int64], last: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """In each range of numbers of one hash, ascending, the place of the first one that is `number` or higher.
+
+    The range's end, if none is.
+    """
     low, high = first, last
     while (low < high).any():
         middle = (low + high) // 2
@@ -74,18 +86,21 @@ def _first_from(numbers: NDArray[np.int64], number: int, first: NDArray[np.int64
 
 
 class _Unblocked:
-    """Those among some error transactions that can be executed: later ones do not wait for them. They are looked at in their order.
+    """Those among some error transactions that can be executed: later ones do not wait for them.
+
+    They are looked at in their order.
 
     Args:
-        owners: int64, for each hash of the queue, sorted, the number of the error transaction that has it; ascending where the hashes are equal.
+        owners: int64, for each hash of the queue, sorted, the number of the error transaction that has it; ascending
+            where the hashes are equal.
         asked: numbers of the error transactions, ascending.
     """
 
     def __init__(self, owners: NDArray[np.int64], asked: Sequence[int]) -> None:
         self._owners, self._asked = owners, np.array(asked, np.int64)
         self._is_free = np.zeros(len(asked), np.bool_)
-        # For each place in `owners` how many places back the last one is that is not free; 0: not known. So a hash that many have is gone
-        # through once, not for each of them. One alone has no free ones before it.
+        # For each place in `owners` how many places back the last one is that is not free; 0: not known. So a hash that
+        # many have is gone through once, not for each of them. One alone has no free ones before it.
         self._steps = np.zeros(owners.shape[0] if len(asked) > 1 else 0, np.int32)
 
     def add(self, number: int) -> None:
@@ -97,7 +112,8 @@ class _Unblocked:
 
         Args:
             first: int64, where each range begins: at the first owner of a hash.
-            before: int64, where it ends, at least one place behind `first`: at the first owner that is not earlier than the one that is looked at.
+            before: int64, where it ends, at least one place behind `first`: at the first owner that is not earlier than
+                the one that is looked at.
         """
         place = before - 1
         moving = walked = np.flatnonzero(self._are_free(place))
@@ -124,8 +140,8 @@ class ErrorHolds:
 
     def __init__(self, errors: Iterable[tuple[int, NDArray[np.uint64]]] = ()) -> None:
         self._hashes: dict[int, NDArray[np.uint64]] = {}
-        # Every hash with the number of each transaction that has it, sorted by both. A queue may be long, and an operator may have all of it
-        # executed: what changes is taken out and put in, the rest stays as it is.
+        # Every hash with the number of each transaction that has it, sorted by both. A queue may be long, and an
+        # operator may have all of it executed: what changes is taken out and put in, the rest stays as it is.
         self._sorted = np.empty(0, np.uint64)
         self._numbers = np.empty(0, np.int64)
         self._changed: set[int] = set()  # numbers whose hashes are not there, or not any more
@@ -193,33 +209,45 @@ class ErrorHolds:
             numbers: in the queue, ascending.
 
         Returns:
-            For each the last earlier one that it must wait for, of those that are none of them or are blocked themselves; 0: nothing is in its way.
+            For each the last earlier one that it must wait for, of those that are none of them or are blocked
+            themselves; 0: nothing is in its way.
         """
         self._refresh()
         unblocked, forms, found = _Unblocked(self._numbers, numbers), dict[int, list[int]](), dict[int, int]()
         for number in numbers:
             mine = self._hashes[number]
             if EVERYTHING in mine:
-                found[number] = max((other for other in self._hashes if other < number and found.get(other, other)), default=0)
+                found[number] = max(
+                    (other for other in self._hashes if other < number and found.get(other, other)), default=0
+                )
             else:
-                wanted = np.concatenate([checked_hashes(mine), self._other_forms(mine, forms), np.array([EVERYTHING], np.uint64)])
+                wanted = np.concatenate(
+                    [checked_hashes(mine), self._other_forms(mine, forms), np.array([EVERYTHING], np.uint64)]
+                )
                 found[number] = self._last_before(number, wanted, unblocked)
             if not found[number]:
                 unblocked.add(number)
         return found
 
     def _last_before(self, number: int, wanted: NDArray[np.uint64], unblocked: _Unblocked) -> int:
-        """The last error transaction before `number` that has one of some hashes and is not unblocked; 0: there is none."""
+        """The last error transaction before `number` that has one of some hashes and is not unblocked.
+
+        0: there is none.
+        """
         if not self._sorted.shape[0]:
             return 0
         first = np.minimum(np.searchsorted(self._sorted, wanted), self._sorted.shape[0] - 1)
         # Most rows are in one error transaction: where it is this one, or a later one, no more is looked for.
         is_before = (self._sorted[first] == wanted) & (self._numbers[first] < number)
         first, wanted = first[is_before], wanted[is_before]
-        return unblocked.last_other(first, _first_from(self._numbers, number, first, np.searchsorted(self._sorted, wanted, side="right")))
+        return unblocked.last_other(
+            first, _first_from(self._numbers, number, first, np.searchsorted(self._sorted, wanted, side="right"))
+        )
 
     def _other_forms(self, hashes: NDArray[np.uint64], known: dict[int, list[int]]) -> NDArray[np.uint64]:
-        """Forms of an error transaction's tables that others have and it does not: it waits for an earlier one that has a table in such a form.
+        """Forms of an error transaction's tables that others have and it does not.
+
+        It waits for an earlier one that has a table in such a form.
 
         Args:
             hashes: of the error transaction.

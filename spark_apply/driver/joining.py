@@ -1,7 +1,8 @@
 """Tables that are copied while the others are applied: how they are left out, and how they join.
 
 Job
-    Leave a table out whose copy is not finished; keep the queue from forgetting what it needs; let it join when it is copied.
+    Leave a table out whose copy is not finished; keep the queue from forgetting what it needs; let it join when it is
+    copied.
 
 Main path
     hold -> (its snapshot, its copy) -> join -> the coordinator settles -> DestinationDatabase.join_tables -> the reader
@@ -12,19 +13,21 @@ States (of a table, recorded at the destination; see `spark_apply.copy.instantia
     JOINING    its changes since are being applied, or are: when the low watermark has reached `ahead_scn`.
 
 Durable when
-    The low watermark that goes back, how far the others are ahead, and who joins are written in one transaction, while no
-    group is unfinished. Until its outcome is known nothing else is recorded. A driver that dies before it leaves the
+    The low watermark that goes back, how far the others are ahead, and who joins are written in one transaction, while
+    no group is unfinished. Until its outcome is known nothing else is recorded. A driver that dies before it leaves the
     table COPIED, one that dies after it leaves it JOINING: both go on from the recorded low watermark.
 
 Bounds
     While a table is held the queue keeps everything after its copy's SCN, in memory, then on disk, up to the queue's
-    `memory` and `spill`. When that is full the queue is PAUSED FOR FLOW CONTROL: what it holds is applied, later changes
-    wait in the redo log until the copy ends. Nothing is lost, but nothing replicates meanwhile: give the queue more disk.
-    One join at a time: the next begins when the tables of the last have caught up.
+    `memory` and `spill`. When that is full the queue is PAUSED FOR FLOW CONTROL: what it holds is applied, later
+    changes wait in the redo log until the copy ends. Nothing is lost, but nothing replicates meanwhile: give the queue
+    more disk. One join at a time: the next begins when the tables of the last have caught up.
 
 Worked flow
-    hold: nothing above 90 is told to the queue; snapshot of T at 100 -> hold 100. The others go on; T's rows are dropped.
-    T is copied, low watermark 170 -> join: low watermark 100, ahead 170, T JOINING -> dequeue from 100: only T's rows up
+    hold: nothing above 90 is told to the queue; snapshot of T at 100 -> hold 100. The others go on; T's rows are
+      dropped.
+    T is copied, low watermark 170 -> join: low watermark 100, ahead 170, T JOINING -> dequeue from 100: only T's rows
+      up
     to 170, everything above. A kill at 130: low watermark 130, ahead 170, T JOINING: only T's rows from 130 to 170, ...
 
 Used by the loop's thread only, but for `JoinCalls`.
@@ -49,7 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DELETED_AT_ONCE", "JoinCalls", "TableJoins"]
 
-DELETED_AT_ONCE = 500  # error transactions in one transaction of the destination: a tenth of a second, in which nothing else is done for it
+# error transactions in one transaction of the destination: a tenth of a second, in which nothing else is done for it
+DELETED_AT_ONCE = 500
 _WAIT_POLL_S = 0.2  # how soon the end of the driver is noticed
 
 
@@ -75,13 +79,20 @@ class TableJoins:
     """
 
     def __init__(
-        self, topology: str, apply: str, *, epoch: int, destination: DestinationDatabase, reader: ApplyReader,
+        self,
+        topology: str,
+        apply: str,
+        *,
+        epoch: int,
+        destination: DestinationDatabase,
+        reader: ApplyReader,
         coordinator: ApplyCoordinator,
     ) -> None:
         self._topology, self._apply, self._epoch = topology, apply, epoch
         self._destination, self._reader, self._coordinator = destination, reader, coordinator
         self._asked: deque[_Asked] = deque()
-        self._joins: dict[tuple[str, str], Event] = {}  # by `Instantiation.key`: of tables that were asked to join, until they are left out again
+        # by `Instantiation.key`: of tables that were asked to join, until they are left out again
+        self._joins: dict[tuple[str, str], Event] = {}
         self._hold_scn: Scn | None = None
         self.is_uncertain = False
         """A join was begun and its outcome is not known: nothing else may be recorded."""
@@ -109,7 +120,10 @@ class TableJoins:
         return self._asked[-1].done
 
     def admit(self, parts: Mapping[PartOf, Scn]) -> Event:
-        """Apply partitions that were left out from a TRUNCATE of their tables on; see `ArrivingTables.admit`. Set when that is so."""
+        """Apply partitions that were left out from a TRUNCATE of their tables on; see `ArrivingTables.admit`.
+
+        Set when that is so.
+        """
         self._asked.append(_Asked(admit=dict(parts)))
         return self._asked[-1].done
 
@@ -121,7 +135,8 @@ class TableJoins:
     def join(self, tables: Sequence[Instantiation]) -> Event:
         """Let copied tables join. Set when that is recorded; they have caught up when `is_joined`.
 
-        A copy joins once: who asked and heard no answer in time may ask again. A second join would apply its changes twice.
+        A copy joins once: who asked and heard no answer in time may ask again. A second join would apply its changes
+        twice.
         """
         new = tuple(each for each in tables if each.key not in self._joins)
         if not new:
@@ -159,8 +174,8 @@ class TableJoins:
     def advance(self) -> bool:
         """Do what is asked, as soon as the coordinator has settled; True: the caller must dequeue again.
 
-        Where tables are left out it only has to be idle: what is applied above the low watermark is not applied again. Tables that join set the
-        low watermark back, and what is applied is told by one SCN then.
+        Where tables are left out it only has to be idle: what is applied above the low watermark is not applied again.
+        Tables that join set the low watermark back, and what is applied is told by one SCN then.
 
         Raises:
             DatabaseUnavailable: the destination did not answer; call again.

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LabelledTransactions"]
 
-# Those that wait for servers. A coordinator reads at most a few groups ahead; more labels than that are not followed to their end.
+# Those that wait for servers. A coordinator reads at most a few groups ahead; more labels than that are not followed to
+# their end.
 _WAITING_MAX = 4096
 
 
@@ -43,9 +44,14 @@ class LabelledTransactions:
             if label.commit_scn:
                 self._waiting.append(replace(label, rows=label.rows + self._open_rows.pop(key, 0)))
             else:
-                self._open_rows = {key: self._open_rows.get(key, 0) + label.rows, **{
-                    other: rows for other, rows in self._open_rows.items() if other[1] == label.order_scn and other != key
-                }}
+                self._open_rows = {
+                    key: self._open_rows.get(key, 0) + label.rows,
+                    **{
+                        other: rows
+                        for other, rows in self._open_rows.items()
+                        if other[1] == label.order_scn and other != key
+                    },
+                }
         del self._waiting[:-_WAITING_MAX]
 
     def reported(self, server: int, applied: Iterable[AppliedRange], errors: Iterable[TransactionError]) -> None:

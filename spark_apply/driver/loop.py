@@ -1,6 +1,7 @@
 """Hosts reader and coordinator: one thread owns them, and all other threads send it events.
 
-Longer than 500 lines: every event and every due time is handled between two others, and is only right together with them.
+Longer than 500 lines: every event and every due time is handled between two others, and is only right together with
+them.
 
 Job
     Connect the queue's batches, the apply servers' reports, and the cores' requests.
@@ -69,17 +70,23 @@ log = logging.getLogger("headrace")
 # The low watermark of an idle source moves with every heartbeat: it is written to the destination at most this often.
 RECORD_INTERVAL_S = 2.0
 ALTER_RETRY_S = 2.0  # how often a table that does not fit is checked again
-# A unique index that is created at the destination orders transactions from then on, without notice. Until it is seen, a transaction may
-# come before an earlier one that had the value; that one may meet it and go into the error queue, from which it can be executed. Checking a table takes milliseconds.
+# A unique index that is created at the destination orders transactions from then on, without notice. Until it is seen,
+# a transaction may come before an earlier one that had the value; that one may meet it and go into the error queue,
+# from which it can be executed. Checking a table takes milliseconds.
 FIT_AGE_MAX_S = 60.0
 DEQUEUE_RETRY_S = 1.0  # after the destination did not answer when dequeuing should begin
-# What the views show is as old as this at most. A write takes about a millisecond of this thread: one part in five thousand.
+# What the views show is as old as this at most. A write takes about a millisecond of this thread: one part in five
+# thousand.
 DESCRIBE_INTERVAL_S = 5.0
 DESCRIBE_AT_LEAST_S = 60.0  # also when nothing changed: the views tell by that whether it lives
-_DELETED_LOOKS = 12  # for an error transaction whose deletion was not answered: a minute, in which a commit without a client ends
+# for an error transaction whose deletion was not answered: a minute, in which a commit without a client ends
+_DELETED_LOOKS = 12
 _EVENTS_AT_ONCE = 256  # handled before the cores work again
 _CALL_TIMEOUT_S = 30.0
-_EXECUTED_OTHERWISE = "it is being executed already, with another role or function than this command names: look again with `headrace errors list`"
+_EXECUTED_OTHERWISE = (
+    "it is being executed already, with another role or function than this command names: look"
+    " again with `headrace errors list`"
+)
 _IS_EXECUTED = "it is being executed: look again with `headrace errors list`"
 _NEVER: Final = object()  # the answer of a call that the loop did not run before it ended
 
@@ -140,8 +147,16 @@ class CoordinatorHost:
     """
 
     def __init__(
-        self, config: ApplyConfig, *, epoch: int, destination: DestinationDatabase, reader: ApplyReader,
-        coordinator: ApplyCoordinator, fits: TableFits, make_links: Callable[[Callable[[], None]], Links], clock: Clock | None = None,
+        self,
+        config: ApplyConfig,
+        *,
+        epoch: int,
+        destination: DestinationDatabase,
+        reader: ApplyReader,
+        coordinator: ApplyCoordinator,
+        fits: TableFits,
+        make_links: Callable[[Callable[[], None]], Links],
+        clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._config, self._epoch = config, epoch
@@ -154,15 +169,26 @@ class CoordinatorHost:
             config, epoch=epoch, destination=destination, coordinator=coordinator, clock=self._clock
         )
         self.joins = TableJoins(
-            config.topology, config.apply, epoch=epoch, destination=destination, reader=reader, coordinator=coordinator,
+            config.topology,
+            config.apply,
+            epoch=epoch,
+            destination=destination,
+            reader=reader,
+            coordinator=coordinator,
         )
         self._flushes = FlushGate(
-            destination, config.topology, config.apply, epoch=epoch, scn=coordinator.durable_scn, is_needed=config.commits_lazily,
+            destination,
+            config.topology,
+            config.apply,
+            epoch=epoch,
+            scn=coordinator.durable_scn,
+            is_needed=config.commits_lazily,
         )
         self._join_at = 0.0
         # How error transactions are executed, and who waits for the outcome.
         self._executing: dict[int, tuple[ExecutionRequest, list[queue.SimpleQueue[ErrorOutcome]]]] = {}
-        self._deleting: dict[int, int] = {}  # error transactions that are deleted, or not: the answer was lost; and how often to look yet
+        # error transactions that are deleted, or not: the answer was lost; and how often to look yet
+        self._deleting: dict[int, int] = {}
         self._reported = Scn(0)
         self._applied_scn = Scn(0)
         self._record_at = self._alter_at = self._describe_at = self._described_at = 0.0
@@ -171,7 +197,8 @@ class CoordinatorHost:
         self._said: dict[str, Any] = {}
         self._forget_at = self._clock.monotonic() + FIT_AGE_MAX_S
         self._dequeue_at: float | None = None  # dequeuing is to begin, as soon as the destination answers
-        self._confirm_at: float | None = None  # a stream is open, and the destination is to be asked for the newest epoch
+        # a stream is open, and the destination is to be asked for the newest epoch
+        self._confirm_at: float | None = None
         self._last_applied_us = 0
         self._has_queue_spoken = False  # since the loop last listened to it
         self._problem = ""
@@ -214,7 +241,10 @@ class CoordinatorHost:
         """
         found = self.call_within(action, _CALL_TIMEOUT_S)
         if found is None and self._has_ended.is_set():
-            raise ApplyError(f"apply {self._config.apply} has ended", hint="headrace status FILE says why, and headrace start FILE NAME starts it again")
+            raise ApplyError(
+                f"apply {self._config.apply} has ended",
+                hint="headrace status FILE says why, and headrace start FILE NAME starts it again",
+            )
         if found is None:
             raise ApplyError(
                 f"apply {self._config.apply} is busy with its destination: no answer within {_CALL_TIMEOUT_S:g} s"
@@ -229,7 +259,8 @@ class CoordinatorHost:
             timeout_s: seconds to wait for its result.
 
         Returns:
-            The result in a tuple; None: there was none in time, and the action may still run later; or the loop has ended.
+            The result in a tuple; None: there was none in time, and the action may still run later; or the loop has
+            ended.
 
         Raises:
             StreamsError: raised by the action.
@@ -257,7 +288,10 @@ class CoordinatorHost:
 
     @property
     def said(self) -> dict[str, Any]:
-        """How it was doing when it last looked what to write for the views, see `described.said_of`; empty: it did not yet. Any thread may read it."""
+        """How it was doing when it last looked what to write for the views, see `described.said_of`.
+
+        Empty: it did not yet. Any thread may read it.
+        """
         return self._said
 
     @property
@@ -276,7 +310,9 @@ class CoordinatorHost:
         return self._coordinator.error_numbers
 
     def withdraw_errors(self, outcomes: queue.SimpleQueue[ErrorOutcome], numbers: Iterable[int], why: str) -> None:
-        """Do not execute error transactions for somebody any more: those that nobody else wants, and that no server has begun, are not executed.
+        """Do not execute error transactions for somebody any more.
+
+        Those that nobody else wants, and that no server has begun, are not executed.
 
         Args:
             outcomes: from `execute_errors`: who wanted them.
@@ -290,16 +326,23 @@ class CoordinatorHost:
                 alone.append(number)
             elif outcomes in every:
                 every.remove(outcomes)
-                outcomes.put(ErrorOutcome(number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=why)))
+                outcomes.put(
+                    ErrorOutcome(
+                        number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=why)
+                    )
+                )
         self._coordinator.withdraw(alone, why)
         self._deliver_outcomes()  # whoever wants one of them next is not told of these
 
-    def execute_errors(self, numbers: Iterable[int], request: ExecutionRequest | None = None) -> queue.SimpleQueue[ErrorOutcome]:
+    def execute_errors(
+        self, numbers: Iterable[int], request: ExecutionRequest | None = None
+    ) -> queue.SimpleQueue[ErrorOutcome]:
         """Execute error transactions; the returned queue receives one outcome for each.
 
         Args:
             numbers: of the error transactions.
-            request: see `ApplyCoordinator.execute_errors`; one that is being executed already keeps the request it has, and is refused to who asks for another.
+            request: see `ApplyCoordinator.execute_errors`; one that is being executed already keeps the request it has,
+                and is refused to who asks for another.
         """
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
         wanted, mine = request or ExecutionRequest(), []
@@ -309,12 +352,19 @@ class CoordinatorHost:
                 waiting.append(outcomes)
                 mine.append(number)
             else:  # its outcome would be told as that of this role or function, which had nothing to do with it
-                outcomes.put(ErrorOutcome(number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=_EXECUTED_OTHERWISE)))
+                outcomes.put(
+                    ErrorOutcome(
+                        number=number,
+                        failure=Failure(position=-1, conflict_type="", sqlstate="", message=_EXECUTED_OTHERWISE),
+                    )
+                )
         self._coordinator.execute_errors(mine, wanted)
         return outcomes
 
     def edit_error(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
-        """Edit an error transaction; see `DestinationDatabase.edit_error`. Later transactions wait behind its new keys too.
+        """Edit an error transaction; see `DestinationDatabase.edit_error`.
+
+        Later transactions wait behind its new keys too.
 
         Args:
             edit: see there.
@@ -327,7 +377,9 @@ class CoordinatorHost:
         """
         self._refuse_executing(edit.number)
         try:
-            done = self._destination.edit_error(self._config.topology, edit, part=part, batch=batch, key_hashes=key_hashes)
+            done = self._destination.edit_error(
+                self._config.topology, edit, part=part, batch=batch, key_hashes=key_hashes
+            )
         except DatabaseUnavailable:
             # It may be committed, and the answer lost: keys too many only hold too much.
             self._coordinator.error_edited(edit.number, key_hashes)
@@ -343,7 +395,8 @@ class CoordinatorHost:
             numbers: of the error transactions.
 
         Returns:
-            Why each was not deleted; empty: it was. One that is being executed stays: its row is locked, and nothing would be applied until that has ended.
+            Why each was not deleted; empty: it was. One that is being executed stays: its row is locked, and nothing
+            would be applied until that has ended.
         """
         chosen = [number for number in numbers if number not in self._executing]
         try:
@@ -353,7 +406,9 @@ class CoordinatorHost:
             raise
         for number in chosen:
             self._coordinator.error_deleted(number)
-        problems = dict.fromkeys(numbers, _IS_EXECUTED) | {number: "" if number in there else "it is not in the error queue" for number in chosen}
+        problems = dict.fromkeys(numbers, _IS_EXECUTED) | {
+            number: "" if number in there else "it is not in the error queue" for number in chosen
+        }
         return {number: problems[number] for number in numbers}
 
     def delete_obsolete(self, numbers: Sequence[int]) -> frozenset[int]:
@@ -368,7 +423,10 @@ class CoordinatorHost:
         return frozenset(number for number, problem in self.delete_errors(numbers).items() if problem != _IS_EXECUTED)
 
     def _look_for_deleted(self) -> None:
-        """Let go of error transactions whose deletion was not answered, if they are gone: else they would hold what comes as long as this driver lives."""
+        """Let go of error transactions whose deletion was not answered, if they are gone.
+
+        Else they would hold what comes as long as this driver lives.
+        """
         if not self._deleting:
             return
         try:
@@ -378,7 +436,9 @@ class CoordinatorHost:
             return
         for number in [each for each in self._deleting if each not in there]:
             self._coordinator.error_deleted(number)
-        self._deleting = {number: looks - 1 for number, looks in self._deleting.items() if number in there and looks > 1}
+        self._deleting = {
+            number: looks - 1 for number, looks in self._deleting.items() if number in there and looks > 1
+        }
 
     def _refuse_executing(self, number: int) -> None:
         if number in self._executing:
@@ -535,7 +595,10 @@ class CoordinatorHost:
         self._deliver_outcomes()
 
     def _send_unless_uncertain(self) -> None:
-        """A group carries the low watermark of before a join; committed after it, it would be taken for that of the joined tables."""
+        """A group carries the low watermark of before a join.
+
+        Committed after it, it would be taken for that of the joined tables.
+        """
         if not self.joins.is_uncertain:
             self._send()
 
@@ -566,15 +629,18 @@ class CoordinatorHost:
     def _dequeue(self) -> None:
         """Begin to dequeue, unless a newer driver runs.
 
-        The source may have discarded what the newer driver has applied. If an older driver, which slept for a while perhaps,
-        asked the queue for it, the queue would request changes that no longer exist.
+        The source may have discarded what the newer driver has applied. If an older driver, which slept for a while
+        perhaps, asked the queue for it, the queue would request changes that no longer exist.
         """
         self._dequeue_at = self._retry_unless_newest()
         if self._dequeue_at is None:
             self._dequeue_at = self._dequeuing.begin(self._reader.needed_scn)
 
     def _confirm(self) -> None:
-        """Let the stream acknowledge, unless a newer driver runs: this one may have slept between `_dequeue` and the stream's beginning."""
+        """Let the stream acknowledge, unless a newer driver runs.
+
+        This one may have slept between `_dequeue` and the stream's beginning.
+        """
         self._confirm_at = self._retry_unless_newest()
         if self._confirm_at is None:
             self._dequeuing.confirm()
@@ -619,19 +685,30 @@ class CoordinatorHost:
             return
         try:
             for found in self._destination.errors(topology, self._config.apply, number=outcome.number):
-                self._destination.note_failure(topology, replace(
-                    found, failed_position=failure.position, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate,
-                    message=failure.message, readable=failure.readable,
-                ))
+                self._destination.note_failure(
+                    topology,
+                    replace(
+                        found,
+                        failed_position=failure.position,
+                        conflict_type=failure.conflict_type,
+                        sqlstate=failure.sqlstate,
+                        message=failure.message,
+                        readable=failure.readable,
+                    ),
+                )
         except DatabaseUnavailable as error:
-            self._problem = error.message  # the operator who asked is told all the same; the queue says why it failed before
+            # the operator who asked is told all the same; the queue says why it failed before
+            self._problem = error.message
 
     def _forget_executions(self) -> None:
         """Answer who waits for the execution of error transactions: this driver will not say how they end."""
         for number, (_, every) in self._executing.items():
             failure = Failure(
-                position=-1, conflict_type="", sqlstate="",
-                message=f"the apply process ended while error transaction {number} was to be executed: if `headrace errors list` still shows it, execute it again",
+                position=-1,
+                conflict_type="",
+                sqlstate="",
+                message=f"the apply process ended while error transaction {number} was to be executed: if `headrace"
+                " errors list` still shows it, execute it again",
             )
             for waiting in every:
                 waiting.put(ErrorOutcome(number=number, failure=failure))
@@ -664,7 +741,9 @@ class CoordinatorHost:
             self._describe("ENABLED")
 
     def _describe(self, status: str, problem: str = "") -> None:
-        """Write for the destination's views how it is doing, if that is news, or nothing was written for a minute. No apply depends on it.
+        """Write for the destination's views how it is doing, if that is news, or nothing was written for a minute.
+
+        No apply depends on it.
 
         Args:
             status: see `described.state_of`.
@@ -673,7 +752,12 @@ class CoordinatorHost:
         now, config = self._clock.monotonic(), self._config
         state = state_of(status, self._coordinator, self._reader, self.servers.facts(), problem)
         self._said = said_of(
-            config, self._epoch, self._configuration, state, observed_us=self._clock.time_us(), applied_us=self._last_applied_us,
+            config,
+            self._epoch,
+            self._configuration,
+            state,
+            observed_us=self._clock.time_us(),
+            applied_us=self._last_applied_us,
         )
         if state == self._described and now < self._described_at + DESCRIBE_AT_LEAST_S:
             return

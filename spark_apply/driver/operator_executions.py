@@ -1,12 +1,17 @@
-"""Executions of error transactions that operators have asked for: begun in one call, heard of in pages, ended in between.
+"""Executions of error transactions that operators have asked for.
 
-All numbers are given at once, so that the coordinator knows what is to be executed and lets nothing join the queue behind it; the outcomes come
-page by page, so that no call lasts long and an operator sees how far it is. Called on the actor's threads.
+Begun in one call, heard of in pages, ended in between.
 
-    begin(x, all of 5,000); outcomes(x) -> 512 of them; outcomes(x) -> 488; ... outcomes(x) -> the last, 3 are left in the queue, 1 arrived
+All numbers are given at once, so that the coordinator knows what is to be executed and lets nothing join the queue
+behind it; the outcomes come page by page, so that no call lasts long and an operator sees how far it is. Called on the
+actor's threads.
 
-One at a time: of two that share error transactions neither could say what became of its own. Who asks names the execution, so that it can be ended
-whatever became of the answer to `begin`. One that nobody asks for any more gives way to the next.
+    begin(x, all of 5,000); outcomes(x) -> 512 of them; outcomes(x) -> 488; ... outcomes(x) -> the last, 3 are left in
+      the queue, 1 arrived
+
+One at a time: of two that share error transactions neither could say what became of its own. Who asks names the
+execution, so that it can be ended whatever became of the answer to `begin`. One that nobody asks for any more gives way
+to the next.
 """
 
 from __future__ import annotations
@@ -80,12 +85,21 @@ class OperatorExecutions:
         self._executions: dict[str, _Execution] = {}
         self._ended: deque[str] = deque(maxlen=_KEPT_MAX)
 
-    def begin(self, host: CoordinatorHost, name: str, numbers: Sequence[int] | None, request: ExecutionRequest, *, besides: Collection[int] = ()) -> int:
+    def begin(
+        self,
+        host: CoordinatorHost,
+        name: str,
+        numbers: Sequence[int] | None,
+        request: ExecutionRequest,
+        *,
+        besides: Collection[int] = (),
+    ) -> int:
         """Begin to execute error transactions.
 
         Args:
             host: of the coordinator.
-            name: of the execution, given by who asks; of one that was begun by this name before, nothing is begun again.
+            name: of the execution, given by who asks; of one that was begun by this name before, nothing is begun
+                again.
             numbers: of the error transactions; None: all that the queue has at this moment.
             request: how.
             besides: of all, without these.
@@ -96,6 +110,7 @@ class OperatorExecutions:
         Raises:
             ApplyError: another one is being executed, and somebody waits for it.
         """
+
         def make() -> _Execution:
             there = frozenset(host.queued_errors)
             chosen = tuple(sorted(set(numbers) if numbers is not None else there.difference(besides)))
@@ -110,13 +125,18 @@ class OperatorExecutions:
                 running = [each for each in self._executions.values() if not each.is_complete]
             if any(each.is_attended for each in running):
                 raise ApplyError(
-                    "another command executes error transactions of this apply process", hint="repeat it when that one has ended, or end that one with Ctrl-C",
+                    "another command executes error transactions of this apply process",
+                    hint="repeat it when that one has ended, or end that one with Ctrl-C",
                 )
             for each in running:
                 self._withdraw(host, each)
             made = host.call(make)
             with self._lock:
-                over = [each for each, execution in self._executions.items() if execution.is_complete or not execution.is_attended]
+                over = [
+                    each
+                    for each, execution in self._executions.items()
+                    if execution.is_complete or not execution.is_attended
+                ]
                 for old in over[: max(0, len(over) + 1 - _KEPT_MAX)]:
                     del self._executions[old]
                 self._executions[name] = made
@@ -139,7 +159,9 @@ class OperatorExecutions:
         try:
             with contextlib.suppress(queue.Empty):
                 while len(found) < _PAGE_MAX and execution.known + len(found) < len(execution.numbers):
-                    found.append(execution.outcomes.get(timeout=wait_s) if not found else execution.outcomes.get_nowait())
+                    found.append(
+                        execution.outcomes.get(timeout=wait_s) if not found else execution.outcomes.get_nowait()
+                    )
         finally:
             execution.asking -= 1
             execution.asked_at = time.monotonic()
@@ -149,10 +171,17 @@ class OperatorExecutions:
         with self._lock:
             self._executions.pop(name, None)
         there = host.call(lambda: host.queued_errors)
-        return ExecutionPage(outcomes=tuple(found), is_over=True, left=len(there), arrived=sum(each not in execution.there for each in there))
+        return ExecutionPage(
+            outcomes=tuple(found),
+            is_over=True,
+            left=len(there),
+            arrived=sum(each not in execution.there for each in there),
+        )
 
     def end(self, host: CoordinatorHost, name: str) -> None:
-        """Execute nothing of an execution that no server has begun, also if it is only about to begin; one that is over is left alone.
+        """Execute nothing of an execution that no server has begun, also if it is only about to begin.
+
+        One that is over is left alone.
 
         Args:
             host: of the coordinator.
@@ -173,6 +202,7 @@ class OperatorExecutions:
             execution = self._executions.get(name)
         if execution is None:
             raise ConfigError(
-                "this execution of error transactions was ended, or its apply process has ended since", hint="headrace errors list FILE shows what is left",
+                "this execution of error transactions was ended, or its apply process has ended since",
+                hint="headrace errors list FILE shows what is left",
             )
         return execution

@@ -26,11 +26,11 @@ Worked flow (low watermark 20, applied above: 30..40)
     T1 < 20 is dropped, T2 goes on, 30 <= T3 < 40 is dropped, T4 goes on: one run 20..45 with T2 and T4
 
 Tables that are copied beside
-    A table whose copy is not finished is left out: all its rows are dropped. When its copy, as of SCN 100, is equal, and
-    the low watermark is 170, it joins: the low watermark goes back to 100 and everything from there on comes again. Up to
-    170 (`ApplyProgress.ahead_scn`) only the rows of joining tables go on, each table's from its own instantiation SCN;
-    everything of the others is applied there. A kill at any moment changes nothing of this: both SCNs are recorded with
-    the low watermark.
+    A table whose copy is not finished is left out: all its rows are dropped. When its copy, as of SCN 100, is equal,
+    and the low watermark is 170, it joins: the low watermark goes back to 100 and everything from there on comes again.
+    Up to 170 (`ApplyProgress.ahead_scn`) only the rows of joining tables go on, each table's from its own instantiation
+    SCN; everything of the others is applied there. A kill at any moment changes nothing of this: both SCNs are recorded
+    with the low watermark.
 """
 
 from __future__ import annotations
@@ -166,8 +166,15 @@ class ApplyReader:
     """
 
     def __init__(
-        self, *, source: str, progress: ApplyProgress, rules: RuleEvaluation, fits: TableFits,
-        tables: ArrivingTables, returned_from: Collection[str] = (), tracks: TrackLog | None = None,
+        self,
+        *,
+        source: str,
+        progress: ApplyProgress,
+        rules: RuleEvaluation,
+        fits: TableFits,
+        tables: ArrivingTables,
+        returned_from: Collection[str] = (),
+        tracks: TrackLog | None = None,
     ) -> None:
         self._tracks = tracks or TrackLog()
         self._source, self._rules, self._fits = source, rules, fits
@@ -227,7 +234,11 @@ class ApplyReader:
         return self._must_settle and not self._pieces
 
     def change_tables(
-        self, *, leave_out: Collection[tuple[str, str]], join: Sequence[Instantiation], parts: Collection[PartOf] = (),
+        self,
+        *,
+        leave_out: Collection[tuple[str, str]],
+        join: Sequence[Instantiation],
+        parts: Collection[PartOf] = (),
         admit: Mapping[PartOf, Scn] | None = None,
     ) -> None:
         """Change which tables are applied; the caller calls `restart` before the next batch.
@@ -288,7 +299,9 @@ class ApplyReader:
             raise ProtocolError(f"a batch of {batch.source} came to the apply process of {self._source}")
         if batch.previous_scn != self._through:
             raise ProtocolError(
-                "a batch is missing", expected_scn=int(self._through), found_scn=int(batch.previous_scn),
+                "a batch is missing",
+                expected_scn=int(self._through),
+                found_scn=int(batch.previous_scn),
             )
         self._started = True
         if batch.continues and (self._open is None or self._order_scn(batch, 0) != self._open.order_scn):
@@ -404,7 +417,9 @@ class ApplyReader:
         self._must_settle = True
 
     def _may_follow(self, batch: LcrBatch) -> bool:
-        """Whether hashes show the dependencies on what was passed on: every table must have the same name as there, every key the same canonical form, and the same one find rows.
+        """Whether hashes show the dependencies on what was passed on.
+
+        Every table must have the same name as there, every key the same canonical form, and the same one find rows.
 
         A large transaction waits for everything before it, and everything after waits for it.
         """
@@ -412,19 +427,26 @@ class ApplyReader:
         if not (batch.is_open or batch.continues):
             several = len(batch.transactions) > 1
             for seed, form in forms.items():
-                if self._key_forms.get(seed, form) != form or (form == _SEVERAL and (several or seed in self._key_forms)):
+                if self._key_forms.get(seed, form) != form or (
+                    form == _SEVERAL and (several or seed in self._key_forms)
+                ):
                     return False
         self._key_forms.update(forms)
         return True
 
     def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[int, ...]]:
-        """What each table is called, by its number. Canonical form of each key, by its seed, and the key that finds rows, by its table (none: its INSERTs are in no order); without tables whose transactions run serially anyway.
+        """What each table is called, by its number.
 
-        That key changes with the replica identity: rows that are found by one have no hashes of the other's old values. All hashes of a table
-        are others under another name.
+        Canonical form of each key, by its seed, and the key that finds rows, by its table (none: its INSERTs are in no
+        order); without tables whose transactions run serially anyway.
+
+        That key changes with the replica identity: rows that are found by one have no hashes of the other's old values.
+        All hashes of a table are others under another name.
         """
         forms: dict[int, tuple[int, ...]] = {}
-        used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
+        used = {group.table for group in batch.groups} | {
+            table for truncate in batch.truncates for table in truncate.tables
+        }
         for table in sorted(used):
             fit = self._fits.fit_or_error(batch.tables[table])
             number = int(fit.version.table_number)
@@ -432,7 +454,9 @@ class ApplyReader:
             if not fit.is_serialised:
                 mine[fit.touch] = (fit.hashed_keys[0].seed,)
                 mine |= {key.seed: key.equalities for key in fit.hashed_keys}
-            elif fit.has_free_inserts:  # only use of the table shows them: what is found by a key does not depend on that
+            elif (
+                fit.has_free_inserts
+            ):  # only use of the table shows them: what is found by a key does not depend on that
                 mine[fit.touch] = _NO_KEY
             for seed, form in mine.items():
                 if forms.setdefault(seed, form) != form:
@@ -444,7 +468,8 @@ class ApplyReader:
         kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
         self.statistics.rows_applied_before += int((~kept).sum())
         new = select_rows(batch, kept)
-        with contextlib.suppress(ConditionError, TransformationError):  # of tables that are left out: told when their rows are applied
+        # of tables that are left out: told when their rows are applied
+        with contextlib.suppress(ConditionError, TransformationError):
             for version, scn in emptied_tables(new, self._rules):
                 self._tables.note_emptied(version, scn)
         left = without_copied(new, self._first_scn_of_arriving)
@@ -452,7 +477,10 @@ class ApplyReader:
         if filtered.truncates:
             owners = row_transactions(filtered.transactions)
             for truncate in filtered.truncates:
-                self._tables.note_truncated((filtered.tables[table] for table in truncate.tables), self._order_scn(filtered, int(owners[truncate.row_number])))
+                self._tables.note_truncated(
+                    (filtered.tables[table] for table in truncate.tables),
+                    self._order_scn(filtered, int(owners[truncate.row_number])),
+                )
         if batch.labels:
             self._note_dropped(batch, new, "applied before")
             self._note_dropped(new, left, "as of its instantiation SCN the copy has it, or its table is not copied yet")
@@ -483,8 +511,13 @@ class ApplyReader:
         return self._tables.first_scn(version, self._progress.ahead_scn)
 
     def _without_strangers(self, batch: LcrBatch) -> LcrBatch:
-        """Find out which tables the unknown ones are that the rules want; rows of those that were never copied here are left out."""
-        used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
+        """Find out which tables the unknown ones are that the rules want.
+
+        Rows of those that were never copied here are left out.
+        """
+        used = {group.table for group in batch.groups} | {
+            table for truncate in batch.truncates for table in truncate.tables
+        }
         unknown = [batch.tables[table] for table in sorted(used) if self._tables.is_unknown(batch.tables[table])]
         for version in unknown:
             self._tables.resolve(version)
@@ -495,8 +528,8 @@ class ApplyReader:
     def _fitted(self, batch: LcrBatch) -> tuple[LcrBatch, int]:
         """The batch with the destination's column names, and its first transaction that does not fit; -1: all fit.
 
-        Rows that were written before a column was renamed can arrive after the destination was altered: in one transaction
-        with the ALTER, or held up behind it.
+        Rows that were written before a column was renamed can arrive after the destination was altered: in one
+        transaction with the ALTER, or held up behind it.
         """
         used: list[tuple[int, int]] = [(int(group.row_numbers[0]), group.table) for group in batch.groups]
         truncated = [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
@@ -506,7 +539,12 @@ class ApplyReader:
         for row, table in sorted(used):
             try:
                 if (row, table) in truncated:
-                    self._tables.check_truncate(tables[table], self._order_scn(batch, int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1))
+                    self._tables.check_truncate(
+                        tables[table],
+                        self._order_scn(
+                            batch, int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
+                        ),
+                    )
                 tables[table] = self._fitting(tables[table])
             except UnfitTableError as error:
                 self.unfit = error
@@ -564,9 +602,15 @@ class ApplyReader:
             return
         if batch.row_count == 0 and not is_last:
             return
-        self._pieces.append(LargePart(
-            batch=batch, data=data, hashes=hash_batch(batch, self._fits.fit_or_error, in_order=True), order_scn=large.order_scn,
-            is_first=not large.sent, is_last=is_last, through_scn=batch.through_scn,
-        ))
+        self._pieces.append(
+            LargePart(
+                batch=batch,
+                data=data,
+                hashes=hash_batch(batch, self._fits.fit_or_error, in_order=True),
+                order_scn=large.order_scn,
+                is_first=not large.sent,
+                is_last=is_last,
+                through_scn=batch.through_scn,
+            )
+        )
         large.sent = True
-

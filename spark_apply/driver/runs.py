@@ -1,12 +1,14 @@
 """Runs of tasks that an apply process requests from its site's Spark application.
 
 Each attempt has its own token, and the gate admits tasks of current attempts. A kept run (that of the apply
-servers) is requested again whenever the application has ended or does not answer, under the same coordinator: the groups of lost
-servers are in doubt until their successors join, as after the death of an executor.
+servers) is requested again whenever the application has ended or does not answer, under the same coordinator: the
+groups of lost servers are in doubt until their successors join, as after the death of an executor.
 
 Worked flow
-    the application's process is killed -> the call breaks -> the executors end, the servers' streams with them -> its actor
-    starts another -> `find` answers again -> a call with a new token -> its tasks say hello, and the coordinator asks the
+    the application's process is killed -> the call breaks -> the executors end, the servers' streams with them -> its
+      actor
+    starts another -> `find` answers again -> a call with a new token -> its tasks say hello, and the coordinator asks
+      the
     destination for the outcome of the groups in doubt
 """
 
@@ -66,7 +68,12 @@ class TaskRunner:
     epoch: int = 0
 
     def start(
-        self, kind: pb.TaskKind, tasks: int, *, items: Sequence[bytes] = (), is_kept: bool = False,
+        self,
+        kind: pb.TaskKind,
+        tasks: int,
+        *,
+        items: Sequence[bytes] = (),
+        is_kept: bool = False,
         moved: Callable[[bool], None] = lambda _: None,
     ) -> TaskRun:
         """Start a run; returns at once.
@@ -76,7 +83,8 @@ class TaskRunner:
             tasks: number of tasks.
             items: divided among the tasks.
             is_kept: request the run again when it breaks; False: it has failed then.
-            moved: called on the run's thread, with True when an application has accepted the run, with False when it has ended.
+            moved: called on the run's thread, with True when an application has accepted the run, with False when it
+                has ended.
         """
         return TaskRun(self, kind, tasks, items, is_kept=is_kept, moved=moved)
 
@@ -90,7 +98,13 @@ class TaskRun:
     """
 
     def __init__(
-        self, runner: TaskRunner, kind: pb.TaskKind, tasks: int, items: Sequence[bytes], *, is_kept: bool,
+        self,
+        runner: TaskRunner,
+        kind: pb.TaskKind,
+        tasks: int,
+        items: Sequence[bytes],
+        *,
+        is_kept: bool,
         moved: Callable[[bool], None],
     ) -> None:
         self._runner, self._kind, self._tasks, self._items = runner, kind, tasks, items
@@ -151,8 +165,15 @@ class TaskRun:
         runner, config = self._runner, self._runner.config
         access = runner.find()
         request = pb.RunRequest(
-            application_token=access.token, kind=self._kind, topology=config.topology, apply=config.apply,
-            epoch=runner.epoch, endpoint=runner.endpoint, token=token, tasks=self._tasks, items=self._items,
+            application_token=access.token,
+            kind=self._kind,
+            topology=config.topology,
+            apply=config.apply,
+            epoch=runner.epoch,
+            endpoint=runner.endpoint,
+            token=token,
+            tasks=self._tasks,
+            items=self._items,
         )
         with self._lock:
             if self._closed.is_set():

@@ -1,8 +1,8 @@
 """The apply servers in the driver's loop: which stream belongs to which server, and whether it has joined.
 
 A server has joined once its destination session is open and the progress was read after that: only then are
-the commits of a dead predecessor known. It stays joined while its stream lives: the server itself reopens a session that
-breaks, and then knows the outcome of its last commit.
+the commits of a dead predecessor known. It stays joined while its stream lives: the server itself reopens a session
+that breaks, and then knows the outcome of its last commit.
 
 Used by the loop's thread only.
 """
@@ -32,20 +32,24 @@ if TYPE_CHECKING:
 __all__ = ["ApplyServers", "ServerFacts"]
 
 JOIN_RETRY_S = 1.0  # after the destination did not answer while a server joined
-# A task starts within seconds after the application has accepted its run; after the death of its executor, within 10 s; a
-# loaded machine needs longer. An application that cannot run tasks any more ends itself (`spark_apply.application.process`).
+# A task starts within seconds after the application has accepted its run; after the death of its executor, within 10 s;
+# a loaded machine needs longer. An application that cannot run tasks any more ends itself
+# (`spark_apply.application.process`).
 REGISTER_TIMEOUT_S = 180.0
 # Servers report every few seconds that they are alive, even during a long statement.
 PROGRESS_TIMEOUT_S = 600.0
 # A server that ends with an unexpected error this often within the window will do so again.
 FAILURES_MAX = 5
 FAILURES_WINDOW_S = 120.0
-# A lock that a server does not get within the lock timeout (5 s), or a deadlock, is tried again and soon forgotten; what lasts longer an operator must see.
+# A lock that a server does not get within the lock timeout (5 s), or a deadlock, is tried again and soon forgotten;
+# what lasts longer an operator must see.
 FAILING_TOLD_S = 15.0
-FAILURE_TOLD_S = 86_400.0  # the process was replaced, and nothing else shows that; an operator looks at least once a day
-_FAILED = "ROLLBACK TRANSACTION"  # as `ApplyServer.state` says it, from the failure until the group is written or given back
-# Incarnations of apply servers are above this: before there were any, rounds of copies had sessions of the same numbers, and
-# counted their incarnations from 1 (`spark_apply.copy.sessions`).
+# the process was replaced, and nothing else shows that; an operator looks at least once a day
+FAILURE_TOLD_S = 86_400.0
+# as `ApplyServer.state` says it, from the failure until the group is written or given back
+_FAILED = "ROLLBACK TRANSACTION"
+# Incarnations of apply servers are above this: before there were any, rounds of copies had sessions of the same
+# numbers, and counted their incarnations from 1 (`spark_apply.copy.sessions`).
 _COPY_INCARNATIONS_MAX = 1 << 32
 
 log = logging.getLogger("headrace.apply")
@@ -63,7 +67,8 @@ class ServerFacts:
     host: str
     attempts: int
     has_joined: bool
-    is_failing: bool = False  # the same group fails and is tried again, for longer than `FAILING_TOLD_S`; `detail` says why
+    # the same group fails and is tried again, for longer than `FAILING_TOLD_S`; `detail` says why
+    is_failing: bool = False
     failure: str = ""  # why an earlier process of it ended, and what to do about it
     failure_hint: str = ""
 
@@ -99,7 +104,12 @@ class ApplyServers:
     """
 
     def __init__(
-        self, config: ApplyConfig, *, epoch: int, destination: DestinationDatabase, coordinator: ApplyCoordinator,
+        self,
+        config: ApplyConfig,
+        *,
+        epoch: int,
+        destination: DestinationDatabase,
+        coordinator: ApplyCoordinator,
         clock: Clock,
     ) -> None:
         self._config, self._epoch = config, epoch
@@ -116,11 +126,20 @@ class ApplyServers:
         told_since = now - FAILURE_TOLD_S
         return tuple(
             ServerFacts(
-                server=server.number, state=self._coordinator.server_state(server.number, server.state), detail=server.detail, hint=server.hint,
+                server=server.number,
+                state=self._coordinator.server_state(server.number, server.state),
+                detail=server.detail,
+                hint=server.hint,
                 pid=server.stream.hello.pid if server.stream else 0,
-                host=server.stream.hello.host if server.stream else "", attempts=server.attempts,
-                has_joined=server.joined, is_failing=server.failing_since is not None and now - server.failing_since >= FAILING_TOLD_S,
-                **({"failure": server.failure[0], "failure_hint": server.failure[1]} if server.failure[2] > told_since else {}),
+                host=server.stream.hello.host if server.stream else "",
+                attempts=server.attempts,
+                has_joined=server.joined,
+                is_failing=server.failing_since is not None and now - server.failing_since >= FAILING_TOLD_S,
+                **(
+                    {"failure": server.failure[0], "failure_hint": server.failure[1]}
+                    if server.failure[2] > told_since
+                    else {}
+                ),
             )
             for server in self._servers
         )
@@ -133,7 +152,9 @@ class ApplyServers:
     @property
     def join_due_at(self) -> float | None:
         """When to try again to join a server; None: no server waits for it."""
-        return min((server.join_at for server in self._servers if server.has_session and not server.joined), default=None)
+        return min(
+            (server.join_at for server in self._servers if server.has_session and not server.joined), default=None
+        )
 
     # ------------------------------------------------------------------ what happens
 
@@ -155,7 +176,10 @@ class ApplyServers:
         self._is_accepted, self._started_at = is_accepted, self._clock.monotonic()
 
     def open(self, stream: ServerStream) -> None:
-        """A task began: it replaces an earlier task with its number, and is counted; see `DestinationDatabase.open_session`."""
+        """A task began: it replaces an earlier task with its number, and is counted.
+
+        See `DestinationDatabase.open_session`.
+        """
         server = self._servers[stream.hello.server]
         if server.stream is not None:
             old = server.stream
@@ -165,12 +189,22 @@ class ApplyServers:
         server.attempts += 1
         server.heard_at = self._clock.monotonic()
         server.state, server.detail, server.hint = "INITIALIZING", "", ""
-        stream.send(pb.CoordinatorMessage(welcome=pb.Welcome(
-            epoch=self._epoch, tag=self._config.tag, source=self._config.source.site, group_rows=self._config.group_rows,
-            destination=access_to_wire(self._config.destination), incarnation=_COPY_INCARNATIONS_MAX + server.attempts,
-            conflicts=self._config.conflicts.to_bytes(), dependencies=self._config.dependencies.to_bytes(),
-            handlers=self._config.handlers.to_bytes(), commits_lazily=self._config.commits_lazily,
-        )))
+        stream.send(
+            pb.CoordinatorMessage(
+                welcome=pb.Welcome(
+                    epoch=self._epoch,
+                    tag=self._config.tag,
+                    source=self._config.source.site,
+                    group_rows=self._config.group_rows,
+                    destination=access_to_wire(self._config.destination),
+                    incarnation=_COPY_INCARNATIONS_MAX + server.attempts,
+                    conflicts=self._config.conflicts.to_bytes(),
+                    dependencies=self._config.dependencies.to_bytes(),
+                    handlers=self._config.handlers.to_bytes(),
+                    commits_lazily=self._config.commits_lazily,
+                )
+            )
+        )
 
     def heard(self, stream: ServerStream, message: pb.ServerMessage) -> None:
         """Take a server's message; one of a stream that was replaced is ignored.
@@ -209,7 +243,8 @@ class ApplyServers:
             if self._is_accepted and is_late:
                 raise SparkUnavailable(
                     f"apply server {server.number} of {self._config.apply} did not start within {REGISTER_TIMEOUT_S:g} s",
-                    hint="retrying; see the Ray session's logs: executors may lack memory or CPUs", server=server.number,
+                    hint="retrying; see the Ray session's logs: executors may lack memory or CPUs",
+                    server=server.number,
                 )
         if not self.may_write:
             self._moved_at = now
@@ -258,7 +293,8 @@ class ApplyServers:
             progress = self._destination.progress(topology, apply)
             errors = (
                 list(self._destination.error_key_hashes(topology, apply))
-                if self._coordinator.has_doubts(server.number) else None
+                if self._coordinator.has_doubts(server.number)
+                else None
             )
         except DatabaseUnavailable as error:
             server.detail, server.join_at = error.message, self._clock.monotonic() + JOIN_RETRY_S

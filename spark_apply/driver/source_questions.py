@@ -1,7 +1,8 @@
 """Questions to the source, asked beside: a source that does not answer holds up nothing of the driver's loop.
 
-`SourceQuestions`: which table a partition belongs to. Apply waits for the answer; only batches of earlier versions need it, see
-`spark_apply.arriving`. `TablesOfNow`: how the source has a table now that does not fit. The answer makes the hint better, once it is there.
+`SourceQuestions`: which table a partition belongs to. Apply waits for the answer; only batches of earlier versions need
+it, see `spark_apply.arriving`. `TablesOfNow`: how the source has a table now that does not fit. The answer makes the
+hint better, once it is there.
 """
 
 from __future__ import annotations
@@ -79,10 +80,14 @@ class TablesOfNow:
     def __init__(self, ask: Callable[[TableName], tuple[TableVersion, ...]]) -> None:
         self._ask = ask
         self._asking: threading.Thread | None = None
-        self._answer: tuple[TableName, tuple[TableVersion, ...]] | None = None  # the last one: one table at a time does not fit
+        # the last one: one table at a time does not fit
+        self._answer: tuple[TableName, tuple[TableVersion, ...]] | None = None
 
     def of(self, version: TableVersion) -> tuple[TableVersion, ...]:
-        """The table as the source had it at its last answer; empty: there is no answer yet, or no such table. Asks again."""
+        """The table as the source had it at its last answer; empty: there is no answer yet, or no such table.
+
+        Asks again.
+        """
         name = TableName.of(version)
         if self._asking is None or not self._asking.is_alive():
             self._asking = threading.Thread(target=self._run, args=(name,), name="tables-of-now", daemon=True)

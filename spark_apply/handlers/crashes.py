@@ -1,19 +1,24 @@
-"""Handlers that end their process (`os._exit`, a fault in a compiled module) or their session: how often one may, and what is durable of it.
+"""Handlers that end their process (`os._exit`, a fault in a compiled module) or their session.
 
-A death says nothing by itself, so nothing is recorded until an apply server has died while it wrote. From then on what it wrote is written
-carefully (`GroupAssignment.is_careful`): one transaction at a time, and before a function is called for a transaction, that is recorded
-at the destination, in a transaction of its own. A process that dies there leaves the record. One that lives forgets it, once what it called
-the function for is committed or in the error queue.
+How often one may, and what is durable of it.
 
-    dies in call 1 (not recorded) -> recorded, dies -> recorded, dies -> recorded, dies -> three are recorded: not called again;
+A death says nothing by itself, so nothing is recorded until an apply server has died while it wrote. From then on what
+it wrote is written carefully (`GroupAssignment.is_careful`): one transaction at a time, and before a function is called
+for a transaction, that is recorded at the destination, in a transaction of its own. A process that dies there leaves
+the record. One that lives forgets it, once what it called the function for is committed or in the error queue.
+
+    dies in call 1 (not recorded) -> recorded, dies -> recorded, dies -> recorded, dies -> three are recorded: not
+      called again;
     the transaction goes into the error queue, which names the function
 
-A session that ends (`pg_terminate_backend(pg_backend_pid())`, `exit_on_error`) says as little by itself: an administrator, or a network, can end it
-too. Its process lives and counts, so nothing is recorded. From the first such end on, what has handled rows is written one transaction at a
-time; a function that was the last one called before its session ended, in the same transaction more than `CRASHES_MAX` times, is not called for it again.
-A server that restarts ends the epoch, and with it the process that counts.
+A session that ends (`pg_terminate_backend(pg_backend_pid())`, `exit_on_error`) says as little by itself: an
+administrator, or a network, can end it too. Its process lives and counts, so nothing is recorded. From the first such
+end on, what has handled rows is written one transaction at a time; a function that was the last one called before its
+session ended, in the same transaction more than `CRASHES_MAX` times, is not called for it again. A server that restarts
+ends the epoch, and with it the process that counts.
 
-Another version of the function is another function: an operator corrects it, runs `headrace up`, and executes the error transaction.
+Another version of the function is another function: an operator corrects it, runs `headrace up`, and executes the error
+transaction.
 """
 
 from __future__ import annotations
@@ -144,7 +149,10 @@ class CrashGuard:
         key = (scn, str(function))
         self._called = key
         if (lost := self._lost.get(key, 0)) > CRASHES_MAX:
-            return f"{function} is not called again: its session at the destination ended {lost} times while it ran for this transaction"
+            return (
+                f"{function} is not called again: its session at the destination ended {lost} times while it ran"
+                " for this transaction"
+            )
         if not self.is_careful:
             return ""
         if key not in self._begun:  # what this process began it has lived through

@@ -1,9 +1,10 @@
 """Groups in which rows go to DML handlers: everything else stays sets.
 
-Transactions that no handled one comes before, by their keys and by the tables that handlers declare, are written first, as sets. All
-others follow in source order, handled rows one after another. The rows between them, and what handlers execute, wait and are written together as
-sets, at the latest before a handler's SQL can see them. So a handler finds its own transaction as it was at the source behind the rows
-before it, and what it depends on; of transactions that nothing connects with it, any.
+Transactions that no handled one comes before, by their keys and by the tables that handlers declare, are written first,
+as sets. All others follow in source order, handled rows one after another. The rows between them, and what handlers
+execute, wait and are written together as sets, at the latest before a handler's SQL can see them. So a handler finds
+its own transaction as it was at the source behind the rows before it, and what it depends on; of transactions that
+nothing connects with it, any.
 """
 
 from __future__ import annotations

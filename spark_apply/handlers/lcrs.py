@@ -26,15 +26,22 @@ class HandledLcr(RowLcr):
         batch: where the row is.
         row: its number in the batch.
         execute: applies an LCR; its second argument says whether conflicts are resolved.
-        column_at: the column of a table at the destination, by the table's schema and name and its own; None: there is none.
+        column_at: the column of a table at the destination, by the table's schema and name and its own; None: there is
+            none.
         decode, encode: values to Python objects and back.
     """
 
     __slots__ = ("_call", "_column_at", "_execute")
 
     def __init__(
-        self, batch: LcrBatch, row: int, execute: Callable[[HandledLcr, bool], None], *, column_at: Callable[[str, str, str], Column | None],
-        decode: DecodeHook | None = None, encode: EncodeHook | None = None,
+        self,
+        batch: LcrBatch,
+        row: int,
+        execute: Callable[[HandledLcr, bool], None],
+        *,
+        column_at: Callable[[str, str, str], Column | None],
+        decode: DecodeHook | None = None,
+        encode: EncodeHook | None = None,
     ) -> None:
         super().__init__(batch, row, decode=decode, encode=encode)
         self._execute, self._column_at, self._call = execute, column_at, _Call()
@@ -61,7 +68,9 @@ class HandledLcr(RowLcr):
             LcrError: `conflict_resolution` is neither True nor False, or the LCR does not fit its table.
         """
         if not isinstance(conflict_resolution, bool):
-            raise LcrError("execute needs conflict_resolution", hint="write lcr.execute(conflict_resolution=True), or False")
+            raise LcrError(
+                "execute needs conflict_resolution", hint="write lcr.execute(conflict_resolution=True), or False"
+            )
         self._check()
         self._execute(self, conflict_resolution)
 
@@ -76,7 +85,9 @@ class HandledLcr(RowLcr):
         at_destination = self._column_at(self.object_owner, self.object_name, column_name)
         if at_destination is None:
             raise LcrError(
-                f"neither the LCR nor {self.object_owner}.{self.object_name} at the destination has a column {column_name}", column=column_name,
+                f"neither the LCR nor {self.object_owner}.{self.object_name} at the destination has a column"
+                f" {column_name}",
+                column=column_name,
                 hint="correct the name; set object_owner and object_name before columns of another table are added",
             )
         return at_destination
@@ -115,7 +126,8 @@ class LcrFailure:
 class ApplySession:
     """The destination transaction of the rows, for a handler's SQL. Only usable inside the call that it was given to.
 
-    It cannot begin, commit or roll back: that is the apply process's. `with session.savepoint():` undoes what is inside when it raises.
+    It cannot begin, commit or roll back: that is the apply process's. `with session.savepoint():` undoes what is inside
+    when it raises.
 
     Args:
         run: runs one statement.
@@ -125,8 +137,14 @@ class ApplySession:
     """
 
     def __init__(
-        self, *, run: Callable[[str, tuple[Any, ...]], SqlResult], mark: Callable[[], int], undo: Callable[[int], None],
-        drop: Callable[[int], None], apply: str, site: str,
+        self,
+        *,
+        run: Callable[[str, tuple[Any, ...]], SqlResult],
+        mark: Callable[[], int],
+        undo: Callable[[int], None],
+        drop: Callable[[int], None],
+        apply: str,
+        site: str,
     ) -> None:
         self._run, self._mark, self._undo, self._drop = run, mark, undo, drop
         self.apply_name, self.site = apply, site
@@ -143,7 +161,10 @@ class ApplySession:
     def _asked(self, sql: str, values: tuple[Any, ...]) -> SqlResult:
         self._check()
         if not isinstance(sql, str):
-            raise HandlerError(f"a statement is a text, and not of type {type(sql).__name__}", hint="write SQL as a text, and values as $1, $2, ...")
+            raise HandlerError(
+                f"a statement is a text, and not of type {type(sql).__name__}",
+                hint="write SQL as a text, and values as $1, $2, ...",
+            )
         return self._run(sql, values)
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:  # noqa: ANN401 - what psycopg takes
@@ -153,10 +174,12 @@ class ApplySession:
 
         Args:
             sql: values stand as $1, $2, ...
-            values: Python objects, None for NULL; or values of the LCR (`lcr.get_value`), which are written as they are.
+            values: Python objects, None for NULL; or values of the LCR (`lcr.get_value`), which are written as they
+                are.
 
         Raises:
-            HandlerError: the database refuses it, or it is another kind of statement. The transaction can go on without it.
+            HandlerError: the database refuses it, or it is another kind of statement. The transaction can go on without
+                it.
         """
         return list(self._asked(sql, values).rows)
 

@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from streams.lcr import DecodeHook, EncodeHook
     from streams.lcr_batch import Command, LcrBatch
 
-__all__ = ["DML_PARAMETERS", "ERROR_PARAMETERS", "NOTHING_LOADED", "PRECOMMIT_PARAMETERS", "AttemptFailed", "ExecutionHandlers", "Handlers", "load_all", "loaded_handlers"]
+__all__ = [
+    "DML_PARAMETERS",
+    "ERROR_PARAMETERS",
+    "NOTHING_LOADED",
+    "PRECOMMIT_PARAMETERS",
+    "AttemptFailed",
+    "ExecutionHandlers",
+    "Handlers",
+    "load_all",
+    "loaded_handlers",
+]
 
 DML_PARAMETERS = ("lcr", "session")
 ERROR_PARAMETERS = ("lcr", "error", "session")
@@ -46,7 +56,9 @@ def load_all(rules: HandlerRules) -> dict[str, Callable[..., Any]]:
     Raises:
         ConfigError: one of them cannot be loaded or called (`rules.user_code.loading`).
     """
-    wanted: list[tuple[UserFunction, Sequence[str]]] = [(each.function, DML_PARAMETERS) for each in rules.dml if each.function is not None]
+    wanted: list[tuple[UserFunction, Sequence[str]]] = [
+        (each.function, DML_PARAMETERS) for each in rules.dml if each.function is not None
+    ]
     wanted += [(each.function, ERROR_PARAMETERS) for each in rules.errors]
     if rules.precommit is not None:
         wanted.append((rules.precommit, PRECOMMIT_PARAMETERS))
@@ -64,7 +76,9 @@ class Handlers:
         ConfigError: a function cannot be loaded.
     """
 
-    def __init__(self, rules: HandlerRules = NO_HANDLERS, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None) -> None:
+    def __init__(
+        self, rules: HandlerRules = NO_HANDLERS, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None
+    ) -> None:
         self.rules, self.decode, self.encode = rules, decode, encode
         self._functions = load_all(rules)
         self._dml: dict[tuple[str, str, Command], tuple[DmlHandler, ...]] = {}
@@ -109,10 +123,16 @@ class Handlers:
 
     def named(self, batch: LcrBatch) -> tuple[str, ...]:
         """The handlers that rows of a batch, and its transactions, are given to, as messages name them."""
-        keys = {(batch.tables[group.table].owner, batch.tables[group.table].name, group.command) for group in batch.groups}
+        keys = {
+            (batch.tables[group.table].owner, batch.tables[group.table].name, group.command) for group in batch.groups
+        }
         found = [handler for key in sorted(keys) for handler in self.dml_of(*key)]
         precommit = [] if self.rules.precommit is None else [str(self.rules.precommit)]
-        texts = [text for each in found for text in ([str(each.function)] if each.function else [repr(one.text) for one in each.statements])]
+        texts = [
+            text
+            for each in found
+            for text in ([str(each.function)] if each.function else [repr(one.text) for one in each.statements])
+        ]
         return tuple(dict.fromkeys([*texts, *precommit]))
 
     def call(self, function: UserFunction, *arguments: object, holds: Callable[[], bool]) -> None:
@@ -121,10 +141,12 @@ class Handlers:
         Args:
             function: which one.
             arguments: what it gets.
-            holds: whether it waits for the database just now: a statement has a bound of its own, and must not be interrupted.
+            holds: whether it waits for the database just now: a statement has a bound of its own, and must not be
+                interrupted.
 
         Raises:
-            HandlerError: it raised, had its time, left too many threads, or only returned what would do something; says where.
+            HandlerError: it raised, had its time, left too many threads, or only returned what would do something; says
+                where.
             AttemptFailed: see there.
         """
         called = self._places.get(function.name) or self._place(function.name)
@@ -136,10 +158,13 @@ class Handlers:
             raise
         except TooLong as error:
             raise HandlerError(
-                f"{function} did not end within {self.rules.timeout_s:g} s; it was at {place_of(error, self.rules.code)}",
+                f"{function} did not end within {self.rules.timeout_s:g} s; it was at"
+                f" {place_of(error, self.rules.code)}",
                 hint="make it shorter, or raise handler_timeout_s",
             ) from error
-        except BaseException as error:  # what a user's code raises, SystemExit and KeyboardInterrupt among it, is the transaction's error
+        except (
+            BaseException
+        ) as error:  # what a user's code raises, SystemExit and KeyboardInterrupt among it, is the transaction's error
             if is_interruption(error):
                 raise
             raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {words_of(error)}") from error
@@ -149,7 +174,8 @@ class Handlers:
             if isinstance(returned, Coroutine):
                 returned.close()  # else Python warns of it later, without the function's name
             raise HandlerError(
-                f"{function} returned a {type(returned).__name__}, and nothing of it ran", hint="write the function without async and yield, and call what it calls",
+                f"{function} returned a {type(returned).__name__}, and nothing of it ran",
+                hint="write the function without async and yield, and call what it calls",
             )
         self.bounds.check_transaction(called)
 
@@ -180,7 +206,12 @@ class ExecutionHandlers(Handlers):
     """
 
     def __init__(
-        self, wanted: ExecutionHandler, bounds: ProcessBounds, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None,
+        self,
+        wanted: ExecutionHandler,
+        bounds: ProcessBounds,
+        *,
+        decode: DecodeHook | None = None,
+        encode: EncodeHook | None = None,
     ) -> None:
         super().__init__(HandlerRules(code=wanted.code, timeout_s=wanted.timeout_s), decode=decode, encode=encode)
         self.bounds = bounds

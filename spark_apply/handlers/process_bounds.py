@@ -1,15 +1,19 @@
 """How much memory, how many threads and how much time users' handlers may take in an apply server's process.
 
-Memory has two bounds. A single call that asks for `CALL_BYTES_MAX` more than the process had before its destination transaction gets a MemoryError where it
-asks: its transaction goes into the error queue with the line. What the process holds for itself by then (groups that wait) is not counted. What calls leave
-behind is looked at between destination transactions: a process that has grown by `GROWTH_BYTES_MAX` since the handlers were loaded ends and is replaced, which costs some seconds, and `status` says so. Only on Linux; elsewhere the operating system's bounds are all there is.
+Memory has two bounds. A single call that asks for `CALL_BYTES_MAX` more than the process had before its destination
+transaction gets a MemoryError where it asks: its transaction goes into the error queue with the line. What the process
+holds for itself by then (groups that wait) is not counted. What calls leave behind is looked at between destination
+transactions: a process that has grown by `GROWTH_BYTES_MAX` since the handlers were loaded ends and is replaced, which
+costs some seconds, and `status` says so. Only on Linux; elsewhere the operating system's bounds are all there is.
 
-Threads have two bounds as well. A process in which calls of a handler have left more than `THREADS_MAX` running is replaced in the same way. A transaction whose calls leave
-`TRANSACTION_THREADS_MAX` more than were there before its destination transaction goes into the error queue: until its end nothing can be replaced.
+Threads have two bounds as well. A process in which calls of a handler have left more than `THREADS_MAX` running is
+replaced in the same way. A transaction whose calls leave `TRANSACTION_THREADS_MAX` more than were there before its
+destination transaction goes into the error queue: until its end nothing can be replaced.
 
-A call that has had its time is interrupted (`rules.user_code.time_limit`). A function can catch that and go on, and a compiled module that waits (libpq, for an answer on a connection
-of the handler's own) never hears of it. So another thread of the process looks after calls (`stuck`): one that goes on for `VAIN_S` more ends with its process, which counts as
-for any function that ends it (`crashes`).
+A call that has had its time is interrupted (`rules.user_code.time_limit`). A function can catch that and go on, and a
+compiled module that waits (libpq, for an answer on a connection of the handler's own) never hears of it. So another
+thread of the process looks after calls (`stuck`): one that goes on for `VAIN_S` more ends with its process, which
+counts as for any function that ends it (`crashes`).
 """
 
 from __future__ import annotations
@@ -31,7 +35,15 @@ from rules.user_code.threads import THREADS_MAX, FunctionThreads
 from rules.user_code.time_limit import TooLong
 from streams.errors import HandlerError, Retry
 
-__all__ = ["CALL_BYTES_MAX", "GROWTH_BYTES_MAX", "TRANSACTION_THREADS_MAX", "VAIN_S", "HandlersGrew", "ProcessBounds", "TimedCall"]
+__all__ = [
+    "CALL_BYTES_MAX",
+    "GROWTH_BYTES_MAX",
+    "TRANSACTION_THREADS_MAX",
+    "VAIN_S",
+    "HandlersGrew",
+    "ProcessBounds",
+    "TimedCall",
+]
 
 GROWTH_BYTES_MAX = 1 << 30
 """Far more than a handler's caches should hold, and less than what a node has beside the databases."""
@@ -39,7 +51,9 @@ CALL_BYTES_MAX = 2 << 30
 """More than `GROWTH_BYTES_MAX`, so that a leak replaces the process before it fails a call."""
 
 TRANSACTION_THREADS_MAX = 2 * THREADS_MAX
-"""More than `THREADS_MAX`, so that what short transactions leave replaces the process and fails none of them; and fewer than the stacks that fill `CALL_BYTES_MAX` (8 MiB each)."""
+"""More than `THREADS_MAX`, so that what short transactions leave replaces the process and fails none of them; and fewer
+than the stacks that fill `CALL_BYTES_MAX` (8 MiB each).
+"""
 
 VAIN_S = 10.0
 """More than a function needs to undo what it has begun; two looks of the thread that looks (`spark_apply.server.task`)."""
@@ -50,7 +64,10 @@ _END_THREADS = "a handler must end the threads that it starts, or give what they
 
 
 class HandlersGrew(HandlerError):  # noqa: N818 - says what is the matter
-    """The process of an apply server has grown, has too many threads, or is held up, by users' handlers that ran in it; another one takes its place."""
+    """Users' handlers made the process of an apply server grow, have too many threads, or wait.
+
+    Another one takes its place.
+    """
 
     code = "HDR-5005"
     retry = Retry.TIMED
@@ -133,8 +150,10 @@ class ProcessBounds:
         timed = self.timed
         if timed is not None and (place := timed.stuck(now)):
             raise HandlersGrew(
-                f"{timed.function} has not ended within {timed.limit_s:g} s, and goes on at {place} although it was interrupted: another process takes its place",
-                hint="a handler must not catch BaseException, and what waits inside a compiled module needs a time-out of its own; make it shorter, or raise handler_timeout_s",
+                f"{timed.function} has not ended within {timed.limit_s:g} s, and goes on at {place} although it was"
+                " interrupted: another process takes its place",
+                hint="a handler must not catch BaseException, and what waits inside a compiled module needs a time-out"
+                " of its own; make it shorter, or raise handler_timeout_s",
             )
 
     def call(self, function: str) -> AbstractContextManager[None]:
@@ -169,13 +188,19 @@ class ProcessBounds:
         """
         left = self._thread_count() - self._threads_before
         if left >= TRANSACTION_THREADS_MAX:
-            raise HandlerError(f"{function} left {self._threads[function].count} threads running, {left} of them since its transaction began", hint=_END_THREADS)
+            raise HandlerError(
+                f"{function} left {self._threads[function].count} threads running, {left} of them since its transaction"
+                " began",
+                hint=_END_THREADS,
+            )
 
     def _thread_count(self) -> int:
         return sum(each.count for each in self._threads.values())
 
     def check(self) -> None:
-        """See that the process has not grown too large, and has no more threads than it may; between destination transactions.
+        """See that the process has not grown too large, and has no more threads than it may.
+
+        Between destination transactions.
 
         Raises:
             HandlersGrew: it has: end it.
@@ -184,13 +209,14 @@ class ProcessBounds:
         for function, threads in self._threads.items():
             if threads.count > THREADS_MAX:
                 raise HandlersGrew(
-                    f"{function} has left {threads.count} threads running in the apply server's process, and {THREADS_MAX} are allowed: another process takes"
-                    " its place", hint=_END_THREADS,
+                    f"{function} has left {threads.count} threads running in the apply server's process, and"
+                    f" {THREADS_MAX} are allowed: another process takes its place",
+                    hint=_END_THREADS,
                 )
         if self._grown > GROWTH_BYTES_MAX:
             raise HandlersGrew(
-                f"the apply server's process has grown by {self._grown >> 20:,} MiB since its handlers were loaded ({', '.join(self._threads)}):"
-                " another process takes its place",
+                f"the apply server's process has grown by {self._grown >> 20:,} MiB since its handlers were loaded"
+                f" ({', '.join(self._threads)}): another process takes its place",
                 hint="a handler keeps what it should forget: look for lists and caches of its modules that only grow",
             )
 
@@ -212,7 +238,9 @@ class _BoundedCall(AbstractContextManager[None]):
             resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
         self._threads.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._threads.__exit__(kind, error, traceback)
         if self._before is not None:
             resource.setrlimit(resource.RLIMIT_DATA, self._before)

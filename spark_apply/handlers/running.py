@@ -1,19 +1,22 @@
-"""Handlers inside one destination transaction: what they execute, what they say in SQL, and what becomes of their errors.
+"""Handlers inside one destination transaction.
+
+What they execute, what they say in SQL, and what becomes of their errors.
 
 Longer than 500 lines: rows, calls, savepoints and what waits share the state of one transaction.
 
 Two ways, one result:
 
-- An *attempt* takes everything for done: executed LCRs, rows without handlers between them, and statements wait, and are written as sets and
-  in one round trip before the next thing that must see them. A handler never sees an error of them. Whatever is not as it should be undoes the whole attempt.
-- *One by one*, when everything below is applied: each execute and each statement is written at once behind a savepoint, conflict
-  handlers decide, and the handler gets the errors.
+- An *attempt* takes everything for done: executed LCRs, rows without handlers between them, and statements wait, and
+  are written as sets and in one round trip before the next thing that must see them. A handler never sees an error of
+  them. Whatever is not as it should be undoes the whole attempt.
+- *One by one*, when everything below is applied: each execute and each statement is written at once behind a savepoint,
+  conflict handlers decide, and the handler gets the errors.
 
-So a handler can be called more than once for an LCR. What it does in the database is committed once; what it does elsewhere (a file, a
-message) it does as often as it is called.
+So a handler can be called more than once for an LCR. What it does in the database is committed once; what it does
+elsewhere (a file, a message) it does as often as it is called.
 
-Errors of the environment (a lost connection, a lock) are no handler's business: whatever it does with them, they undo the transaction,
-and it is done again.
+Errors of the environment (a lost connection, a lock) are no handler's business: whatever it does with them, they undo
+the transaction, and it is done again.
 """
 
 from __future__ import annotations
@@ -75,7 +78,10 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A savepoint: its number, which no other one has; the session's for it, which later ones get again; and how many conflicts were recorded when it was set."""
+    """A savepoint: its number, which no other one has; the session's for it, which later ones get again.
+
+    And how many conflicts were recorded when it was set.
+    """
 
     number: int
     place: int
@@ -92,14 +98,28 @@ class Handling:
         writer: how rows are written.
         attempts: see the module; False: one by one.
         guard: knows the functions that ended their process or session.
-        told: why the error transaction failed that is executed; DML handlers get it; None: no error transaction is executed through a function.
+        told: why the error transaction failed that is executed; DML handlers get it; None: no error transaction is
+            executed through a function.
     """
 
     def __init__(
-        self, session: DestinationSession, handlers: Handlers, resolution: Resolution, writer: Writer, *, attempts: bool, guard: CrashGuard,
+        self,
+        session: DestinationSession,
+        handlers: Handlers,
+        resolution: Resolution,
+        writer: Writer,
+        *,
+        attempts: bool,
+        guard: CrashGuard,
         told: LcrFailure | None = None,
     ) -> None:
-        self._session, self.handlers, self._resolution, self._writer, self._attempts = session, handlers, resolution, writer, attempts
+        self._session, self.handlers, self._resolution, self._writer, self._attempts = (
+            session,
+            handlers,
+            resolution,
+            writer,
+            attempts,
+        )
         self._guard, self._told = guard, told
         self._waiting = Waiting()
         self.late_scn: Scn | None = None
@@ -114,19 +134,24 @@ class Handling:
         self._dealt_with: list[ConflictRecord] = []  # conflicts that the call for one row LCR met and has not raised
         self._marks: list[_Mark] = []
         self._marked = 0  # how many marks were set
-        self._refused: tuple[BaseException | None, tuple[str, ...]] = (None, ())  # what the last refused LCR raised, and the row in its way
+        # what the last refused LCR raised, and the row in its way
+        self._refused: tuple[BaseException | None, tuple[str, ...]] = (None, ())
         self._users = self._new_session()
         self._ahead: Callable[[], int | None] | None = None
         guard.begin()
 
     def _new_session(self) -> ApplySession:
         settings = self._resolution.settings
-        return ApplySession(run=self._run, mark=self._mark, undo=self._undo, drop=self._drop, apply=settings.apply, site=settings.site)
+        return ApplySession(
+            run=self._run, mark=self._mark, undo=self._undo, drop=self._drop, apply=settings.apply, site=settings.site
+        )
 
     # ------------------------------------------------------------------ rows
 
     def follow(self, ahead: Callable[[], int | None]) -> None:
-        """What is handled comes behind rows that are under way, in an attempt: they are waited for before anything must see them.
+        """What is handled comes behind rows that are under way, in an attempt.
+
+        They are waited for before anything must see them.
 
         Args:
             ahead: waits for them (`spark_apply.server.conflicts.execute_ahead`).
@@ -188,7 +213,11 @@ class Handling:
             self._resolution.records += self._dealt_with
             return None
         images, show = RowImages.of(batch, number), self._resolution.settings.show
-        readable = [f"{kind}.{text}" for kind, values in (("old", images.old), ("new", images.new)) for text in images.texts(values, show)]
+        readable = [
+            f"{kind}.{text}"
+            for kind, values in (("old", images.old), ("new", images.new))
+            for text in images.texts(values, show)
+        ]
         return self.error(batch, number, replace(failure, readable=(*readable, *failure.readable)))
 
     def error(self, batch: LcrBatch, number: int, failure: Failure) -> Failure | None:
@@ -283,7 +312,8 @@ class Handling:
         if failure is None:
             return
         raised: StreamsError = (
-            ConflictError(failure.message, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate) if failure.conflict_type
+            ConflictError(failure.message, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate)
+            if failure.conflict_type
             else HandlerError(failure.message, sqlstate=failure.sqlstate)
         )
         if met := handled_conflict(self._resolution.settings, failure, one, 0, self._by):
@@ -297,6 +327,7 @@ class Handling:
         self._has_asked = self.handlers.has_asked = True
         statement = HandlerSql(sql=sql, values=values)
         if self._attempts:
+
             def attempt() -> SqlResult:
                 self.flush()
                 try:
@@ -307,10 +338,14 @@ class Handling:
             return self._guarded(attempt)
         mark = self._mark()
         try:
-            (result,) = self._guarded(lambda: self._session.run_sql([statement], timeout_s=self.handlers.rules.timeout_s))
+            (result,) = self._guarded(
+                lambda: self._session.run_sql([statement], timeout_s=self.handlers.rules.timeout_s)
+            )
         except DataError as error:
             self._undo(mark)
-            raise HandlerError(error.message, hint=error.hint, sqlstate=str(error.context.get("sqlstate", ""))) from error
+            raise HandlerError(
+                error.message, hint=error.hint, sqlstate=str(error.context.get("sqlstate", ""))
+            ) from error
         self._drop(mark)
         return result
 
@@ -359,7 +394,10 @@ class Handling:
         """
         found = next((each for each in self._marks if each.number == mark), None)
         if found is None:
-            raise HandlerError("a savepoint ended behind one that was begun before it", hint="end the savepoint that was begun last first, as nested `with` does")
+            raise HandlerError(
+                "a savepoint ended behind one that was begun before it",
+                hint="end the savepoint that was begun last first, as nested `with` does",
+            )
         return found
 
     def _forget(self, mark: _Mark) -> None:
@@ -369,16 +407,30 @@ class Handling:
     # ------------------------------------------------------------------ inside
 
     def _lcr(self, batch: LcrBatch, number: int) -> HandledLcr:
-        return HandledLcr(batch, number, self._execute, column_at=self._column_at, decode=self.handlers.decode, encode=self.handlers.encode)
+        return HandledLcr(
+            batch,
+            number,
+            self._execute,
+            column_at=self._column_at,
+            decode=self.handlers.decode,
+            encode=self.handlers.encode,
+        )
 
     def _column_at(self, owner: str, name: str, column_name: str) -> Column | None:
         """A column of the destination, as a value of it that is written here would be described by a source."""
         self._check_caller()
         table = self._guarded(lambda: self._described(owner, name))
-        found = None if table is None else next((column for column in table.columns if column.name == column_name), None)
+        found = (
+            None if table is None else next((column for column in table.columns if column.name == column_name), None)
+        )
         if found is None:
             return None
-        return Column(name=column_name, type_name=found.base_type or found.type_name, type_number=found.type_number, type_modifier=found.type_modifier)
+        return Column(
+            name=column_name,
+            type_name=found.base_type or found.type_name,
+            type_number=found.type_number,
+            type_modifier=found.type_modifier,
+        )
 
     def _described(self, owner: str, name: str) -> DestinationTable | None:
         try:
@@ -463,16 +515,24 @@ class Handling:
 
     def _failure(self, message: str, error: StreamsError | None, lcr: HandledLcr | None) -> Failure:
         cause: BaseException | None = error
-        while cause is not None and not (isinstance(cause, StreamsError) and (cause.context.get("conflict_type") or cause.context.get("sqlstate"))):
+        while cause is not None and not (
+            isinstance(cause, StreamsError) and (cause.context.get("conflict_type") or cause.context.get("sqlstate"))
+        ):
             cause = cause.__cause__
         context = cause.context if isinstance(cause, StreamsError) else {}
         return Failure(
-            position=-1 if lcr is None else lcr.position, conflict_type=str(context.get("conflict_type", "")),
-            sqlstate=str(context.get("sqlstate", "")), message=message, readable=self._refused[1] if cause is self._refused[0] else (),
+            position=-1 if lcr is None else lcr.position,
+            conflict_type=str(context.get("conflict_type", "")),
+            sqlstate=str(context.get("sqlstate", "")),
+            message=message,
+            readable=self._refused[1] if cause is self._refused[0] else (),
         )
 
     def _guarded(self, call: Callable[[], T], *, is_error: bool = False) -> T:
-        """Call the database; what is neither data's nor the handler's fault is remembered, whoever catches it. `is_error`: there is one already, to be told."""
+        """Call the database; what is neither data's nor the handler's fault is remembered, whoever catches it.
+
+        `is_error`: there is one already, to be told.
+        """
         self._waits += 1
         try:
             result = call()
@@ -494,7 +554,8 @@ class Handling:
         finally:
             self._waits -= 1
         if not is_error:
-            self.handlers.check_time()  # a function that asks again and again would hardly ever be met between two statements
+            # a function that asks again and again would hardly ever be met between two statements
+            self.handlers.check_time()
         return result
 
     def _raise_broken(self, instead_of: BaseException | None = None) -> None:
@@ -506,7 +567,9 @@ class Handling:
         if not self._is_calling and not outside:
             raise HandlerError("an LCR and its session can only be used inside the handler's call that got them")
         if threading.get_ident() != self._thread:
-            raise HandlerError("a handler used its session in another thread", hint="use it in the thread that called the handler")
+            raise HandlerError(
+                "a handler used its session in another thread", hint="use it in the thread that called the handler"
+            )
         if self._broken is not None:
             raise AttemptFailed
 
@@ -514,7 +577,8 @@ class Handling:
 def _is_altered(error: UnfitTableError) -> bool:
     """Whether a table is not what it was described as.
 
-    That is no handler's business: everything is done again once all tables are described anew. Their old descriptions would plan the next groups, too.
+    That is no handler's business: everything is done again once all tables are described anew. Their old descriptions
+    would plan the next groups, too.
     """
     return bool(error.context.get("altered"))
 

@@ -67,7 +67,10 @@ def batches_of(waiting: Sequence[HandledLcr | Rows]) -> list[LcrBatch]:
 
 
 def _runs(waiting: Sequence[HandledLcr | Rows]) -> Iterator[Rows | LcrBatch]:
-    """LCRs that stand beside each other as one: as rows of their batch, or as a batch of its own, where one is changed or comes out of order."""
+    """LCRs that stand beside each other as one.
+
+    As rows of their batch, or as a batch of its own, where one is changed or comes out of order.
+    """
     start = 0
     while start < len(waiting):
         first, end = waiting[start], start + 1
@@ -76,10 +79,17 @@ def _runs(waiting: Sequence[HandledLcr | Rows]) -> Iterator[Rows | LcrBatch]:
         else:
             run = [first]
             # One batch of LCRs has them in the order of transactions, and each transaction's LCRs with one tag.
-            while end < len(waiting) and not isinstance(lcr := waiting[end], Rows) and lcr.batch is first.batch and lcr.transaction >= run[-1].transaction:
+            while (
+                end < len(waiting)
+                and not isinstance(lcr := waiting[end], Rows)
+                and lcr.batch is first.batch
+                and lcr.transaction >= run[-1].transaction
+            ):
                 run.append(lcr)
                 end += 1
             numbers = [lcr.row for lcr in run]
-            is_as_it_came = not any(lcr.is_changed for lcr in run) and all(low < high for low, high in itertools.pairwise(numbers))
+            is_as_it_came = not any(lcr.is_changed for lcr in run) and all(
+                low < high for low, high in itertools.pairwise(numbers)
+            )
             yield Rows(first.batch, numbers) if is_as_it_came else batch_of_lcrs(first.batch, run)
         start = end

@@ -62,7 +62,8 @@ from streams.lcr_batch import LcrBatch, TableVersion
 __all__ = ["ApplyServer", "ServerStep"]
 
 _UNFIT_RETRY_S = 2.0  # an ALTER is noticed within this time
-FORGET_EVERY_S = 600.0  # between looks for times that are not kept any longer: a look reads all of them, some seconds for millions
+# between looks for times that are not kept any longer: a look reads all of them, some seconds for millions
+FORGET_EVERY_S = 600.0
 FORGET_AGAIN_S = 10.0  # where there were some: a look forgets a part of them
 
 
@@ -100,22 +101,40 @@ class ApplyServer:
     """
 
     def __init__(  # noqa: PLR0913 - what a server is made of
-        self, *, apply: str, source: str, open_session: Callable[[], DestinationSession],
-        decode: Callable[[bytes], LcrBatch], encode: Callable[[LcrBatch], bytes],
+        self,
+        *,
+        apply: str,
+        source: str,
+        open_session: Callable[[], DestinationSession],
+        decode: Callable[[bytes], LcrBatch],
+        encode: Callable[[LcrBatch], bytes],
         error_batches: Callable[[int], Iterator[bytes]],
-        copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict, conflicts: ConflictSettings | None = None,
+        copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict,
+        conflicts: ConflictSettings | None = None,
         dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
-        handlers: Handlers = NOTHING_LOADED, calls: Calls | None = None, tables: TableSettings = NO_TABLE_SETTINGS,
+        handlers: Handlers = NOTHING_LOADED,
+        calls: Calls | None = None,
+        tables: TableSettings = NO_TABLE_SETTINGS,
     ) -> None:
         settings = conflicts or ConflictSettings(apply=apply, source=source)
         self._open_session = open_session
         self._new_context = functools.partial(
-            WorkContext, apply=apply, source=source, decode=decode, encode=encode, error_batches=error_batches,
-            copied_scns=copied_scns, conflicts=settings, handlers=handlers, guard=CrashGuard(calls or NoCalls()),
+            WorkContext,
+            apply=apply,
+            source=source,
+            decode=decode,
+            encode=encode,
+            error_batches=error_batches,
+            copied_scns=copied_scns,
+            conflicts=settings,
+            handlers=handlers,
+            guard=CrashGuard(calls or NoCalls()),
         )
         self._context: WorkContext | None = None
         self._is_connected = False
-        self._fits = TableFits(self._describe, self._missing_alter, settings.rules, dependencies, handlers.rules, tables)
+        self._fits = TableFits(
+            self._describe, self._missing_alter, settings.rules, dependencies, handlers.rules, tables
+        )
         self._work: dict[int, tuple[GroupAssignment, Work]] = {}
         self._backoff, self._has_failed = Backoff(), False
         self._wake_at: float | None = None
@@ -212,7 +231,8 @@ class ApplyServer:
         Raises:
             FencedError: a newer incarnation exists: end.
             DatabaseError: an operator must act first (a missing right, for example).
-            HandlersGrew: users' handlers have taken too much memory, or too many threads: end; everything that was reported before is durable.
+            HandlersGrew: users' handlers have taken too much memory, or too many threads: end; everything that was
+                reported before is durable.
         """
         if self._wake_at is not None and now < self._wake_at:
             return self._answer(is_idle=True)
@@ -259,10 +279,11 @@ class ApplyServer:
             assignment, work = self._work[number]
             if work.is_ready:
                 if work.wants_new_fits:
-                    # The group can arrive again because the reader waited for an ALTER in the middle of it. Its first rows are
-                    # older than the ALTER: a statement prepared for the old definition could write the rows silently wrong,
-                    # for example int into text without the operator's function. And who has an error transaction executed has
-                    # just dropped or added what it failed for: the attempt should not end with "altered meanwhile".
+                    # The group can arrive again because the reader waited for an ALTER in the middle of it. Its first
+                    # rows are older than the ALTER: a statement prepared for the old definition could write the rows
+                    # silently wrong, for example int into text without the operator's function. And who has an error
+                    # transaction executed has just dropped or added what it failed for: the attempt should not end with
+                    # "altered meanwhile".
                     self._fits.forget()
                 if self._context is not None:
                     self._context.guard.is_careful = assignment.is_careful
@@ -306,14 +327,18 @@ class ApplyServer:
         self._reports.append(last)
 
     def _pause(self, error: UnfitTableError, now: float) -> None:
-        """Return all groups, so that nothing stays locked: the reader, which knows the newer table versions, waits for the ALTER."""
+        """Return all groups, so that nothing stays locked.
+
+        The reader, which knows the newer table versions, waits for the ALTER.
+        """
         self._roll_back(lambda work: work.given_back())
         self._fits.forget()
         self.unfit, self._wake_at = error, now + _UNFIT_RETRY_S
 
     def _back_off(self, error: DatabaseUnavailable, now: float) -> None:
         in_doubt = any(work.has_doubt for _, work in self._work.values())
-        if self._context is not None and self._context.session.is_closed and not in_doubt:  # a handler's SQL comes before the commit
+        # a handler's SQL comes before the commit
+        if self._context is not None and self._context.session.is_closed and not in_doubt:
             self._context.guard.session_lost()
         self._roll_back(lambda work: work.broken(retried=True))
         # The first failure may be a lock or a deadlock, after which the session is still usable.
@@ -324,7 +349,9 @@ class ApplyServer:
         self._has_failed = True
 
     def _roll_back(self, tell: Callable[[Work], ServerMessage | None]) -> None:
-        """Roll back, and notify every group's work; one that cannot restart (a streamed transaction) is returned completely.
+        """Roll back, and notify every group's work.
+
+        One that cannot restart (a streamed transaction) is returned completely.
 
         Args:
             tell: notifies one work; returns the group's last message, if that ends it.

@@ -8,27 +8,30 @@ The result must equal that of row-by-row execution, so every expectation is chec
 
 - each write must affect as many rows as it has; if it does not, the transactions are split and finally
   applied row by row: only that decides what is a conflict;
-- a row that is inserted and deleted leaves nothing to write, but it must not have existed before: a *guard*, a DELETE of
-  its key that must find no row, keeps that conflict visible;
+- a row that is inserted and deleted leaves nothing to write, but it must not have existed before: a *guard*, a DELETE
+  of its key that must find no row, keeps that conflict visible;
 - an UPDATE compares and sets the columns that changed. A set uses the union of its rows' changed columns: if a row
   did not change one of them, its old and new values are equal. If the comparison succeeds, setting that value changes
-  nothing; if it fails, the set fails, and row-by-row execution uses the exact columns. Of a table with columns that are not
-  compared, only rows that changed the same columns share a set;
+  nothing; if it fails, the set fails, and row-by-row execution uses the exact columns. Of a table with columns that are
+  not compared, only rows that changed the same columns share a set;
 - without old values in the log (identity KEY), rows are found by key and nothing is compared;
-- of the changes of a row, only the first one's old values meet the destination. The old values of each later one, also of columns that it did not change,
-  must be what the one before it left; if they are not (a handler or a condition left a change out, or made another one of it), nothing is collapsed.
+- of the changes of a row, only the first one's old values meet the destination. The old values of each later one, also
+  of columns that it did not change, must be what the one before it left; if they are not (a handler or a condition left
+  a change out, or made another one of it), nothing is collapsed.
 
 One difference remains: an intermediate value that the destination would refuse is not detected when the same group
 overwrites it.
 
-Rows of different tables are written table by table, but for tables with triggers that run for what apply writes: they find all rows that come
-before their own, and none that come after it.
+Rows of different tables are written table by table, but for tables with triggers that run for what apply writes: they
+find all rows that come before their own, and none that come after it.
 
-Changes of the table's key, tables with several unique keys, without a key or with triggers, and impossible or broken histories (an insert after
-an insert) are not collapsed: they are written in source order, in *runs* of consecutive rows of one command in which no key repeats.
+Changes of the table's key, tables with several unique keys, without a key or with triggers, and impossible or broken
+histories (an insert after an insert) are not collapsed: they are written in source order, in *runs* of consecutive rows
+of one command in which no key repeats.
 
-Where the last change wins with its whole row (latest_timestamp), the first of several changes of a row decides: if no later change is there, none is
-there for those that follow either, and the last one's time is noted; otherwise the set fails.
+Where the last change wins with its whole row (latest_timestamp), the first of several changes of a row decides: if no
+later change is there, none is there for those that follow either, and the last one's time is noted; otherwise the set
+fails.
 
 Longer than 500 lines: the definition of a set and its construction must be read together.
 """
@@ -53,7 +56,17 @@ from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, Old
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ExpectedWrite", "FitOf", "ResolvablePlan", "Step", "TruncateTables", "plan_resolvable", "plan_rows", "plan_sets", "with_keys"]
+__all__ = [
+    "ExpectedWrite",
+    "FitOf",
+    "ResolvablePlan",
+    "Step",
+    "TruncateTables",
+    "plan_resolvable",
+    "plan_rows",
+    "plan_sets",
+    "with_keys",
+]
 
 FitOf = Callable[[TableVersion], TableFit]
 
@@ -127,9 +140,7 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf, numbers: Sequence[int] | None = No
     Yields:
         The row's number in the batch, and the step for it.
     """
-    tables = [
-        _TableRows.of([_block_of(batch, group, fit_of(batch.tables[group.table]))]) for group in batch.groups
-    ]
+    tables = [_TableRows.of([_block_of(batch, group, fit_of(batch.tables[group.table]))]) for group in batch.groups]
     for table in tables:
         table.find_keys()
     groups, within = batch.row_places
@@ -143,7 +154,10 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf, numbers: Sequence[int] | None = No
 
 @dataclass(frozen=True, slots=True)
 class _NetTable:
-    """The net changes of a table with conflict handlers: its steps, and each row's hash of its key and its number among all rows."""
+    """The net changes of a table with conflict handlers.
+
+    Its steps, and each row's hash of its key and its number among all rows.
+    """
 
     steps: list[ExpectedWrite]
     hashes: NDArray[np.uint64]
@@ -169,16 +183,20 @@ class ResolvablePlan:
         """The writes of all rows, in order."""
         return [*self.plain, *(step for table in self.tables for step in table.steps)]
 
-    def around(self, conflicting: Callable[[Write], NDArray[np.int64] | None]) -> tuple[list[Step], NDArray[np.int32]] | None:
+    def around(
+        self, conflicting: Callable[[Write], NDArray[np.int64] | None]
+    ) -> tuple[list[Step], NDArray[np.int32]] | None:
         """Take out the rows that meet conflicts.
 
-        A net change that meets one brings all rows of its key: what each of them does depends on how the one before it ended.
+        A net change that meets one brings all rows of its key: what each of them does depends on how the one before it
+        ended.
 
         Args:
             conflicting: see `DestinationSession.conflicting`.
 
         Returns:
-            The writes of all other rows; and int32, one for each row: -1, or how many rows of its key come before it among those that are taken
+            The writes of all other rows; and int32, one for each row: -1, or how many rows of its key come before it
+            among those that are taken
             out. None: that cannot be told.
         """
         steps, turns = list(self.plain), np.full(self.row_count, -1, np.int32)
@@ -209,7 +227,8 @@ def plan_resolvable(batches: Sequence[LcrBatch], fit_of: FitOf) -> ResolvablePla
         fit_of: returns the fit of a table version.
 
     Returns:
-        None: there is a TRUNCATE among them, rows of a table whose triggers see the order of tables, or rows of a table with conflict handlers
+        None: there is a TRUNCATE among them, rows of a table whose triggers see the order of tables, or rows of a table
+            with conflict handlers
         that cannot be collapsed.
     """
     if any(batch.truncates or _firing(batch, fit_of) for batch in batches):
@@ -255,7 +274,9 @@ def _without(step: ExpectedWrite, taken: NDArray[np.bool_]) -> ExpectedWrite | N
         return None
     write, times = step.write, step.write.times
     rest = replace(
-        write, old=select_values(write.old, kept), new=select_values(write.new, kept),
+        write,
+        old=select_values(write.old, kept),
+        new=select_values(write.new, kept),
         times=None if times is None else times.of_rows(kept),
     )
     return ExpectedWrite(write=rest, expected=kept.shape[0] if step.expected else 0, rows=step.rows[kept])
@@ -266,7 +287,10 @@ def _without(step: ExpectedWrite, taken: NDArray[np.bool_]) -> ExpectedWrite | N
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A row group of one batch; `base`: number of rows before that batch; `times`: int64[n], see `WriteTimes`; None: nobody asks."""
+    """A row group of one batch; `base`: number of rows before that batch; `times`: int64[n], see `WriteTimes`.
+
+    None: nobody asks.
+    """
 
     base: int
     group: RowGroup
@@ -281,7 +305,9 @@ def _block_of(batch: LcrBatch, group: RowGroup, fit: TableFit, base: int = 0) ->
     found = batch.transactions
     # The last transaction that begins at or before a row; empty ones before it begin at the same row.
     transaction = np.searchsorted(found.first_row, group.row_numbers, side="right") - 1
-    return _Block(base=base, group=group, fit=fit, times=found.commit_time_us[transaction].astype(np.int64), source=batch.source)
+    return _Block(
+        base=base, group=group, fit=fit, times=found.commit_time_us[transaction].astype(np.int64), source=batch.source
+    )
 
 
 def _by_table(batches: Sequence[LcrBatch], fit_of: FitOf) -> dict[tuple[str, str], list[_Block]]:
@@ -320,7 +346,10 @@ def _firing(batch: LcrBatch, fit_of: FitOf) -> set[int]:
 
 
 def _around_triggers(batches: Sequence[LcrBatch], fit_of: FitOf) -> Iterator[Sequence[LcrBatch]]:
-    """Cut batches where rows of a table with triggers begin and end: a trigger finds all rows that come before its own, and none that come after it."""
+    """Cut batches where rows of a table with triggers begin and end.
+
+    A trigger finds all rows that come before its own, and none that come after it.
+    """
     firing = [_firing(batch, fit_of) for batch in batches]
     if not any(firing):
         yield batches
@@ -349,7 +378,11 @@ def _truncate(batch: LcrBatch, index: int, fit_of: FitOf) -> TruncateTables:
     truncate = batch.truncates[index]
     fits = [fit_of(batch.tables[table]) for table in truncate.tables]
     tables = tuple(TruncatedTable(table=fit.table, partition=fit.version.partition) for fit in fits)
-    return TruncateTables(tables=tables, restart_identity=truncate.restart_identity, unfit=next((fit.unfit for fit in fits if fit.unfit), ""))
+    return TruncateTables(
+        tables=tables,
+        restart_identity=truncate.restart_identity,
+        unfit=next((fit.unfit for fit in fits if fit.unfit), ""),
+    )
 
 
 def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:
@@ -370,7 +403,10 @@ def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:
     start = 0
     for end in ends.tolist():
         low, high = int(numbers[order[start]]), int(numbers[order[end - 1]])
-        yield _TableRows.of([_rows_between(blocks[place], low, high) for place in np.unique(owners[start:end]).tolist()]), True
+        yield (
+            _TableRows.of([_rows_between(blocks[place], low, high) for place in np.unique(owners[start:end]).tolist()]),
+            True,
+        )
         start = end
 
 
@@ -381,8 +417,10 @@ def _rows_between(block: _Block, low: int, high: int) -> _Block:
         return block
     rows = np.arange(first, last, dtype=np.int32)
     group = replace(
-        block.group, row_numbers=block.group.row_numbers[first:last],
-        old=select_values(block.group.old, rows), new=select_values(block.group.new, rows),
+        block.group,
+        row_numbers=block.group.row_numbers[first:last],
+        old=select_values(block.group.old, rows),
+        new=select_values(block.group.new, rows),
     )
     return replace(block, group=group, times=None if block.times is None else block.times[first:last])
 
@@ -403,7 +441,8 @@ class _TableRows:
         unset: uint64, shape (n, words): bit per column for which an UPDATE has no new value.
         direct: the original values, when the rows are one block of inserts.
         times: int64, shape (n,): when each was committed at `source`; None: of a table that nobody asks it of.
-        noted: int64, shape (n,): when the last change of each one's key was committed, where `times` has the first; None: rows are not collapsed.
+        noted: int64, shape (n,): when the last change of each one's key was committed, where `times` has the first;
+            None: rows are not collapsed.
     """
 
     fit: TableFit
@@ -445,10 +484,17 @@ class _TableRows:
         direct = blocks[0].group.new if len(blocks) == 1 and blocks[0].group.command is Command.INSERT else None
         matched = len(fit.match)
         return cls(
-            fit=fit, command=command, old=old, new=new, changed=np.zeros((count, words), np.uint64),
-            unset=np.zeros((count, words), np.uint64), direct=direct,
-            key_offsets=np.zeros((matched, count), np.int64), key_lengths=np.zeros((matched, count), np.int32),
-            times=_times(blocks, places, count), source=blocks[0].source,
+            fit=fit,
+            command=command,
+            old=old,
+            new=new,
+            changed=np.zeros((count, words), np.uint64),
+            unset=np.zeros((count, words), np.uint64),
+            direct=direct,
+            key_offsets=np.zeros((matched, count), np.int64),
+            key_lengths=np.zeros((matched, count), np.int32),
+            times=_times(blocks, places, count),
+            source=blocks[0].source,
         )
 
     def written_at(self, chosen: NDArray[np.int32]) -> WriteTimes | None:
@@ -457,20 +503,38 @@ class _TableRows:
         if known is None or self.times is None:
             return None
         return WriteTimes(
-            times_us=self.times[chosen], source=self.source, rank=known.rank(self.source), own_rank=known.rank(known.site),
-            has_tombstones=known.has_tombstones, has_one_source=known.has_one_source, noted_us=None if self.noted is None else self.noted[chosen],
+            times_us=self.times[chosen],
+            source=self.source,
+            rank=known.rank(self.source),
+            own_rank=known.rank(known.site),
+            has_tombstones=known.has_tombstones,
+            has_one_source=known.has_one_source,
+            noted_us=None if self.noted is None else self.noted[chosen],
         )
 
     def find_keys(self) -> int:
         """Find keys and changed columns; returns COLLAPSED, or why keys do not identify the rows."""
         data, command = self.new.data, fixed(self.command)
         answer = kernels.find_keys(
-            data, command, self.old.offsets, self.old.lengths, self.new.offsets, self.new.lengths,
-            fixed(np.array(self.fit.match, np.int64)), self.key_offsets, self.key_lengths,
+            data,
+            command,
+            self.old.offsets,
+            self.old.lengths,
+            self.new.offsets,
+            self.new.lengths,
+            fixed(np.array(self.fit.match, np.int64)),
+            self.key_offsets,
+            self.key_lengths,
         )
         kernels.mark_columns(
-            data, command, self.old.offsets, self.old.lengths, self.new.offsets, self.new.lengths,
-            self.changed, self.unset,
+            data,
+            command,
+            self.old.offsets,
+            self.old.lengths,
+            self.new.offsets,
+            self.new.lengths,
+            self.changed,
+            self.unset,
         )
         return int(answer)
 
@@ -482,7 +546,9 @@ class _TableRows:
         """A hash of each row's key: uint64, shape (n,); once keys are found."""
         hashes = np.empty(self.command.shape[0], np.uint64)
         matched = fixed(np.arange(len(self.fit.match), dtype=np.int64))
-        kernels.hash_rows(self.new.data, fixed(self.key_offsets), fixed(self.key_lengths), matched, np.uint64(0), hashes)
+        kernels.hash_rows(
+            self.new.data, fixed(self.key_offsets), fixed(self.key_lengths), matched, np.uint64(0), hashes
+        )
         return hashes
 
 
@@ -497,7 +563,9 @@ def _times(blocks: Sequence[_Block], places: Sequence[NDArray[np.int32]], count:
 
 
 def _shared(
-    columns: int, count: int, olds: list[tuple[ColumnValues, NDArray[np.int32]]],
+    columns: int,
+    count: int,
+    olds: list[tuple[ColumnValues, NDArray[np.int32]]],
     news: list[tuple[ColumnValues, NDArray[np.int32]]],
 ) -> tuple[Cells, Cells]:
     """Both images over one shared byte array."""
@@ -533,11 +601,25 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
     net = np.zeros(rows.command.shape[0], np.uint8)
     # Images are merged in place: work on copies, because a failure needs the originals.
     work = replace(
-        rows, old=_copied(rows.old), new=_copied(rows.new), changed=rows.changed.copy(), unset=rows.unset.copy(),
+        rows,
+        old=_copied(rows.old),
+        new=_copied(rows.new),
+        changed=rows.changed.copy(),
+        unset=rows.unset.copy(),
     )
     answer = kernels.net_changes(
-        data, fixed(rows.command), fixed(hashes), fixed(rows.key_offsets), fixed(rows.key_lengths),
-        work.old.offsets, work.old.lengths, work.new.offsets, work.new.lengths, work.changed, work.unset, net,
+        data,
+        fixed(rows.command),
+        fixed(hashes),
+        fixed(rows.key_offsets),
+        fixed(rows.key_lengths),
+        work.old.offsets,
+        work.old.lengths,
+        work.new.offsets,
+        work.new.lengths,
+        work.changed,
+        work.unset,
+        net,
     )
     if int(answer) != kernels.COLLAPSED:
         return None
@@ -556,7 +638,9 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
     return steps
 
 
-def _first_and_last(times: NDArray[np.int64], hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _first_and_last(
+    times: NDArray[np.int64], hashes: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each row when its key was changed by the first and by the last of the rows."""
     _, first, place = np.unique(hashes, return_index=True, return_inverse=True)
     place = place.reshape(-1)
@@ -585,7 +669,12 @@ def _in_order(rows: _TableRows) -> Iterator[Step]:
         positions, seed = fixed(np.array(columns, np.int64)), np.uint64(place + 1)
         for cells, hashes in ((rows.old, old_hashes), (rows.new, new_hashes)):
             kernels.hash_rows(
-                cells.data, fixed(cells.offsets), fixed(cells.lengths), positions, seed, hashes[place],
+                cells.data,
+                fixed(cells.offsets),
+                fixed(cells.lengths),
+                positions,
+                seed,
+                hashes[place],
             )
     runs = np.empty(count, np.int32)
     kernels.cut_runs(fixed(rows.command), fixed(old_hashes), fixed(new_hashes), fixed(rows.unset), fit.is_keyless, runs)
@@ -619,15 +708,31 @@ def _inserts(rows: _TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]
         columns = tuple(column for column in rows.fit.all_columns if not absent[column])
         whole = rows.direct is not None and part.shape[0] == rows.command.shape[0]
         values = rows.direct if whole else rows.new.gathered(part, _mask(rows, columns))
-        steps.append(_expected(with_keys(Write(
-            table=rows.fit.table, version=rows.fit.version, command=Command.INSERT, old=None, new=values,
-            match_columns=(), compare_columns=(), set_columns=columns, times=rows.written_at(part),
-        ), rows.fit), part))
+        steps.append(
+            _expected(
+                with_keys(
+                    Write(
+                        table=rows.fit.table,
+                        version=rows.fit.version,
+                        command=Command.INSERT,
+                        old=None,
+                        new=values,
+                        match_columns=(),
+                        compare_columns=(),
+                        set_columns=columns,
+                        times=rows.written_at(part),
+                    ),
+                    rows.fit,
+                ),
+                part,
+            )
+        )
     return steps
 
 
 def _by_absence(
-    lengths: NDArray[np.int32], chosen: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    chosen: NDArray[np.int32],
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
     """Group rows that carry the same columns; with each group the columns that it lacks."""
     if not chosen.shape[0]:
@@ -653,7 +758,10 @@ def _by_nulls(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDA
 
 
 def _by_carried(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int32], bool]]:
-    """As `_by_nulls`, and separate rows that carry other old values: what one lacks is not compared, and must be of its neighbours."""
+    """As `_by_nulls`, and separate rows that carry other old values.
+
+    What one lacks is not compared, and must be of its neighbours.
+    """
     for part, is_null in _by_nulls(rows, chosen):
         if rows.fit.version.old_image is not OldImage.FULL:
             yield part, is_null
@@ -671,7 +779,9 @@ def _deletes(rows: _TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]
             carried, match = _carried(rows, part), _match(rows, has_null=has_null)
             updated = of_updates.intersection(_columns_of(rows, part))
             compare = tuple(
-                column for column in rows.fit.all_columns if carried[column] and column not in match and (column in compared or column in updated)
+                column
+                for column in rows.fit.all_columns
+                if carried[column] and column not in match and (column in compared or column in updated)
             )
             steps.append(_expected(_delete(rows, part, compare=compare, has_null=has_null), part))
     return steps
@@ -689,11 +799,21 @@ def _match(rows: _TableRows, *, has_null: bool) -> tuple[int, ...]:
 
 def _delete(rows: _TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, ...], has_null: bool = False) -> Write:
     match = _match(rows, has_null=has_null)
-    return with_keys(Write(
-        table=rows.fit.table, version=rows.fit.version, command=Command.DELETE,
-        old=rows.old.gathered(chosen, _mask(rows, match + compare)), new=None,
-        match_columns=match, compare_columns=compare, set_columns=(), paired=has_null, times=rows.written_at(chosen),
-    ), rows.fit)
+    return with_keys(
+        Write(
+            table=rows.fit.table,
+            version=rows.fit.version,
+            command=Command.DELETE,
+            old=rows.old.gathered(chosen, _mask(rows, match + compare)),
+            new=None,
+            match_columns=match,
+            compare_columns=compare,
+            set_columns=(),
+            paired=has_null,
+            times=rows.written_at(chosen),
+        ),
+        rows.fit,
+    )
 
 
 def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> list[ExpectedWrite]:
@@ -718,12 +838,21 @@ def _update(rows: _TableRows, chosen: NDArray[np.int32], *, has_null: bool) -> W
     asked = columns if rows.times is None else fit.all_columns
     compare = tuple(column for column in asked if carried[column] and column not in match and column in compared)
     columns = columns or _untouched(rows, chosen)
-    return with_keys(Write(
-        table=fit.table, version=fit.version, command=Command.UPDATE,
-        old=rows.old.gathered(chosen, _mask(rows, found_by + compare)),
-        new=rows.new.gathered(chosen, _mask(rows, columns)),
-        match_columns=found_by, compare_columns=compare, set_columns=columns, paired=has_null, times=rows.written_at(chosen),
-    ), fit)
+    return with_keys(
+        Write(
+            table=fit.table,
+            version=fit.version,
+            command=Command.UPDATE,
+            old=rows.old.gathered(chosen, _mask(rows, found_by + compare)),
+            new=rows.new.gathered(chosen, _mask(rows, columns)),
+            match_columns=found_by,
+            compare_columns=compare,
+            set_columns=columns,
+            paired=has_null,
+            times=rows.written_at(chosen),
+        ),
+        fit,
+    )
 
 
 def _untouched(rows: _TableRows, chosen: NDArray[np.int32]) -> tuple[int, ...]:
@@ -779,7 +908,9 @@ def with_keys(write: Write, fit: TableFit, *, asks: bool = False) -> Write:
     """
     if write.times is None or (write.times.has_one_source and not asks) or fit.noted_key is None:
         return write
-    return replace(write, times=replace(write.times, keys=written_keys(fit.noted_key, write), key_form=fit.noted_key.form))
+    return replace(
+        write, times=replace(write.times, keys=written_keys(fit.noted_key, write), key_form=fit.noted_key.form)
+    )
 
 
 def _expected(write: Write, rows: NDArray[np.int32]) -> ExpectedWrite:

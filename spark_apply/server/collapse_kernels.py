@@ -63,15 +63,15 @@ def mark_columns(data, command, old_offsets, old_lengths, new_offsets, new_lengt
                     new_offsets[column, i] = old_offsets[column, i]
                 else:
                     unset[i, word] |= bit
-            elif old != new or (
-                new > 0 and not same_bytes(data, new_offsets[column, i], old_offsets[column, i], new)
-            ):
+            elif old != new or (new > 0 and not same_bytes(data, new_offsets[column, i], old_offsets[column, i], new)):
                 changed[i, word] |= bit
 
 
 @njit(cache=True)
 def find_keys(data, command, old_offsets, old_lengths, new_offsets, new_lengths, match, key_offsets, key_lengths):
-    """Find each row's key values. An UPDATE without old ones kept its key: it uses the new ones, and gets them as old ones.
+    """Find each row's key values.
+
+    An UPDATE without old ones kept its key: it uses the new ones, and gets them as old ones.
 
     Fills in the old key values of such an UPDATE. Returns COLLAPSED, or why keys do not identify rows.
 
@@ -139,7 +139,7 @@ def hash_rows(data, offsets, lengths, columns, seed, out):
             if length < _NULL:
                 known = False
                 break
-            if length == _NULL:
+            if length == _NULL:  # noqa: SIM108
                 state = mix(state, np.uint64(1))
             else:
                 state = hash_bytes(data, offsets[column, i], length, mix(state, np.uint64(2)))
@@ -181,8 +181,18 @@ def _merge_new(offsets, lengths, changed, unset, source, target):
 
 @njit(cache=True)
 def net_changes(
-    data, command, hashes, key_offsets, key_lengths, old_offsets, old_lengths, new_offsets, new_lengths,
-    changed, unset, net,
+    data,
+    command,
+    hashes,
+    key_offsets,
+    key_lengths,
+    old_offsets,
+    old_lengths,
+    new_offsets,
+    new_lengths,
+    changed,
+    unset,
+    net,
 ):
     """Reduce the changes of each key to one, in the place of the key's first row.
 
@@ -200,7 +210,8 @@ def net_changes(
         new_lengths: int32[c, n].
         changed: uint64[n, words], from `mark_columns`.
         unset: uint64[n, words], from `mark_columns`.
-        net: uint8[n], zero at the start: what is left in each row's place, NET_NOTHING for all but the first row of a key.
+        net: uint8[n], zero at the start: what is left in each row's place, NET_NOTHING for all but the first row of a
+            key.
 
     Returns:
         COLLAPSED, or why not: HASH_TIE or ABNORMAL. The images are then partly merged: use fresh ones.

@@ -4,8 +4,8 @@ Sets are only attempts: any failure of a set leads here, with everything below a
 are written in source order, one chunk per round trip. If a chunk fails, its rows are written one at a time behind a
 savepoint until the failing row is found. Then the cause is determined.
 
-Where conflict handlers resolve what a set would meet, only its rows in conflict come here (`resolve_rows`), and need no savepoint: it is an
-attempt too.
+Where conflict handlers resolve what a set would meet, only its rows in conflict come here (`resolve_rows`), and need no
+savepoint: it is an attempt too.
 
     insert_exists, update_exists    a unique key has the value already
     update_missing, delete_missing  no row has the key
@@ -98,7 +98,12 @@ def execute_ahead(session: DestinationSession, steps: Sequence[Step]) -> Callabl
 
 
 def apply_rows(
-    session: DestinationSession, batch: LcrBatch, fit_of: FitOf, resolution: Resolution, *, numbers: Sequence[int] | None = None,
+    session: DestinationSession,
+    batch: LcrBatch,
+    fit_of: FitOf,
+    resolution: Resolution,
+    *,
+    numbers: Sequence[int] | None = None,
 ) -> Failure | None:
     """Apply rows one by one, in source order, inside the session's transaction.
 
@@ -117,9 +122,15 @@ def apply_rows(
 
 
 def resolve_rows(
-    session: DestinationSession, batches: Sequence[LcrBatch], turns: NDArray[np.int32], fit_of: FitOf, resolution: Resolution,
+    session: DestinationSession,
+    batches: Sequence[LcrBatch],
+    turns: NDArray[np.int32],
+    fit_of: FitOf,
+    resolution: Resolution,
 ) -> bool:
-    """Resolve what rows meet that are expected to conflict: those of different keys together, those of one key one after the other.
+    """Resolve what rows meet that are expected to conflict.
+
+    Those of different keys together, those of one key one after the other.
 
     Args:
         session: in a transaction.
@@ -135,7 +146,9 @@ def resolve_rows(
         DataError: the destination refused a value; roll back.
     """
     rows: list[RowToResolve] = []
-    for batch, part in zip(batches, np.split(turns, np.cumsum([batch.row_count for batch in batches])[:-1]), strict=True):
+    for batch, part in zip(
+        batches, np.split(turns, np.cumsum([batch.row_count for batch in batches])[:-1]), strict=True
+    ):
         for number, step in plan_rows(batch, fit_of, np.flatnonzero(part >= 0).tolist()):
             assert isinstance(step, ExpectedWrite)
             images = RowImages.of(batch, number)
@@ -153,7 +166,11 @@ def resolve_rows(
 
 
 def apply_final(
-    session: DestinationSession, batch: LcrBatch, fit_of: FitOf, resolution: Resolution, handling: Handling | None = None,
+    session: DestinationSession,
+    batch: LcrBatch,
+    fit_of: FitOf,
+    resolution: Resolution,
+    handling: Handling | None = None,
 ) -> Failure | None:
     """Apply rows one by one, with users' handlers; everything below is applied, so a failure is final.
 
@@ -171,7 +188,9 @@ def apply_final(
         return apply_rows(session, batch, fit_of, resolution)
     handled = handling.handlers.handled(batch)
     if handled is None:
-        return _apply_planned(session, plan_rows(batch, fit_of), batch, fit_of, resolution, is_chunked=True, handling=handling)
+        return _apply_planned(
+            session, plan_rows(batch, fit_of), batch, fit_of, resolution, is_chunked=True, handling=handling
+        )
     for is_handled, numbers in runs_of(handled):
         if not is_handled:
             rows = plan_rows(batch, fit_of, numbers)
@@ -197,8 +216,14 @@ def runs_of(handled: NDArray[np.bool_]) -> Iterator[tuple[bool, list[int]]]:
 
 
 def _apply_planned(
-    session: DestinationSession, rows: Iterator[tuple[int, Step]], batch: LcrBatch, fit_of: FitOf, resolution: Resolution, *,
-    is_chunked: bool, handling: Handling | None = None,
+    session: DestinationSession,
+    rows: Iterator[tuple[int, Step]],
+    batch: LcrBatch,
+    fit_of: FitOf,
+    resolution: Resolution,
+    *,
+    is_chunked: bool,
+    handling: Handling | None = None,
 ) -> Failure | None:
     while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
         if is_chunked:
@@ -274,10 +299,19 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
             # Include the fix: the error queue does not show hints.
             message = f"{error.message}. {error.hint}" if error.hint else error.message
             return Failure(position=row.position, conflict_type="", sqlstate=sqlstate, message=message)
-        return _resolved(session, step.write, row, resolution, Failure(
-            position=row.position, conflict_type=_refused(step.write.command, error), sqlstate=sqlstate,
-            message=error.message, readable=_detail(error),
-        ))
+        return _resolved(
+            session,
+            step.write,
+            row,
+            resolution,
+            Failure(
+                position=row.position,
+                conflict_type=_refused(step.write.command, error),
+                sqlstate=sqlstate,
+                message=error.message,
+                readable=_detail(error),
+            ),
+        )
     if count == step.expected:
         return None
     session.rollback_to_savepoint()
@@ -290,10 +324,18 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
         conflict_type, why = f"{step.write.command.name.lower()}_differs", _DIFFERS
     else:
         conflict_type, why = _mismatched(session, step.write, count)
-    return _resolved(session, step.write, row, resolution, Failure(
-        position=row.position, conflict_type=conflict_type, sqlstate="",
-        message=f"{step.write.command.name} of {step.write.version.qualified_name}: {why}",
-    ))
+    return _resolved(
+        session,
+        step.write,
+        row,
+        resolution,
+        Failure(
+            position=row.position,
+            conflict_type=conflict_type,
+            sqlstate="",
+            message=f"{step.write.command.name} of {step.write.version.qualified_name}: {why}",
+        ),
+    )
 
 
 def _is_asked(write: Write, row: _Row) -> bool:
@@ -302,8 +344,13 @@ def _is_asked(write: Write, row: _Row) -> bool:
     return bool(fit.conflicts.handlers) and bool(fit.key) and not write.paired and write.command is not Command.INSERT
 
 
-def _resolved(session: DestinationSession, write: Write, row: _Row, resolution: Resolution, failure: Failure) -> Failure | None:
-    """The failure with the LCR's values and what is known of the rows in the way; None: a conflict handler has resolved it."""
+def _resolved(
+    session: DestinationSession, write: Write, row: _Row, resolution: Resolution, failure: Failure
+) -> Failure | None:
+    """The failure with the LCR's values and what is known of the rows in the way.
+
+    None: a conflict handler has resolved it.
+    """
     show = resolution.settings.show
     if not failure.conflict_type:
         return replace(failure, readable=(*_readable(write, show), *failure.readable))
@@ -313,9 +360,18 @@ def _resolved(session: DestinationSession, write: Write, row: _Row, resolution: 
         return None
     message = failure.message
     if answer.kind != failure.conflict_type:
-        message = message.replace(_DIFFERS, _MISSING) if answer.kind.endswith("missing") else message.replace(_MISSING, _DIFFERS)
+        message = (
+            message.replace(_DIFFERS, _MISSING)
+            if answer.kind.endswith("missing")
+            else message.replace(_MISSING, _DIFFERS)
+        )
     message = f"{message}; {answer.reason}" if answer.reason else message
-    return replace(failure, conflict_type=answer.kind, message=message, readable=(*_readable(write, show), *failure.readable, *answer.texts))
+    return replace(
+        failure,
+        conflict_type=answer.kind,
+        message=message,
+        readable=(*_readable(write, show), *failure.readable, *answer.texts),
+    )
 
 
 def _truncate(session: DestinationSession, step: Step) -> None:
@@ -361,8 +417,17 @@ def _diverted(write: Write, count: int, *, is_certain: bool) -> str:
         count: rows that it changed.
         is_certain: only those that take every row.
     """
-    found = [each.what for each in write.table.diversions if each.command == write.command.name and (each.is_always or not is_certain)]
-    return f"the destination took no row: {', '.join(found)} {'runs' if len(found) == 1 else 'run'} in place of what is applied" if found and count == 0 else ""
+    found = [
+        each.what
+        for each in write.table.diversions
+        if each.command == write.command.name and (each.is_always or not is_certain)
+    ]
+    return (
+        f"the destination took no row: {', '.join(found)} {'runs' if len(found) == 1 else 'run'} in place of what is"
+        " applied"
+        if found and count == 0
+        else ""
+    )
 
 
 def _detail(error: DataError) -> tuple[str, ...]:
@@ -371,7 +436,12 @@ def _detail(error: DataError) -> tuple[str, ...]:
 
 def _readable(write: Write, show: ShowValue) -> tuple[str, ...]:
     images = (("old.", write.old), ("new.", write.new))
-    return tuple(f"{label}{text}" for label, values in images if values is not None for text in _texts(values, write.version, show))
+    return tuple(
+        f"{label}{text}"
+        for label, values in images
+        if values is not None
+        for text in _texts(values, write.version, show)
+    )
 
 
 def _texts(values: ColumnValues, version: TableVersion, show: ShowValue) -> Iterator[str]:

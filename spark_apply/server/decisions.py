@@ -1,9 +1,11 @@
 """What conflict handlers decide: nothing is asked or written here.
 
-The database says what a row LCR meets (`question_of`); `decide` answers with the writes of single rows that make the destination what the
-handlers want. So one conflict is resolved by itself, and many of different rows by few statements (`spark_apply.server.resolution`).
+The database says what a row LCR meets (`question_of`); `decide` answers with the writes of single rows that make the
+destination what the handlers want. So one conflict is resolved by itself, and many of different rows by few statements
+(`spark_apply.server.resolution`).
 
-Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns"; `rules.conflict_handlers`.
+Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns";
+`rules.conflict_handlers`.
 """
 
 from __future__ import annotations
@@ -110,13 +112,16 @@ def question_of(met: Met) -> RowQuestion:
     """
     handlers = met.fit.conflicts.handlers
     columns = {met.position(each.resolution_column) for each in handlers if each.method in BY_COLUMN}
-    sums = {place for each in handlers if each.method == "delta" for place in met.listed(each) if place in met.row.changed}
+    sums = {
+        place for each in handlers if each.method == "delta" for place in met.listed(each) if place in met.row.changed
+    }
     is_unique = met.kind in {"insert_exists", "update_exists"}
     compare = met.write.compare_columns
     if met.kind == "insert_exists":
         compare = tuple(sorted(place for place in met.row.new if place in met.fit.all_columns))
     return RowQuestion(
-        by_key=not is_unique, compare=() if met.kind == "update_exists" else compare,
+        by_key=not is_unique,
+        compare=() if met.kind == "update_exists" else compare,
         order=tuple(sorted(place for place in columns if place in met.row.new)) if met.row.new else (),
         sums=tuple(sorted(place for place in sums if place in met.row.old and place in met.row.new)),
     )
@@ -127,7 +132,9 @@ def _give_up(reason: str) -> NoReturn:
 
 
 def as_it_is(met: Met, found: Sequence[RowInTheWay]) -> Met:
-    """The conflict by the row that is locked now: it may have come, gone or changed since the write was tried; of kind "" there is none.
+    """The conflict by the row that is locked now: it may have come, gone or changed since the write was tried.
+
+    Of kind "" there is none.
 
     Args:
         met: the conflict as it was met.
@@ -171,9 +178,14 @@ def _verdict(settings: ConflictSettings, met: Met, handler: ConflictHandler, row
     if handler.method in BY_COLUMN:
         return _by_column(met, handler, row)
     if handler.method == "site_priority":
-        ranks = [handler.priority.index(site) if site in handler.priority else -1 for site in (settings.source, settings.site)]
+        ranks = [
+            handler.priority.index(site) if site in handler.priority else -1
+            for site in (settings.source, settings.site)
+        ]
         if min(ranks) < 0:
-            _give_up(f"site_priority lists {', '.join(handler.priority)}, and not both {settings.source} and {settings.site}")
+            _give_up(
+                f"site_priority lists {', '.join(handler.priority)}, and not both {settings.source} and {settings.site}"
+            )
         return _Verdict.LCR if ranks[0] < ranks[1] else _Verdict.ROW
     return {"overwrite": _Verdict.LCR, "discard": _Verdict.ROW, "delta": _Verdict.SUM}[handler.method]
 
@@ -200,7 +212,11 @@ def _whole_list(met: Met, handler: ConflictHandler) -> tuple[int, ...]:
 
 
 def _update_differs(
-    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,
+    settings: ConflictSettings,
+    met: Met,
+    found: tuple[RowInTheWay, ...],
+    handlers: Sequence[ConflictHandler],
+    write: Write,
 ) -> Decision:
     """Each column list by itself: a row may end up with columns of both."""
     (row,) = found
@@ -235,22 +251,40 @@ def _sums(met: Met, handler: ConflictHandler, listed: Iterable[int], row: RowInT
             continue
         value = row.sums.get(place)
         if value is None:
-            _give_up(f"{handler}: {met.name(place)} is NULL or no number, not in the LCR, or a function of the schema headrace converts it")
+            _give_up(
+                f"{handler}: {met.name(place)} is NULL or no number, not in the LCR, or a function of the schema"
+                " headrace converts it"
+            )
         found[place] = value
     return found
 
 
 def _update_of(met: Met, values: Mapping[int, bytes | None]) -> Write:
-    """An UPDATE of the row that was found, with these values; it is locked, so nothing is compared. What else the LCR had before is not what the row has."""
+    """An UPDATE of the row that was found, with these values; it is locked, so nothing is compared.
+
+    What else the LCR had before is not what the row has.
+    """
     assert met.write.old is not None
-    found = {place: value if isinstance(value := met.write.old.value(place, 0), bytes) else None for place in met.write.match_columns}
+    found = {
+        place: value if isinstance(value := met.write.old.value(place, 0), bytes) else None
+        for place in met.write.match_columns
+    }
     return replace(
-        met.write, command=Command.UPDATE, old=met.row.values_of(found), new=met.row.values_of(values), compare_columns=(), set_columns=tuple(sorted(values)),
+        met.write,
+        command=Command.UPDATE,
+        old=met.row.values_of(found),
+        new=met.row.values_of(values),
+        compare_columns=(),
+        set_columns=tuple(sorted(values)),
     )
 
 
 def _update_missing(
-    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,  # noqa: ARG001 - one form for all kinds
+    settings: ConflictSettings,
+    met: Met,
+    found: tuple[RowInTheWay, ...],
+    handlers: Sequence[ConflictHandler],
+    write: Write,
 ) -> Decision:
     (handler,) = handlers
     if handler.method == "discard":
@@ -263,11 +297,17 @@ def _update_missing(
 
 
 def _insert_of(met: Met, columns: Iterable[int]) -> Write:
-    return replace(met.write, command=Command.INSERT, old=None, match_columns=(), compare_columns=(), set_columns=tuple(columns))
+    return replace(
+        met.write, command=Command.INSERT, old=None, match_columns=(), compare_columns=(), set_columns=tuple(columns)
+    )
 
 
 def _delete_differs(
-    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,
+    settings: ConflictSettings,
+    met: Met,
+    found: tuple[RowInTheWay, ...],
+    handlers: Sequence[ConflictHandler],
+    write: Write,
 ) -> Decision:
     (handler,) = handlers
     if _verdict(settings, met, handler, found[0]) is _Verdict.ROW:
@@ -276,13 +316,21 @@ def _delete_differs(
 
 
 def _delete_missing(
-    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,  # noqa: ARG001 - one form for all kinds
+    settings: ConflictSettings,
+    met: Met,
+    found: tuple[RowInTheWay, ...],
+    handlers: Sequence[ConflictHandler],
+    write: Write,
 ) -> Decision:
     return Decision(outcome="LCR DISCARDED", by=str(handlers[0]))
 
 
 def _insert_exists(
-    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,
+    settings: ConflictSettings,
+    met: Met,
+    found: tuple[RowInTheWay, ...],
+    handlers: Sequence[ConflictHandler],
+    write: Write,
 ) -> Decision:
     """The LCR must win against every row that is in its way."""
     (handler,) = handlers
@@ -296,18 +344,28 @@ def _insert_exists(
         return Decision(outcome="LCR DISCARDED", by=str(handler))
     removed = tuple(row for row in found if not row.is_same)
     if len(removed) == len(found):
-        return Decision(columns=write.set_columns, outcome="LCR APPLIED", by=str(handler), writes=(write,), removed=removed)
+        return Decision(
+            columns=write.set_columns, outcome="LCR APPLIED", by=str(handler), writes=(write,), removed=removed
+        )
     key = {met.position(met.fit.table.columns[place].name) for place in met.fit.table.key}
     # Keys can be equal and be written otherwise, as 1.0 and 1.00.
     same = next(row for row in found if row.is_same)
     columns = tuple(place for place in write.set_columns if place not in key or place in same.differs)
     found_by = met.row.values_of({place: met.row.new[place] for place in key})
-    replaced = replace(met.write, command=Command.UPDATE, old=found_by, match_columns=tuple(sorted(key)), set_columns=columns)
-    return Decision(columns=columns, outcome="LCR APPLIED", by=str(handler), writes=(replaced,) if columns else (), removed=removed)
+    replaced = replace(
+        met.write, command=Command.UPDATE, old=found_by, match_columns=tuple(sorted(key)), set_columns=columns
+    )
+    return Decision(
+        columns=columns, outcome="LCR APPLIED", by=str(handler), writes=(replaced,) if columns else (), removed=removed
+    )
 
 
 def _update_exists(
-    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,
+    settings: ConflictSettings,
+    met: Met,
+    found: tuple[RowInTheWay, ...],
+    handlers: Sequence[ConflictHandler],
+    write: Write,
 ) -> Decision:
     (handler,) = handlers
     if not found:
@@ -319,8 +377,12 @@ def _update_exists(
 
 
 _DECIDE = {
-    "update_differs": _update_differs, "update_missing": _update_missing, "update_exists": _update_exists,
-    "insert_exists": _insert_exists, "delete_differs": _delete_differs, "delete_missing": _delete_missing,
+    "update_differs": _update_differs,
+    "update_missing": _update_missing,
+    "update_exists": _update_exists,
+    "insert_exists": _insert_exists,
+    "delete_differs": _delete_differs,
+    "delete_missing": _delete_missing,
 }
 
 RESOLVED_KINDS = frozenset(_DECIDE)

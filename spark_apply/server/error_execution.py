@@ -1,15 +1,17 @@
 """Executing error transactions again, on an operator's request.
 
-Several are executed together where nothing keeps them apart: one destination transaction deletes all of them and writes their rows as sets, as of
-transactions that come from the queue. Where that fails, halves are tried, and in the end one alone, row by row: that decides whether it fails again.
-What comes behind one that fails is not tried: the coordinator knows what of it depends on the failed one.
+Several are executed together where nothing keeps them apart: one destination transaction deletes all of them and writes
+their rows as sets, as of transactions that come from the queue. Where that fails, halves are tried, and in the end one
+alone, row by row: that decides whether it fails again. What comes behind one that fails is not tried: the coordinator
+knows what of it depends on the failed one.
 
     5 error transactions, the 4th fails again
-    1..5 as sets: counts differ -> rolled back; 1 2 committed; 3 4 5 -> rolled back; 3 committed; 4 5 -> rolled back; 4 row by row -> rolled back
+    1..5 as sets: counts differ -> rolled back; 1 2 committed; 3 4 5 -> rolled back; 3 committed; 4 5 -> rolled back; 4
+      row by row -> rolled back
     GroupResult: executed 3, failure of the 4th
 
-Rows that are older than the copy of their table are in it: executed again, they would put old values over new ones. They are
-left out; a transaction of which nothing else is left is refused.
+Rows that are older than the copy of their table are in it: executed again, they would put old values over new ones.
+They are left out; a transaction of which nothing else is left is refused.
 """
 
 from __future__ import annotations
@@ -38,25 +40,29 @@ if TYPE_CHECKING:
 __all__ = ["ExecuteWork"]
 
 _COPIED_MEANWHILE = "a table of it was copied again while it was executed: execute it again"
-_IN_THE_COPY = (
-    "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete)"
-)
+_IN_THE_COPY = "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete)"
 _PART_COPIED = (
     "it truncates {table}, and a partition of that was attached and copied since, which it would empty: "
     f"{COPY_THE_TABLE}"
 )
 _PART_HAS_THEM = (
-    "it deletes other rows of {table} before it changes those of a partition that was attached and copied since, which may have these rows now: "
-    f"{COPY_THE_TABLE}"
+    "it deletes other rows of {table} before it changes those of a partition that was attached and copied since, which"
+    f" may have these rows now: {COPY_THE_TABLE}"
 )
 
 _NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
-_TOGETHER_BYTES_MAX = 8 << 20  # of serialized rows in one destination transaction: as of a group that comes from the queue (`driver.forming`)
-_ALONE_MAX = 32  # one after the other before the coordinator hears of it: a third of a second of silence where each takes ten milliseconds
+# of serialized rows in one destination transaction: as of a group that comes from the queue (`driver.forming`)
+_TOGETHER_BYTES_MAX = 8 << 20
+# one after the other before the coordinator hears of it: a third of a second of silence where each takes ten
+# milliseconds
+_ALONE_MAX = 32
 
 
 class ExecuteWork(Work):
-    """Executes error transactions; the commit that writes their rows also deletes them from the error queue. See the module."""
+    """Executes error transactions; the commit that writes their rows also deletes them from the error queue.
+
+    See the module.
+    """
 
     def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
         super().__init__(assignment, context)
@@ -75,7 +81,10 @@ class ExecuteWork(Work):
         return self._is_new
 
     def broken(self, *, retried: bool) -> ServerMessage | None:
-        """See `Work.broken`: a commit without an answer shows when the same numbers are taken again, as those that it has deleted are gone."""
+        """See `Work.broken`: a commit without an answer shows when the same numbers are taken again.
+
+        Those that it has deleted are gone.
+        """
         self._is_new = True
         return super().broken(retried=retried)
 
@@ -109,7 +118,10 @@ class ExecuteWork(Work):
         self._ranges += [(place, place + 1) for place in reversed(range(first, last))]
 
     def _execute_together(self, first: int, last: int) -> int:
-        """Execute some in one destination transaction. Returns how many of them, from the first, are done; 0: it was rolled back, and fewer are tried next."""
+        """Execute some in one destination transaction.
+
+        Returns how many of them, from the first, are done; 0: it was rolled back, and fewer are tried next.
+        """
         session = self._context.session
         session.begin()
         taken = session.take_errors(self._numbers[first:last], bytes_max=_TOGETHER_BYTES_MAX)
@@ -133,7 +145,11 @@ class ExecuteWork(Work):
                 return False  # a streamed transaction: only its last part says when it was committed
             whole = context.decode(parts[0])
             batch = beyond_copies(whole, copied)
-            if (whole.row_count and not batch.row_count) or truncated_before(batch, copied) or moved_before([whole], copied):
+            if (
+                (whole.row_count and not batch.row_count)
+                or truncated_before(batch, copied)
+                or moved_before([whole], copied)
+            ):
                 return False  # all of it is in a copy, or would empty one, which is a failure of its own
             touched |= {key for version in whole.tables for key in keys_of(version)}
             rows += batch.row_count
@@ -193,7 +209,8 @@ class ExecuteWork(Work):
             labels += (label.text for label in batch.labels)
         if left_out and not rows:
             return Failure(position=-1, conflict_type="", sqlstate="", message=_IN_THE_COPY)
-        # A copy that was recorded before this holds rows that may be newer than these; a later one waits for what is locked here.
+        # A copy that was recorded before this holds rows that may be newer than these; a later one waits for what is
+        # locked here.
         recorded = self._context.copied_scns()
         if any(recorded.get(name) != copied.get(name) for name in touched):
             return Failure(position=-1, conflict_type="", sqlstate="", message=_COPIED_MEANWHILE)
@@ -255,10 +272,14 @@ class ExecuteWork(Work):
             # Do not wait for the ALTER here: the transaction stays in the error queue.
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")
         except DatabaseError as error:
-            # Of an apply server's own role, a missing right ends it: nothing could be applied. Of this one, only this is refused.
+            # Of an apply server's own role, a missing right ends it: nothing could be applied. Of this one, only this
+            # is refused.
             if not role or error.retry is Retry.TIMED:
                 raise
             return Failure(
-                position=-1, conflict_type="", sqlstate=str(error.context.get("sqlstate", "")), message=f"as role {role}: {error.message}",
+                position=-1,
+                conflict_type="",
+                sqlstate=str(error.context.get("sqlstate", "")),
+                message=f"as role {role}: {error.message}",
             )
         return failure

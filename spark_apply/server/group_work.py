@@ -112,7 +112,14 @@ class WorkContext:
         """
         if self.handlers is NOTHING_LOADED:
             return None
-        return Handling(self.session, self.handlers, resolution, RowWriter(self.session, self.fit_of), attempts=attempts, guard=self.guard)
+        return Handling(
+            self.session,
+            self.handlers,
+            resolution,
+            RowWriter(self.session, self.fit_of),
+            attempts=attempts,
+            guard=self.guard,
+        )
 
     def executing(self, handlers: Handlers, resolution: Resolution, told: LcrFailure) -> Handling:
         """The function through which an error transaction is executed, in the session's transaction.
@@ -123,7 +130,13 @@ class WorkContext:
             told: why the error transaction failed.
         """
         return Handling(
-            self.session, handlers, resolution, RowWriter(self.session, self.fit_of), attempts=False, guard=self.guard, told=told,
+            self.session,
+            handlers,
+            resolution,
+            RowWriter(self.session, self.fit_of),
+            attempts=False,
+            guard=self.guard,
+            told=told,
         )
 
 
@@ -143,8 +156,13 @@ class Totals:
     def frozen(self) -> GroupStatistics:
         """The counters as an immutable message."""
         return GroupStatistics(
-            transactions=self.transactions, rows=self.rows, rows_written=self.rows_written, commits=self.commits,
-            rollbacks=self.rollbacks, retried=self.retried, last_commit_time_us=self.last_commit_time_us,
+            transactions=self.transactions,
+            rows=self.rows,
+            rows_written=self.rows_written,
+            commits=self.commits,
+            rollbacks=self.rollbacks,
+            retried=self.retried,
+            last_commit_time_us=self.last_commit_time_us,
             conflicts=self.conflicts,
         )
 
@@ -212,11 +230,17 @@ class Work(ABC):
         return None
 
     def given_back(self) -> ServerMessage | None:
-        """A table no longer fits. Returns the message that returns the group to be read again; None: it stays, or has ended."""
+        """A table no longer fits.
+
+        Returns the message that returns the group to be read again; None: it stays, or has ended.
+        """
         return self.broken(retried=False)
 
     def settle(self) -> ServerMessage | None:
-        """On a new session, find the outcome of a commit without an answer. Returns the last message, if that ends the group."""
+        """On a new session, find the outcome of a commit without an answer.
+
+        Returns the last message, if that ends the group.
+        """
         if self._doubt is None:
             return None
         # Clear it only when the outcome is known: the new session may break too.
@@ -240,7 +264,9 @@ class Work(ABC):
 
         failpoint("apply.before_commit")
         try:
-            self._context.session.commit(applied, Scn(self._go.low_watermark), tuple(dict.fromkeys(labels))[:LABELS_PER_BATCH_MAX])
+            self._context.session.commit(
+                applied, Scn(self._go.low_watermark), tuple(dict.fromkeys(labels))[:LABELS_PER_BATCH_MAX]
+            )
         except DatabaseUnavailable:
             if applied:
                 self._doubt = _Doubt(applied, done)
@@ -271,32 +297,49 @@ class Work(ABC):
             hint = session.missing_alter(version)
             if hint and not self._context.fit_of(version).unfit:
                 raise UnfitTableError(
-                    f"table {version.qualified_name} at the destination does not fit the LCRs: {hint}", hint=hint,
+                    f"table {version.qualified_name} at the destination does not fit the LCRs: {hint}",
+                    hint=hint,
                     table=version.qualified_name,
                 )
 
     def _result(self, failure: Failure | None = None) -> GroupResult:
         return GroupResult(
-            group=self._assignment.group, attempt=self._assignment.attempt, applied=tuple(self._applied),
-            errors=tuple(self._errors), statistics=self.totals.frozen(), failure=failure,
+            group=self._assignment.group,
+            attempt=self._assignment.attempt,
+            applied=tuple(self._applied),
+            errors=tuple(self._errors),
+            statistics=self.totals.frozen(),
+            failure=failure,
         )
 
     def _retry(self, reason: RetryReason, next_transaction: int, failure: Failure | None = None) -> GroupRetry:
         return GroupRetry(
-            group=self._assignment.group, attempt=self._assignment.attempt, reason=reason,
-            next_transaction=next_transaction, applied=tuple(self._applied), errors=tuple(self._errors),
-            statistics=self.totals.frozen(), failure=failure,
+            group=self._assignment.group,
+            attempt=self._assignment.attempt,
+            reason=reason,
+            next_transaction=next_transaction,
+            applied=tuple(self._applied),
+            errors=tuple(self._errors),
+            statistics=self.totals.frozen(),
+            failure=failure,
         )
 
     def _describe(self, batch: LcrBatch, transaction: int, failure: Failure, depends_on: int) -> ErrorTransaction:
         found = batch.transactions
         rows = int(found.first_row[transaction + 1] - found.first_row[transaction])
         return ErrorTransaction(
-            number=0, apply=self._context.apply, source=self._context.source,
-            transaction_id=int(found.transaction_id[transaction]), row_count=rows,
+            number=0,
+            apply=self._context.apply,
+            source=self._context.source,
+            transaction_id=int(found.transaction_id[transaction]),
+            row_count=rows,
             # The commit SCN of an open part is unknown; the order SCN is just below it.
             commit_scn=Scn(int(found.commit_scn[transaction] or found.order_scn[transaction])),
-            commit_time_us=int(found.commit_time_us[transaction]), failed_position=failure.position,
-            depends_on=depends_on, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate,
-            message=failure.message, created_us=0,
+            commit_time_us=int(found.commit_time_us[transaction]),
+            failed_position=failure.position,
+            depends_on=depends_on,
+            conflict_type=failure.conflict_type,
+            sqlstate=failure.sqlstate,
+            message=failure.message,
+            created_us=0,
         )

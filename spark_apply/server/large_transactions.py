@@ -1,4 +1,7 @@
-"""Streamed transactions, larger than a batch: writes the parts, or puts them into the error queue, in one destination transaction."""
+"""Streamed transactions, larger than a batch.
+
+Writes the parts, or puts them into the error queue, in one destination transaction.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +136,7 @@ class LargeWork(_LargeBase):
         attempt = self._context.handling(self._resolution, attempts=True)
         session.savepoint()
         try:
-            if attempt is None:
+            if attempt is None:  # noqa: SIM108
                 written = execute_steps(session, plan_sets([batch], fit_of))
             else:
                 written = write_in_order([batch], attempt)
@@ -145,7 +148,8 @@ class LargeWork(_LargeBase):
             failure = apply_final(session, batch, fit_of, self._resolution, handling)
             if failure is not None:
                 return failure  # the session takes nothing but a rollback
-            self._write_history(self._resolution)  # part by part: a transaction of any size may conflict in all its rows
+            # part by part: a transaction of any size may conflict in all its rows
+            self._write_history(self._resolution)
             written = batch.row_count
         self.totals.rows_written += written
         return None
@@ -175,17 +179,30 @@ class LargeErrorWork(_LargeBase):
             hashes = tables_only(hashes)
         described = self._describe(batch, 0, failure, self._assignment.error_number)
         self._number = self._context.session.put_error(
-            replace(described, number=self._number), self._parts[0].batch, hashes, part=part, readable=failure.readable,
+            replace(described, number=self._number),
+            self._parts[0].batch,
+            hashes,
+            part=part,
+            readable=failure.readable,
         )
         self._stored.append(hashes)
-        if self._number and (record := failed_conflict(self._context.conflicts, failure, batch, self._number)) is not None:
+        if (
+            self._number
+            and (record := failed_conflict(self._context.conflicts, failure, batch, self._number)) is not None
+        ):
             self._resolution.records.append(record)
         return None
 
     def _conclude(self, batch: LcrBatch) -> None:
         failure = self._assignment.failure or HELD
-        self._errors.append(TransactionError(
-            number=self._number, transaction=0, commit_scn=int(batch.transactions.commit_scn[0]),
-            depends_on=self._assignment.error_number, key_hashes=np.unique(np.concatenate(self._stored)).tobytes(),
-            conflict_type=failure.conflict_type, message=failure.message,
-        ))
+        self._errors.append(
+            TransactionError(
+                number=self._number,
+                transaction=0,
+                commit_scn=int(batch.transactions.commit_scn[0]),
+                depends_on=self._assignment.error_number,
+                key_hashes=np.unique(np.concatenate(self._stored)).tobytes(),
+                conflict_type=failure.conflict_type,
+                message=failure.message,
+            )
+        )

@@ -1,12 +1,14 @@
 """latest_timestamp: of all changes of a row the one that was committed last wins, with its whole row.
 
-Every LCR of such a table says of one key or two what the site that made it left there at its commit: a row with all its columns, or
-none. A site takes what was committed later than what it has, and nothing else: so all sites end with the latest change of every key,
-in whatever order changes arrive. An UPDATE that changes the key leaves nothing at the old one and a row at the new one.
+Every LCR of such a table says of one key or two what the site that made it left there at its commit: a row with all its
+columns, or none. A site takes what was committed later than what it has, and nothing else: so all sites end with the
+latest change of every key, in whatever order changes arrive. An UPDATE that changes the key leaves nothing at the old
+one and a row at the new one.
 
-Sets are an attempt here too. A write with `Write.times` finds no row that was changed later, and notes its own times; where it does
-not succeed, each row comes here, those of different keys together. What is in the way is locked, its last change is asked for, the later of the two is written, and the
-time of what was written is noted, everything in the destination transaction of the group.
+Sets are an attempt here too. A write with `Write.times` finds no row that was changed later, and notes its own times;
+where it does not succeed, each row comes here, those of different keys together. What is in the way is locked, its last
+change is asked for, the later of the two is written, and the time of what was written is noted, everything in the
+destination transaction of the group.
 
 Durable when the group is: times and rows are one transaction.
 
@@ -144,7 +146,9 @@ def settle_all_by_time(session: DestinationSession, rows: Sequence[TimedRow]) ->
     if any(len(each) > 1 for each in keys):
         return None
     settled, writes = [], []
-    for row, place in zip(rows, _look(session, [(row, key) for row, (key,) in zip(rows, keys, strict=True)]), strict=True):
+    for row, place in zip(
+        rows, _look(session, [(row, key) for row, (key,) in zip(rows, keys, strict=True)]), strict=True
+    ):
         found = () if place.row is None else (place.row,)
         kind = _kind(row, [place])
         _refuse_unknown(kind, row, [place], found)
@@ -155,7 +159,11 @@ def settle_all_by_time(session: DestinationSession, rows: Sequence[TimedRow]) ->
 
 def _settled(row: TimedRow, places: list[_Place], kind: str, found: tuple[RowInTheWay, ...]) -> Latest:
     done = [not place.loses for place in places]
-    applied = tuple(row.row.new) if any(place.leaves_row and is_done for place, is_done in zip(places, done, strict=True)) else ()
+    applied = (
+        tuple(row.row.new)
+        if any(place.leaves_row and is_done for place, is_done in zip(places, done, strict=True))
+        else ()
+    )
     if kind == "delete_missing":
         done = [False]  # it is noted, if it is the last change, and there is nothing to delete
     outcome = "LCR APPLIED" if all(done) else "MERGED" if any(done) else "LCR DISCARDED"
@@ -188,7 +196,9 @@ def _look(session: DestinationSession, asked: Sequence[tuple[TimedRow, tuple[_Va
     for places in alike(writes):
         write = joined([writes[place] for place in places])
         # The key too: it finds a row in which it is written otherwise.
-        for row_found in session.find_rows(write, RowQuestion(by_key=True, compare=(*write.match_columns, *write.compare_columns))):
+        for row_found in session.find_rows(
+            write, RowQuestion(by_key=True, compare=(*write.match_columns, *write.compare_columns))
+        ):
             found[places[row_found.of]] = row_found
         for place, last in zip(places, session.last_changes(write), strict=True):
             lasts[place] = last
@@ -204,7 +214,10 @@ def _look(session: DestinationSession, asked: Sequence[tuple[TimedRow, tuple[_Va
 
 
 def _as_one(places: list[_Place]) -> list[_Place]:
-    """One place where two keys are the same to the table, which finds one row by both: 1.0 and 1.00, or letters that its collation takes for equal."""
+    """One place where two keys are the same to the table, which finds one row by both.
+
+    1.0 and 1.00, or letters that its collation takes for equal.
+    """
     if len(places) < 2 or any(place.row is None for place in places):
         return places
     first, last = places
@@ -221,14 +234,27 @@ def _asking(row: TimedRow, values: _Values, *, leaves_row: bool) -> Write:
     images, fit = row.row, row.fit
     expected = images.old if images.old and not (leaves_row and _is_moved(row)) else images.new
     compare = tuple(sorted(place for place in expected if place in fit.all_columns and place not in fit.key))
-    return with_keys(replace(
-        row.write, command=Command.UPDATE, old=images.values_of({**expected, **values}), new=None, match_columns=fit.key, compare_columns=compare,
-        set_columns=(), paired=False,
-    ), fit, asks=True)
+    return with_keys(
+        replace(
+            row.write,
+            command=Command.UPDATE,
+            old=images.values_of({**expected, **values}),
+            new=None,
+            match_columns=fit.key,
+            compare_columns=compare,
+            set_columns=(),
+            paired=False,
+        ),
+        fit,
+        asks=True,
+    )
 
 
 def _kind(row: TimedRow, places: list[_Place]) -> str:
-    """The conflict by the rows as they are locked now; empty: there is none. A key that is only written otherwise, as 1.0 and 1.00, is none."""
+    """The conflict by the rows as they are locked now; empty: there is none.
+
+    A key that is only written otherwise, as 1.0 and 1.00, is none.
+    """
     first, last, command = places[0], places[-1], row.write.command
     if command is Command.INSERT:
         return "insert_exists" if first.row is not None or first.loses else ""
@@ -255,20 +281,32 @@ def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple
         if not place.loses and place.last.may_be_later_than(times):
             if place.last.lost_us < int(times.times_us[0]):
                 assert place.last.applied_us is not None
-                raise TimeUnknown(kind or _differs(row.write.command), (
-                    f"{METHOD}: it was committed before {_shown(place.last.applied_us)}, when a change of {place.last.applied_source} was applied to the row"
-                    " here whose own time is not noted (any more): there was no other source then, SQL of a handler wrote the row, or it is forgotten (tombstones: retention_days, count)"
-                ), found)
+                raise TimeUnknown(
+                    kind or _differs(row.write.command),
+                    (
+                        f"{METHOD}: it was committed before {_shown(place.last.applied_us)}, when a change of"
+                        f" {place.last.applied_source} was applied to the row"
+                        " here whose own time is not noted (any more): there was no other source then, SQL of a handler"
+                        " wrote the row, or it is forgotten (tombstones: retention_days, count)"
+                    ),
+                    found,
+                )
             reason = (
-                f"{METHOD}: it was committed before {_shown(place.last.lost_us)}, and the server does not know any more when the row was changed or"
-                " deleted here up to then: it may be forgotten (autovacuum_freeze_max_age, track_commit_timestamp)"
+                f"{METHOD}: it was committed before {_shown(place.last.lost_us)}, and the server does not know any more"
+                " when the row was changed or deleted here up to then: it may be forgotten (autovacuum_freeze_max_age,"
+                " track_commit_timestamp)"
             )
             raise TimeUnknown(kind or _differs(row.write.command), reason, found)
-        unknown = place.last.own_us is None and place.last.noted_us is None and place.last.applied_us is None and kind not in {"", "delete_missing"}
+        unknown = (
+            place.last.own_us is None
+            and place.last.noted_us is None
+            and place.last.applied_us is None
+            and kind not in {"", "delete_missing"}
+        )
         if unknown and int(times.times_us[0]) <= place.last.forgotten_us:
             reason = (
-                f"{METHOD}: it was committed before {_shown(place.last.forgotten_us)}, and what was changed or deleted up to then may be"
-                " forgotten (tombstones: retention_days, count)"
+                f"{METHOD}: it was committed before {_shown(place.last.forgotten_us)}, and what was changed or deleted"
+                " up to then may be forgotten (tombstones: retention_days, count)"
             )
             raise TimeUnknown(kind, reason, found)
 
@@ -284,30 +322,46 @@ def _deciding(row: TimedRow, place: _Place) -> tuple[Write, int]:
     write, fit, images = row.write, row.fit, row.row
     assert write.times is not None
     asked = replace(
-        write, old=images.values_of(place.values), match_columns=fit.key, compare_columns=(), paired=False, times=replace(write.times, is_decided=True),
+        write,
+        old=images.values_of(place.values),
+        match_columns=fit.key,
+        compare_columns=(),
+        paired=False,
+        times=replace(write.times, is_decided=True),
     )
     if not place.leaves_row and place.row is None:
         # Nothing is locked: what is made there meanwhile is looked at.
-        return replace(asked, command=Command.DELETE, new=None, set_columns=(), times=replace(write.times, awaited=_awaited(row))), 0
+        return replace(
+            asked, command=Command.DELETE, new=None, set_columns=(), times=replace(write.times, awaited=_awaited(row))
+        ), 0
     if not place.leaves_row:
         return replace(asked, command=Command.DELETE, new=None, set_columns=()), 1
     lacking = [fit.version.columns[each].name for each in fit.all_columns if each not in images.new]
     if lacking:
         found = () if place.row is None else (place.row,)
-        raise TimeUnknown(_kind(row, [place]), f"{METHOD}: the LCR lacks {', '.join(lacking)}, and the whole row is needed", found)
+        raise TimeUnknown(
+            _kind(row, [place]), f"{METHOD}: the LCR lacks {', '.join(lacking)}, and the whole row is needed", found
+        )
     new = images.values_of({**images.new, **place.values})
     if place.row is None:
-        return replace(asked, command=Command.INSERT, old=None, new=new, match_columns=(), set_columns=fit.all_columns), 1
+        return replace(
+            asked, command=Command.INSERT, old=None, new=new, match_columns=(), set_columns=fit.all_columns
+        ), 1
     if _is_moved(row):
         return replace(asked, command=Command.UPDATE, new=new, set_columns=fit.all_columns), 1
     # The whole row is the LCR's: also how its key is written.
     others = tuple(each for each in fit.all_columns if each not in fit.key or each in place.row.differs)
     assert asked.times is not None
-    return replace(asked, command=Command.UPDATE, new=new, set_columns=others, times=replace(asked.times, keeps_key=True)), 1
+    return replace(
+        asked, command=Command.UPDATE, new=new, set_columns=others, times=replace(asked.times, keeps_key=True)
+    ), 1
 
 
 def _awaited(row: TimedRow) -> tuple[str, ...]:
-    """The sites whose changes may be making a row at this moment, without regard to one of this source: those are in its order."""
+    """The sites whose changes may be making a row at this moment, without regard to one of this source.
+
+    Those are in its order.
+    """
     known = row.fit.conflicts.times
     assert known is not None
     assert row.write.times is not None

@@ -1,10 +1,12 @@
 """Conflict handlers: what happens when a row LCR and the destination's row do not agree.
 
-The row in the way is found and locked first (`DestinationSession.find_rows`); the database compares its values and puts them in
-order, and the handler decides (`spark_apply.server.decisions`). What it decides is written in the same destination transaction as
-everything else of the group, and so is the history of it: a conflict is resolved exactly once, whatever dies.
+The row in the way is found and locked first (`DestinationSession.find_rows`); the database compares its values and puts
+them in order, and the handler decides (`spark_apply.server.decisions`). What it decides is written in the same
+destination transaction as everything else of the group, and so is the history of it: a conflict is resolved exactly
+once, whatever dies.
 
-Row LCRs of different keys are asked for, decided and written together (`resolve_all`); those of one key follow each other.
+Row LCRs of different keys are asked for, decided and written together (`resolve_all`); those of one key follow each
+other.
 
 A conflict that no handler resolves leaves nothing behind: its transaction is rolled back and enters the error queue.
 
@@ -13,7 +15,8 @@ Worked flow (`maximum`, resolution column t, list {v, t})
     LCR: v 1 -> 2, t 10 -> 12; row: v=7, t=15       12 < 15: nothing is written, LCR DISCARDED
     LCR: v 1 -> 2, t 10 -> 15; row: v=7, t=15       equal: nobody wins, into the error queue
 
-Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns"; `rules.conflict_handlers`.
+Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns";
+`rules.conflict_handlers`.
 """
 
 from __future__ import annotations
@@ -38,7 +41,15 @@ if TYPE_CHECKING:
     from spark_apply.tables import TableFit
     from streams.lcr_batch import LcrBatch
 
-__all__ = ["DIFFERS", "ConflictSettings", "Resolution", "RowToResolve", "Unresolved", "failed_conflict", "handled_conflict"]
+__all__ = [
+    "DIFFERS",
+    "ConflictSettings",
+    "Resolution",
+    "RowToResolve",
+    "Unresolved",
+    "failed_conflict",
+    "handled_conflict",
+]
 
 DIFFERS = "DIFFERS: "
 """Prefix of the names of conflicting columns among the texts stored with an error."""
@@ -108,7 +119,12 @@ class Resolution:
     records: list[ConflictRecord] = field(default_factory=list)
 
     def resolve(
-        self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages, kind: str,
+        self,
+        session: DestinationSession,
+        write: Write,
+        fit: TableFit,
+        row: RowImages,
+        kind: str,
     ) -> Unresolved | None:
         """Resolve a conflict, behind the session's savepoint.
 
@@ -123,7 +139,13 @@ class Resolution:
             None: it is resolved. Otherwise the transaction must be rolled back.
         """
         session.rollback_to_savepoint()
-        if write.times is not None and fit.conflicts.handlers and kind in RESOLVED_KINDS and not write.paired and fit.key:
+        if (
+            write.times is not None
+            and fit.conflicts.handlers
+            and kind in RESOLVED_KINDS
+            and not write.paired
+            and fit.key
+        ):
             return self._by_time(session, write, fit, row)
         if kind not in RESOLVED_KINDS or write.paired or not fit.key:
             reason = NO_KEY if kind in RESOLVED_KINDS and fit.conflicts.handlers else ""
@@ -147,12 +169,16 @@ class Resolution:
         except DataError as error:
             session.rollback_to_savepoint()
             return Unresolved(
-                kind=met.kind or kind, reason=f"what is to be done about it is refused: {error.message}", texts=_current_texts(met, found),
+                kind=met.kind or kind,
+                reason=f"what is to be done about it is refused: {error.message}",
+                texts=_current_texts(met, found),
             )
         self.records.append(self._recorded(met, found, decision))
         return None
 
-    def resolve_all(self, session: DestinationSession, rows: Sequence[RowToResolve]) -> list[ConflictRecord | None] | None:
+    def resolve_all(
+        self, session: DestinationSession, rows: Sequence[RowToResolve]
+    ) -> list[ConflictRecord | None] | None:
         """Resolve what row LCRs meet that are expected to conflict, together; some may meet nothing, and are written.
 
         Args:
@@ -160,7 +186,8 @@ class Resolution:
             rows: each of another key, of tables whose only unique key that is (`TableFit.is_collapsible`).
 
         Returns:
-            What became of each, None where nothing was in its way: for `records`, in the order in which the rows were made. None: one of
+            What became of each, None where nothing was in its way: for `records`, in the order in which the rows were
+                made. None: one of
             them cannot be resolved; roll back.
 
         Raises:
@@ -191,21 +218,34 @@ class Resolution:
             found = settle_by_time(session, TimedRow(write=write, fit=fit, row=row))
         except TimeUnknown as unknown:
             session.rollback_to_savepoint()
-            return Unresolved(kind=unknown.kind, reason=unknown.reason, texts=_current_texts(replace(met, kind=unknown.kind), unknown.found))
+            return Unresolved(
+                kind=unknown.kind,
+                reason=unknown.reason,
+                texts=_current_texts(replace(met, kind=unknown.kind), unknown.found),
+            )
         record = self._recorded_latest(met, found)
         self.records += [] if record is None else [record]
         return None
 
-    def _all_by_time(self, session: DestinationSession, rows: Sequence[RowToResolve]) -> list[ConflictRecord | None] | None:
+    def _all_by_time(
+        self, session: DestinationSession, rows: Sequence[RowToResolve]
+    ) -> list[ConflictRecord | None] | None:
         try:
-            found = settle_all_by_time(session, [TimedRow(write=each.write, fit=each.fit, row=each.row) for each in rows])
+            found = settle_all_by_time(
+                session, [TimedRow(write=each.write, fit=each.fit, row=each.row) for each in rows]
+            )
         except TimeUnknown:
             return None
         if found is None:
             return None
-        return [self._recorded_latest(Met(each.write, each.fit, each.row, ""), latest) for each, latest in zip(rows, found, strict=True)]
+        return [
+            self._recorded_latest(Met(each.write, each.fit, each.row, ""), latest)
+            for each, latest in zip(rows, found, strict=True)
+        ]
 
-    def _all_by_value(self, session: DestinationSession, rows: Sequence[RowToResolve]) -> list[ConflictRecord | None] | None:
+    def _all_by_value(
+        self, session: DestinationSession, rows: Sequence[RowToResolve]
+    ) -> list[ConflictRecord | None] | None:
         met = [_met(each.write, each.fit, each.row, _expected_kind(each.write.command)) for each in rows]
         questions = [question_of(each) for each in met]
         found: list[list[RowInTheWay]] = [[] for _ in rows]
@@ -235,17 +275,33 @@ class Resolution:
     def _recorded_latest(self, met: Met, found: Latest) -> ConflictRecord | None:
         if not found.kind:
             return None
-        record = self._recorded(replace(met, kind=found.kind), found.found, Decision(columns=found.applied, outcome=found.outcome, by=METHOD))
+        record = self._recorded(
+            replace(met, kind=found.kind),
+            found.found,
+            Decision(columns=found.applied, outcome=found.outcome, by=METHOD),
+        )
         return replace(record, current=(*record.current, found.last)) if found.last else record
 
     def _recorded(self, met: Met, found: tuple[RowInTheWay, ...], decision: Decision) -> ConflictRecord:
         row = met.row
         return ConflictRecord(
-            apply=self.settings.apply, source=self.settings.source, transaction_id=row.transaction_id, commit_scn=row.commit_scn,
-            position=row.position, owner=met.fit.version.owner, name=met.fit.version.name, command=met.write.command.name, kind=met.kind,
-            columns=tuple(sorted(met.name(place) for each in found for place in each.differs)) if met.kind.endswith("differs") else (),
-            handler=decision.by, outcome=decision.outcome, applied_columns=tuple(met.name(place) for place in sorted(decision.columns)),
-            old=row.texts(row.old, self.settings.show), new=row.texts(row.new, self.settings.show),
+            apply=self.settings.apply,
+            source=self.settings.source,
+            transaction_id=row.transaction_id,
+            commit_scn=row.commit_scn,
+            position=row.position,
+            owner=met.fit.version.owner,
+            name=met.fit.version.name,
+            command=met.write.command.name,
+            kind=met.kind,
+            columns=tuple(sorted(met.name(place) for each in found for place in each.differs))
+            if met.kind.endswith("differs")
+            else (),
+            handler=decision.by,
+            outcome=decision.outcome,
+            applied_columns=tuple(met.name(place) for place in sorted(decision.columns)),
+            old=row.texts(row.old, self.settings.show),
+            new=row.texts(row.new, self.settings.show),
             current=tuple(text for each in found for text in _row_texts(each)),
         )
 
@@ -277,7 +333,9 @@ def _current_texts(met: Met, found: Sequence[RowInTheWay]) -> tuple[str, ...]:
     return (*texts, f"{DIFFERS}{', '.join(differing)}") if differing and met.kind.endswith("differs") else texts
 
 
-def failed_conflict(settings: ConflictSettings, failure: Failure, batch: LcrBatch, number: int) -> ConflictRecord | None:
+def failed_conflict(
+    settings: ConflictSettings, failure: Failure, batch: LcrBatch, number: int
+) -> ConflictRecord | None:
     """The conflict that put a transaction into the error queue, for the history.
 
     Args:
@@ -294,7 +352,9 @@ def failed_conflict(settings: ConflictSettings, failure: Failure, batch: LcrBatc
     return None if record is None else replace(record, outcome="ERROR QUEUE", error_number=number)
 
 
-def handled_conflict(settings: ConflictSettings, failure: Failure, batch: LcrBatch, row: int, by: str) -> ConflictRecord | None:
+def handled_conflict(
+    settings: ConflictSettings, failure: Failure, batch: LcrBatch, row: int, by: str
+) -> ConflictRecord | None:
     """The conflict that a user's function dealt with, for the history.
 
     Args:
@@ -316,11 +376,24 @@ def _of_failure(settings: ConflictSettings, failure: Failure, batch: LcrBatch, r
     if not failure.conflict_type or group < 0:
         return None
     images = RowImages.of(batch, row)
-    texts = {prefix: tuple(text.removeprefix(prefix) for text in failure.readable if text.startswith(prefix)) for prefix in (_CURRENT, DIFFERS)}
+    texts = {
+        prefix: tuple(text.removeprefix(prefix) for text in failure.readable if text.startswith(prefix))
+        for prefix in (_CURRENT, DIFFERS)
+    }
     version = batch.tables[batch.groups[group].table]
     return ConflictRecord(
-        apply=settings.apply, source=settings.source, transaction_id=images.transaction_id, commit_scn=images.commit_scn,
-        position=failure.position, owner=version.owner, name=version.name, command=batch.groups[group].command.name,
-        kind=failure.conflict_type, columns=tuple(name for text in texts[DIFFERS] for name in text.split(", ")), outcome="",
-        old=images.texts(images.old, settings.show), new=images.texts(images.new, settings.show), current=texts[_CURRENT],
+        apply=settings.apply,
+        source=settings.source,
+        transaction_id=images.transaction_id,
+        commit_scn=images.commit_scn,
+        position=failure.position,
+        owner=version.owner,
+        name=version.name,
+        command=batch.groups[group].command.name,
+        kind=failure.conflict_type,
+        columns=tuple(name for text in texts[DIFFERS] for name in text.split(", ")),
+        outcome="",
+        old=images.texts(images.old, settings.show),
+        new=images.texts(images.new, settings.show),
+        current=texts[_CURRENT],
     )

@@ -92,7 +92,11 @@ class RowImages:
         transaction = int(np.searchsorted(found.first_row, number, side="right")) - 1
         first = int(found.first_row[transaction])
         return cls(
-            version=version, command=group.command, old=old, new=new, transaction_id=int(found.transaction_id[transaction]),
+            version=version,
+            command=group.command,
+            old=old,
+            new=new,
+            transaction_id=int(found.transaction_id[transaction]),
             # The commit SCN of an open part is unknown; the order SCN is just below it.
             commit_scn=int(found.commit_scn[transaction] or found.order_scn[transaction]),
             position=number - first + (batch.first_position if transaction == 0 else 0),
@@ -101,12 +105,16 @@ class RowImages:
     @cached_property
     def changed(self) -> frozenset[int]:
         """Positions of the new values that differ from the old ones, or have none."""
-        return frozenset(place for place, value in self.new.items() if place not in self.old or self.old[place] != value)
+        return frozenset(
+            place for place, value in self.new.items() if place not in self.old or self.old[place] != value
+        )
 
     def values_of(self, values: Mapping[int, bytes | None]) -> ColumnValues:
         """One row of these values; what is not among them is ABSENT."""
         columns = range(len(self.version.columns))
-        lengths = np.array([[ABSENT if p not in values else NULL if (v := values[p]) is None else len(v)] for p in columns], np.int32)
+        lengths = np.array(
+            [[ABSENT if p not in values else NULL if (v := values[p]) is None else len(v)] for p in columns], np.int32
+        )
         data = b"".join(values.get(p) or b"" for p in columns)
         starts = np.zeros(len(columns) + 1, np.int64)
         np.cumsum(np.maximum(lengths[:, 0], 0), out=starts[1:])
@@ -120,7 +128,10 @@ class RowImages:
         """
         if write.old is None:
             return None
-        found = {place: value if isinstance(value := write.old.value(place, 0), bytes) else None for place in write.match_columns}
+        found = {
+            place: value if isinstance(value := write.old.value(place, 0), bytes) else None
+            for place in write.match_columns
+        }
         return self.values_of({**found, **self.old})
 
     def new_values(self) -> ColumnValues | None:
@@ -134,14 +145,18 @@ class RowImages:
             values: some of the row's.
             show: formats one of them.
         """
-        return tuple(shown(column, values[place], show) for place, column in enumerate(self.version.columns) if place in values)
+        return tuple(
+            shown(column, values[place], show) for place, column in enumerate(self.version.columns) if place in values
+        )
 
 
 def _carried(cells: Cells | None, row: int) -> dict[int, bytes | None]:
     if cells is None:
         return {}
     found: dict[int, bytes | None] = {}
-    for place, (offset, length) in enumerate(zip(cells.offsets[:, row].tolist(), cells.lengths[:, row].tolist(), strict=True)):
+    for place, (offset, length) in enumerate(
+        zip(cells.offsets[:, row].tolist(), cells.lengths[:, row].tolist(), strict=True)
+    ):
         if length >= NULL:
             found[place] = None if length == NULL else cells.data[offset : offset + length].tobytes()
     return found

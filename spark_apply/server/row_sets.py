@@ -1,7 +1,7 @@
 """Writes of single rows put together again: the fewest sets that say the same.
 
-Rows of one set must be of different keys: a set has no order. Each set changes as many rows as it has, so a row that could not be
-written shows in its count.
+Rows of one set must be of different keys: a set has no order. Each set changes as many rows as it has, so a row that
+could not be written shows in its count.
 """
 
 from __future__ import annotations
@@ -38,8 +38,17 @@ def alike(writes: Sequence[Write], also: Sequence[Hashable] = ()) -> list[list[i
     for place, write in enumerate(writes):
         times = write.times
         kind = (
-            write.version.owner, write.version.name, write.command, write.match_columns, write.compare_columns, write.set_columns, write.paired,
-            _carried(write.old), _carried(write.new), None if times is None else (times.source, times.rank, times.keys is None, times.key_form), also[place] if also else None,
+            write.version.owner,
+            write.version.name,
+            write.command,
+            write.match_columns,
+            write.compare_columns,
+            write.set_columns,
+            write.paired,
+            _carried(write.old),
+            _carried(write.new),
+            None if times is None else (times.source, times.rank, times.keys is None, times.key_form),
+            also[place] if also else None,
         )
         kinds.setdefault(kind, []).append(place)
     return list(kinds.values())
@@ -56,11 +65,19 @@ def joined(writes: Sequence[Write]) -> Write:
         return first
     times = first.times
     return replace(
-        first, old=_together([write.old for write in writes if write.old is not None]),
+        first,
+        old=_together([write.old for write in writes if write.old is not None]),
         new=_together([write.new for write in writes if write.new is not None]),
-        times=None if times is None else replace(
-            times, times_us=np.concatenate([write.times.times_us for write in writes if write.times is not None]),
-            keys=None if times.keys is None else np.concatenate([write.times.keys for write in writes if write.times is not None and write.times.keys is not None]),
+        times=None
+        if times is None
+        else replace(
+            times,
+            times_us=np.concatenate([write.times.times_us for write in writes if write.times is not None]),
+            keys=None
+            if times.keys is None
+            else np.concatenate(
+                [write.times.keys for write in writes if write.times is not None and write.times.keys is not None]
+            ),
         ),
     )
 

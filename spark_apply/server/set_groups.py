@@ -185,14 +185,21 @@ class SetsWork(Work):
             if (done := self._apply_handled(first, last)) is not None:
                 return done
         has_handlers = self._has_handlers
-        if has_handlers and self._context.expects_conflicts and (done := self._apply_resolving(first, last)) is not None:
+        if (
+            has_handlers
+            and self._context.expects_conflicts
+            and (done := self._apply_resolving(first, last)) is not None
+        ):
             return done
         if self._apply_sets(first, last):
             return True
         return has_handlers and bool(self._apply_resolving(first, last))
 
     def _apply_handled(self, first: int, last: int) -> bool | None:
-        """Apply transactions of which some rows go to users' handlers; None: none does, and nothing is called before the commit."""
+        """Apply transactions of which some rows go to users' handlers.
+
+        None: none does, and nothing is called before the commit.
+        """
         context, batches = self._context, self._slice(first, last, self._behind)
         planned = self._handled if self._is_whole(first, last) else None
         if planned is None and not self._is_handled(batches):
@@ -223,14 +230,19 @@ class SetsWork(Work):
         """Commit SCNs of the transactions of a range that are applied and have rows."""
         chosen = self._slice(first, last, self._behind)
         return [
-            int(batch.transactions.commit_scn[transaction]) for batch in chosen
+            int(batch.transactions.commit_scn[transaction])
+            for batch in chosen
             for transaction in np.flatnonzero(np.diff(batch.transactions.first_row)).tolist()
         ]
 
     def _apply_sets(self, first: int, last: int) -> bool:
         """Apply transactions as sets, as if there were no conflicts."""
         batches = self._slice(first, last, self._behind)
-        steps = self._plan if self._plan is not None and self._is_whole(first, last) else plan_sets(batches, self._context.fit_of)
+        steps = (
+            self._plan
+            if self._plan is not None and self._is_whole(first, last)
+            else plan_sets(batches, self._context.fit_of)
+        )
         self._context.session.begin()
         try:
             written = execute_steps(self._context.session, steps)
@@ -253,21 +265,29 @@ class SetsWork(Work):
         """Whether one of the group's tables has conflict handlers."""
         tables = self._context.conflicts.rules.tables
         assert self._batches is not None
-        return bool(tables) and any((version.owner, version.name) in tables for batch in self._batches for version in batch.tables)
+        return bool(tables) and any(
+            (version.owner, version.name) in tables for batch in self._batches for version in batch.tables
+        )
 
     def _is_whole(self, first: int, last: int) -> bool:
         """Whether a range is all that the plans are of."""
         return self._behind is None and last == self._count and first == self._assignment.first_transaction
 
     def _apply_resolving(self, first: int, last: int) -> bool | None:
-        """Apply rows that meet conflicts behind all others, which are written as sets; None: there is no conflict, or it cannot be told.
+        """Apply rows that meet conflicts behind all others, which are written as sets.
 
-        The rows that the group depends on are there, so what a row of it finds under its key is what it conflicts with. Where
-        that is not sure (unique keys beside the table's own) the group is bisected instead.
+        None: there is no conflict, or it cannot be told.
+
+        The rows that the group depends on are there, so what a row of it finds under its key is what it conflicts with.
+        Where that is not sure (unique keys beside the table's own) the group is bisected instead.
         """
         session, fit_of = self._context.session, self._context.fit_of
         batches = self._slice(first, last, self._behind)
-        plan = self._resolvable if self._resolvable is not None and self._is_whole(first, last) else plan_resolvable(batches, fit_of)
+        plan = (
+            self._resolvable
+            if self._resolvable is not None and self._is_whole(first, last)
+            else plan_resolvable(batches, fit_of)
+        )
         session.begin()
         try:
             found = None if plan is None else plan.around(session.conflicting)
@@ -298,7 +318,9 @@ class SetsWork(Work):
         if failure is None:
             try:
                 self._write_history(resolution)
-                self._finish_range(transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count, _labels([batch])))
+                self._finish_range(
+                    transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count, _labels([batch]))
+                )
                 return
             except DataError as error:
                 failure = refused_at_commit(error, batch, self._context.handlers)
@@ -330,8 +352,11 @@ class SetsWork(Work):
     def _put(self, transaction: int, failure: Failure, depends_on: int) -> int:
         batch = self._one(transaction)
         return self._context.session.put_error(
-            self._describe(batch, 0, failure, depends_on), self._context.encode(batch), self._stored(transaction),
-            part=0, readable=failure.readable,
+            self._describe(batch, 0, failure, depends_on),
+            self._context.encode(batch),
+            self._stored(transaction),
+            part=0,
+            readable=failure.readable,
         )
 
     def _finish_range(self, first: int, last: int, outcome: _Outcome) -> None:
@@ -343,13 +368,21 @@ class SetsWork(Work):
         self._applied.append(AppliedRange(after_scn=found.after, through_scn=found.through))
         for transaction, queued in outcome.errors.items():
             self._failed[transaction] = queued.number
-            self._errors.append(TransactionError(
-                number=queued.number, transaction=transaction, commit_scn=int(self._commit_scns[transaction]),
-                depends_on=queued.depends_on, key_hashes=self._stored(transaction).tobytes(),
-                conflict_type=queued.failure.conflict_type, message=queued.failure.message,
-            ))
+            self._errors.append(
+                TransactionError(
+                    number=queued.number,
+                    transaction=transaction,
+                    commit_scn=int(self._commit_scns[transaction]),
+                    depends_on=queued.depends_on,
+                    key_hashes=self._stored(transaction).tobytes(),
+                    conflict_type=queued.failure.conflict_type,
+                    message=queued.failure.message,
+                )
+            )
             # Transactions that depend on a held one are held already.
-            self._behind_stale = self._behind_stale or (queued.depends_on == 0 and self._on_error is not OnError.CONTINUE)
+            self._behind_stale = self._behind_stale or (
+                queued.depends_on == 0 and self._on_error is not OnError.CONTINUE
+            )
         self.totals.commits += 1
         self.totals.transactions += last - first - len(outcome.errors)
         self.totals.rows += outcome.rows

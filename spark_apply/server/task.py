@@ -4,15 +4,16 @@ Job
     Run one `ApplyServer` in a Spark executor's Python worker until told to stop.
 
 Main path
-    serve (of a run of tasks, `spark_apply.application.runs`) -> CoordinatorLink -> ApplyServer.receive, step -> reports.
+    serve (of a run of tasks, `spark_apply.application.runs`) -> CoordinatorLink -> ApplyServer.receive, step ->
+      reports.
 
 States
     The apply server's (`apply_server`); a state that lasts is reported to the coordinator.
 
 Durable when
     Nothing here. Spark runs a task again that dies with its worker, executor or node. The new task says hello
-    with the same server number, its session ends the old one, and the coordinator asks the destination for the outcome of
-    the groups that the old task had.
+    with the same server number, its session ends the old one, and the coordinator asks the destination for the outcome
+    of the groups that the old task had.
 
 The module imports only the standard library at the top: grpc and psycopg must not be loaded before Spark's
 worker has forked, and the task's environment arms failpoints.
@@ -123,8 +124,13 @@ class _ServerTask:
         from protos.apply_link import CoordinatorLink, make_server_hello
 
         hello = make_server_hello(
-            topology=self._topology, apply=self._apply, server=self._index, incarnation=uuid.uuid4().hex,
-            token=self._access.token, pid=os.getpid(), host=socket.gethostname(),
+            topology=self._topology,
+            apply=self._apply,
+            server=self._index,
+            incarnation=uuid.uuid4().hex,
+            token=self._access.token,
+            pid=os.getpid(),
+            host=socket.gethostname(),
         )
         # Load it before the hello, so that the first group does not wait.
         make_server = _server_factory()
@@ -242,7 +248,9 @@ class _ServerTask:
         state, unfit, own_detail = server.state, server.unfit, _detail(server)
         self._told, self._told_at = (state, own_detail), time.monotonic()
         told = pb.ServerState(
-            state=state, detail=detail or own_detail, hint=unfit.hint if unfit is not None else "",
+            state=state,
+            detail=detail or own_detail,
+            hint=unfit.hint if unfit is not None else "",
             # The server itself reopens a session that breaks later and then knows the outcome of its last commit: the
             # coordinator need not treat it as a new one.
             has_session=not detail,
@@ -258,8 +266,13 @@ class _ServerTask:
         if self._link is None:
             return
         failure = pb.ServerFailure(
-            error=type(error).__name__, message=error.message, hint=error.hint, fenced=isinstance(error, FencedError),
-            final=final, destination_restarted=isinstance(error, DestinationRestarted), replaced=isinstance(error, HandlersGrew),
+            error=type(error).__name__,
+            message=error.message,
+            hint=error.hint,
+            fenced=isinstance(error, FencedError),
+            final=final,
+            destination_restarted=isinstance(error, DestinationRestarted),
+            replaced=isinstance(error, HandlersGrew),
         )
         self._link.send(pb.ServerMessage(failure=failure))
         self._link.finish(_LAST_WORDS_S)
@@ -292,20 +305,35 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
         access = access_from_wire(welcome.destination)
         destination = open_destination(access)
         return ApplyServer(
-            apply=apply, source=welcome.source,
+            apply=apply,
+            source=welcome.source,
             open_session=lambda: destination.open_session(
-                topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag, incarnation=welcome.incarnation, source=welcome.source,
+                topology,
+                apply,
+                server=index,
+                epoch=welcome.epoch,
+                tag=welcome.tag,
+                incarnation=welcome.incarnation,
+                source=welcome.source,
                 is_lazy=welcome.commits_lazily,
             ),
-            decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
-            copied_scns=lambda: copied_scns(each for each in destination.instantiations(topology, apply) if each.source == welcome.source),
+            decode=codec.decode,
+            encode=codec.encode,
+            error_batches=destination.error_batches,
+            copied_scns=lambda: copied_scns(
+                each for each in destination.instantiations(topology, apply) if each.source == welcome.source
+            ),
             conflicts=ConflictSettings(
-                apply=apply, source=welcome.source, site=access.site, rules=ConflictRules.from_bytes(welcome.conflicts),
+                apply=apply,
+                source=welcome.source,
+                site=access.site,
+                rules=ConflictRules.from_bytes(welcome.conflicts),
                 show=value_reader(access.kind),
             ),
             dependencies=VirtualDependencies.from_bytes(welcome.dependencies),
             handlers=loaded_handlers(HandlerRules.from_bytes(welcome.handlers), *python_values()),
-            calls=RecordedCalls(destination, topology, apply), tables=access.tables,
+            calls=RecordedCalls(destination, topology, apply),
+            tables=access.tables,
         )
 
     return make

@@ -32,13 +32,23 @@ def open_session(destination: DestinationDatabase) -> Iterator[Opener]:
     """Opens sessions of the current epoch (the first one raises it) and closes them at the end."""
     opened: list[DestinationSession] = []
 
-    def make(server: int = 0, *, epoch: int | None = None, tag: bytes = TAG, incarnation: int = 1, is_lazy: bool = False) -> DestinationSession:
+    def make(
+        server: int = 0, *, epoch: int | None = None, tag: bytes = TAG, incarnation: int = 1, is_lazy: bool = False
+    ) -> DestinationSession:
         if epoch is None:
             progress = destination.progress(TOPOLOGY, APPLY) or destination.raise_epoch(TOPOLOGY, APPLY)
             epoch = progress.epoch
-        opened.append(destination.open_session(
-            TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation, is_lazy=is_lazy,
-        ))
+        opened.append(
+            destination.open_session(
+                TOPOLOGY,
+                APPLY,
+                server=server,
+                epoch=epoch,
+                tag=tag,
+                incarnation=incarnation,
+                is_lazy=is_lazy,
+            )
+        )
         return opened[-1]
 
     yield make

@@ -1,4 +1,6 @@
-"""What users' SQL leaves behind in an apply server's session: refused before the commit, or gone before the next transaction."""
+"""What users' SQL leaves behind in an apply server's session: refused before the commit, or gone before the next
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
 OTHER = "somebody_elses"
 # A function's body by its name: what a user's function or trigger function can do with the session it runs in.
 _BODIES = {
-    "replaces_origin": f"PERFORM pg_replication_origin_session_reset(); PERFORM pg_replication_origin_session_setup('{OTHER}');",
+    "replaces_origin": "PERFORM pg_replication_origin_session_reset(); PERFORM"
+    f" pg_replication_origin_session_setup('{OTHER}');",
     "resets_origin": "PERFORM pg_replication_origin_session_reset();",
     "fires_triggers": "SET session_replication_role = origin;",
     "fires_triggers_once": "SET LOCAL session_replication_role = origin;",
@@ -35,8 +38,8 @@ _LEFT = {
     "locks": "PERFORM pg_advisory_lock(5); PERFORM pg_advisory_lock(5); PERFORM pg_advisory_lock_shared(6, 7);",
 }
 _STATE = (
-    "SELECT current_setting('synchronous_commit'), current_setting('session_replication_role'), current_setting('statement_timeout'),"
-    " current_setting('role'), current_setting('search_path'),"
+    "SELECT current_setting('synchronous_commit'), current_setting('session_replication_role'),"
+    " current_setting('statement_timeout'), current_setting('role'), current_setting('search_path'),"
     " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"
 )
 
@@ -47,10 +50,17 @@ def table(harness):
         pytest.skip("there is no SQL")
     harness.create_table("c", COLUMNS, key=["id"])
     admin = harness._admin
-    admin.execute("SELECT pg_replication_origin_create(%s) WHERE NOT EXISTS (SELECT FROM pg_replication_origin WHERE roname = %s)", (OTHER, OTHER))
+    admin.execute(
+        "SELECT pg_replication_origin_create(%s) WHERE NOT EXISTS (SELECT FROM pg_replication_origin WHERE roname ="
+        " %s)",
+        (OTHER, OTHER),
+    )
     for name, body in {**_BODIES, **_LEFT, "listens": "LISTEN gossip;"}.items():
         admin.execute(f"CREATE OR REPLACE FUNCTION {name}() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {body} END $$")
-        admin.execute(f"CREATE OR REPLACE FUNCTION {name}_too() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} RETURN NEW; END $$")
+        admin.execute(
+            f"CREATE OR REPLACE FUNCTION {name}_too() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} RETURN NEW;"
+            " END $$"
+        )
 
 
 def run(session, sql, *values):
@@ -83,7 +93,9 @@ def keys(harness):
 
 
 @pytest.mark.parametrize("name", _BODIES)
-def test_a_function_that_a_handler_calls_and_that_changes_the_session_is_refused_before_the_commit(harness, session, name):
+def test_a_function_that_a_handler_calls_and_that_changes_the_session_is_refused_before_the_commit(
+    harness, session, name
+):
     before = state(session)
     for _ in range(2):  # with the checks prepared, and with a new session behind the first
         session.begin()
@@ -145,7 +157,9 @@ def test_a_channel_that_a_function_listens_to_is_left_with_the_next_transaction(
 
 def test_a_function_that_discards_the_sessions_types_is_refused(harness, session):
     harness.create_table("arrays", (("id", "int4"), ("a", "int4[]")), key=["id"])
-    harness._admin.execute("CREATE OR REPLACE FUNCTION discards() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DISCARD TEMP'; END $$")
+    harness._admin.execute(
+        "CREATE OR REPLACE FUNCTION discards() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DISCARD TEMP'; END $$"
+    )
     write = insert(session.describe("public", "arrays"), [(int4(1), int4(0) + int4(0) + int4(23))])
     session.begin()
     session.write([write])

@@ -1,9 +1,10 @@
 """Conflicts at every destination database: how they are detected, and what the prebuilt handlers make of them.
 
-Every rule of the manual's column lists and resolution columns is a test of its own, named by it. Rows are (id, a, b, t, n, u).
-Longer than 500 lines: one suite, and its cases share one table.
+Every rule of the manual's column lists and resolution columns is a test of its own, named by it. Rows are (id, a, b, t,
+n, u). Longer than 500 lines: one suite, and its cases share one table.
 
-Source: Oracle Streams Replication Administrator's Guide, "Conflict Detection", "Prebuilt Update Conflict Handlers", "Column Lists",
+Source: Oracle Streams Replication Administrator's Guide, "Conflict Detection", "Prebuilt Update Conflict Handlers",
+"Column Lists",
     "Resolution Columns".
 """
 
@@ -35,16 +36,19 @@ def lcr(**values) -> Lcr:
 # --------------------------------------------------------------------------- detection
 
 
-@pytest.mark.parametrize(("change", "rows", "kind"), [
-    (Lcr(new=WAS), [HERE], "insert_exists"),
-    (Lcr(new=changed(WAS, id=2)), [HERE], "insert_exists"),  # by the second unique key
-    (Lcr(old=WAS, new=changed(WAS, u="v")), [WAS, changed(WAS, id=2, u="v")], "update_exists"),
-    (Lcr(old=WAS, new=changed(WAS, id=2)), [WAS, changed(WAS, id=2, u="v")], "update_exists"),
-    (Lcr(old=WAS, new=changed(WAS, a="x")), [], "update_missing"),
-    (Lcr(old=WAS, new=changed(WAS, a="x")), [HERE], "update_differs"),
-    (Lcr(old=WAS), [], "delete_missing"),
-    (Lcr(old=WAS), [HERE], "delete_differs"),
-])
+@pytest.mark.parametrize(
+    ("change", "rows", "kind"),
+    [
+        (Lcr(new=WAS), [HERE], "insert_exists"),
+        (Lcr(new=changed(WAS, id=2)), [HERE], "insert_exists"),  # by the second unique key
+        (Lcr(old=WAS, new=changed(WAS, u="v")), [WAS, changed(WAS, id=2, u="v")], "update_exists"),
+        (Lcr(old=WAS, new=changed(WAS, id=2)), [WAS, changed(WAS, id=2, u="v")], "update_exists"),
+        (Lcr(old=WAS, new=changed(WAS, a="x")), [], "update_missing"),
+        (Lcr(old=WAS, new=changed(WAS, a="x")), [HERE], "update_differs"),
+        (Lcr(old=WAS), [], "delete_missing"),
+        (Lcr(old=WAS), [HERE], "delete_differs"),
+    ],
+)
 def test_every_kind_of_conflict_is_detected_and_kept_with_all_values(harness, session, destination, change, rows, kind):
     there = Conflicts(harness, session, rows=rows, unique=True)
     failure = there.apply(change)
@@ -93,9 +97,14 @@ def test_old_values_of_the_key_only_are_not_compared(harness, session):
     assert there.rows() == []
 
 
-@pytest.mark.parametrize(("operations", "kinds"), [
-    (("update", "delete"), ["", ""]), (("update",), ["", "delete_differs"]), (("delete",), ["update_differs", ""]),
-])
+@pytest.mark.parametrize(
+    ("operations", "kinds"),
+    [
+        (("update", "delete"), ["", ""]),
+        (("update",), ["", "delete_differs"]),
+        (("delete",), ["update_differs", ""]),
+    ],
+)
 def test_old_values_are_not_compared_where_that_is_switched_off(harness, session, operations, kinds):
     off = UncomparedColumns(owner="public", name="c", columns=("a", "t"), operations=operations)
     there = Conflicts(harness, session, rows=[HERE], uncompared=[off])
@@ -124,10 +133,19 @@ def test_compare_key_only_compares_no_column_outside_the_key(harness, session):
 # --------------------------------------------------------------------------- maximum, minimum, overwrite, discard
 
 
-@pytest.mark.parametrize(("method", "time", "wins"), [
-    ("maximum", 20, True), ("maximum", 12, False), ("minimum", 12, True), ("minimum", 20, False),
-    ("overwrite", 12, True), ("overwrite", 15, True), ("discard", 20, False), ("discard", 15, False),
-])
+@pytest.mark.parametrize(
+    ("method", "time", "wins"),
+    [
+        ("maximum", 20, True),
+        ("maximum", 12, False),
+        ("minimum", 12, True),
+        ("minimum", 20, False),
+        ("overwrite", 12, True),
+        ("overwrite", 15, True),
+        ("discard", 20, False),
+        ("discard", 15, False),
+    ],
+)
 def test_the_method_decides_who_wins(harness, session, destination, method, time, wins):
     there = Conflicts(harness, session, handler(method, *ALL, by="t"), rows=[HERE])
     assert there.apply(lcr(a="lcr", t=time)) is None
@@ -237,7 +255,11 @@ def test_without_a_column_list_every_column_outside_the_key_is_in_it(harness, se
 
 def test_a_handler_of_updates_resolves_no_other_kind(harness, session):
     there = Conflicts(harness, session, handler("overwrite", *ALL, by="t"), rows=[HERE])
-    for change, kind in ((Lcr(new=WAS), "insert_exists"), (Lcr(old=WAS), "delete_differs"), (Lcr(old=changed(WAS, id=2)), "delete_missing")):
+    for change, kind in (
+        (Lcr(new=WAS), "insert_exists"),
+        (Lcr(old=WAS), "delete_differs"),
+        (Lcr(old=changed(WAS, id=2)), "delete_missing"),
+    ):
         failure = there.apply(change)
         assert failure is not None
         assert failure.conflict_type == kind
@@ -247,7 +269,9 @@ def test_a_handler_of_updates_resolves_no_other_kind(harness, session):
 
 
 def test_what_a_handler_decides_can_be_refused_and_then_nothing_of_it_stays(harness, session):
-    there = Conflicts(harness, session, handler("overwrite", *ALL, by="t"), rows=[HERE, changed(HERE, id=2, u="taken")], unique=True)
+    there = Conflicts(
+        harness, session, handler("overwrite", *ALL, by="t"), rows=[HERE, changed(HERE, id=2, u="taken")], unique=True
+    )
     failure = there.apply(lcr(a="lcr", u="taken"))
     assert failure is not None
     assert "is refused" in failure.message
@@ -256,9 +280,14 @@ def test_what_a_handler_decides_can_be_refused_and_then_nothing_of_it_stays(harn
 
 def test_the_other_rows_of_a_transaction_are_applied_with_the_resolved_one(harness, session):
     there = Conflicts(harness, session, handler("discard", *ALL, by="t"), rows=[HERE, changed(WAS, id=2)])
-    assert there.apply(
-        lcr(a="lcr"), Lcr(old=changed(WAS, id=2), new=changed(WAS, id=2, a="x")), Lcr(new=changed(WAS, id=3)),
-    ) is None
+    assert (
+        there.apply(
+            lcr(a="lcr"),
+            Lcr(old=changed(WAS, id=2), new=changed(WAS, id=2, a="x")),
+            Lcr(new=changed(WAS, id=3)),
+        )
+        is None
+    )
     assert there.rows() == [HERE, changed(WAS, id=2, a="x"), changed(WAS, id=3)]
 
 
@@ -268,7 +297,9 @@ def test_a_transaction_that_fails_after_a_resolved_row_leaves_neither_row_nor_hi
     assert failure is not None
     assert failure.conflict_type == "delete_missing"
     assert there.rows() == [HERE]
-    assert [(record.kind, record.outcome, record.position) for record in there.history(destination)] == [("delete_missing", "ERROR QUEUE", 1)]
+    assert [(record.kind, record.outcome, record.position) for record in there.history(destination)] == [
+        ("delete_missing", "ERROR QUEUE", 1)
+    ]
 
 
 # --------------------------------------------------------------------------- beyond the manuals
@@ -300,13 +331,18 @@ def test_site_priority_prefers_the_source_or_the_destination(harness, session, p
 OTHER = (2, "x", "y", 30, 1, "taken")
 
 
-@pytest.mark.parametrize(("kind", "change", "rows", "lcr_wins"), [
-    ("insert_exists", Lcr(new=changed(WAS, a="lcr")), [HERE], [changed(WAS, a="lcr")]),
-    ("update_exists", lcr(u="taken"), [WAS, OTHER], [changed(WAS, u="taken")]),
-    ("delete_differs", Lcr(old=WAS), [HERE], []),
-])
+@pytest.mark.parametrize(
+    ("kind", "change", "rows", "lcr_wins"),
+    [
+        ("insert_exists", Lcr(new=changed(WAS, a="lcr")), [HERE], [changed(WAS, a="lcr")]),
+        ("update_exists", lcr(u="taken"), [WAS, OTHER], [changed(WAS, u="taken")]),
+        ("delete_differs", Lcr(old=WAS), [HERE], []),
+    ],
+)
 @pytest.mark.parametrize(("priority", "wins"), [(("a", "b"), True), (("b", "a"), False)])
-def test_site_priority_decides_every_kind_in_which_two_sites_meet(harness, session, destination, kind, change, rows, lcr_wins, priority, wins):
+def test_site_priority_decides_every_kind_in_which_two_sites_meet(
+    harness, session, destination, kind, change, rows, lcr_wins, priority, wins
+):
     there = Conflicts(harness, session, handler("site_priority", priority=priority, on=kind), rows=rows, unique=True)
     assert there.apply(change) is None
     assert there.rows() == (lcr_wins if wins else rows)
@@ -321,9 +357,16 @@ def test_site_priority_without_one_of_the_sites_resolves_nothing(harness, sessio
     assert "not both a and b" in failure.message
 
 
-@pytest.mark.parametrize(("method", "by", "time", "wins"), [
-    ("overwrite", "", 1, True), ("discard", "", 20, False), ("maximum", "t", 20, True), ("maximum", "t", 1, False), ("minimum", "t", 1, True),
-])
+@pytest.mark.parametrize(
+    ("method", "by", "time", "wins"),
+    [
+        ("overwrite", "", 1, True),
+        ("discard", "", 20, False),
+        ("maximum", "t", 20, True),
+        ("maximum", "t", 1, False),
+        ("minimum", "t", 1, True),
+    ],
+)
 def test_insert_exists_is_decided_for_the_whole_row(harness, session, destination, method, by, time, wins):
     there = Conflicts(harness, session, handler(method, by=by, on="insert_exists"), rows=[HERE])
     assert there.apply(Lcr(new=changed(WAS, a="lcr", t=time))) is None
@@ -353,9 +396,13 @@ def test_insert_exists_by_another_unique_key_replaces_the_row(harness, session):
     assert there.rows() == [(7, "lcr", "b", 1, 1, "u")]
 
 
-@pytest.mark.parametrize(("method", "expected"), [
-    ("overwrite", [(1, "a", "b", 10, 100, "taken")]), ("discard", [WAS, (2, "x", "y", 30, 1, "taken")]),
-])
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("overwrite", [(1, "a", "b", 10, 100, "taken")]),
+        ("discard", [WAS, (2, "x", "y", 30, 1, "taken")]),
+    ],
+)
 def test_update_exists_removes_the_other_row_or_keeps_both(harness, session, method, expected):
     rows = [WAS, (2, "x", "y", 30, 1, "taken")]
     there = Conflicts(harness, session, handler(method, on="update_exists"), rows=rows, unique=True)
@@ -376,7 +423,9 @@ def test_update_missing_needs_every_column_to_make_the_row(harness, session):
     assert "lacks b" in failure.message
 
 
-@pytest.mark.parametrize(("kind", "change"), [("update_missing", Lcr(old=WAS, new=changed(WAS, a="x"))), ("delete_missing", Lcr(old=WAS))])
+@pytest.mark.parametrize(
+    ("kind", "change"), [("update_missing", Lcr(old=WAS, new=changed(WAS, a="x"))), ("delete_missing", Lcr(old=WAS))]
+)
 def test_a_change_of_a_row_that_is_gone_can_be_discarded(harness, session, destination, kind, change):
     there = Conflicts(harness, session, handler("discard", on=kind))
     assert there.apply(change) is None
@@ -426,7 +475,9 @@ def test_the_history_is_bounded_by_count(harness, session, destination):
 
 
 def test_the_history_is_bounded_by_age(harness, session, destination):
-    there = Conflicts(harness, session, handler("discard", *ALL, by="t"), rows=[HERE], history=HistoryBounds(age_s=1e-6))
+    there = Conflicts(
+        harness, session, handler("discard", *ALL, by="t"), rows=[HERE], history=HistoryBounds(age_s=1e-6)
+    )
     for number in range(3):
         assert there.apply(lcr(a=f"lcr {number}")) is None
     assert len(there.history(destination)) < 3

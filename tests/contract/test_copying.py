@@ -41,7 +41,9 @@ def test_pieces_together_are_the_table_and_digests_do_not_depend_on_the_cut(harn
     written = 0
     for piece in reversed(plan.pieces):
         with reader.open_piece(piece) as opened:
-            written += session.copy_rows("public", "copy", tuple(TYPES), opened.rows(tuple(TYPES), form=plan.form), form=plan.form)
+            written += session.copy_rows(
+                "public", "copy", tuple(TYPES), opened.rows(tuple(TYPES), form=plan.form), form=plan.form
+            )
     assert written == len(ROWS)
     assert harness.rows("copy") == harness.rows("t")
     assert digest_of(reader, "copy", piece_bytes=1 << 30) == digest_of(reader, "t")
@@ -60,6 +62,7 @@ def test_snapshot_is_seen_by_other_readers_whatever_is_written_later(harness, re
         harness.insert("t", [(b"late", b"row")])
         assert digest_of(other, "t", snapshot=snapshot) == before
         assert digest_of(other, "t").row_count == before.row_count + 1
+
     def until_it_is_gone() -> None:
         """The session that exported it ends on its own time after it was told to."""
         ends_by = time.monotonic() + 60
@@ -71,7 +74,9 @@ def test_snapshot_is_seen_by_other_readers_whatever_is_written_later(harness, re
 
 
 @pytest.mark.parametrize("is_planned", [True, False])
-def test_table_that_is_rewritten_under_a_snapshot_is_refused_before_and_after_it_is_planned(harness, reader, is_planned):
+def test_table_that_is_rewritten_under_a_snapshot_is_refused_before_and_after_it_is_planned(
+    harness, reader, is_planned
+):
     """Its rows are elsewhere now: some would be read twice and others never."""
     with reader.export_snapshot() as snapshot:
         if is_planned:
@@ -82,7 +87,10 @@ def test_table_that_is_rewritten_under_a_snapshot_is_refused_before_and_after_it
         else:
             harness.rewrite("t")
             pieces = reader.plan("public", "t", TYPES, snapshot=snapshot, piece_bytes=SMALL).pieces
-        with pytest.raises(DatabaseUnavailable, match="was rewritten"), reader.open_piece(pieces[-1], snapshot=snapshot):
+        with (
+            pytest.raises(DatabaseUnavailable, match="was rewritten"),
+            reader.open_piece(pieces[-1], snapshot=snapshot),
+        ):
             pass
     assert digest_of(reader, "t").row_count == len(ROWS)
 
@@ -126,21 +134,34 @@ def test_buckets_find_the_rows_in_which_two_tables_differ(harness, reader):
     wanted = [number for number, (left, right) in enumerate(zip(*digests, strict=True)) if left != right]
     assert 1 <= len(wanted) <= 3
     left, right = (
-        {row.key: row.digest for row in reader.bucket_rows(
-            "public", name, ("id",), ("id", "a"), buckets=64, wanted=wanted, rows_max=1000,
-        )}
+        {
+            row.key: row.digest
+            for row in reader.bucket_rows(
+                "public",
+                name,
+                ("id",),
+                ("id", "a"),
+                buckets=64,
+                wanted=wanted,
+                rows_max=1000,
+            )
+        }
         for name in ("t", "copy")
     )
-    assert {key for key in left.keys() | right.keys() if left.get(key) != right.get(key)} == {("0100",), ("0399",), ("more",)}
+    assert {key for key in left.keys() | right.keys() if left.get(key) != right.get(key)} == {
+        ("0100",),
+        ("0399",),
+        ("more",),
+    }
     assert len(reader.bucket_rows("public", "t", ("id",), ("id",), buckets=1, wanted=[0], rows_max=5)) == 5
 
 
 @pytest.mark.parametrize("key", [("id",), ("a",), ("id", "a")])
 def test_rows_are_read_by_their_keys_whatever_the_key_is(harness, reader, key):
     """Keys of two columns, keys that several rows have, NULLs and quotes; a key that no row has is no error."""
-    harness.insert("t", [(b"it's", b"\\ % and \"")])
+    harness.insert("t", [(b"it's", b'\\ % and "')])
     every = reader.bucket_rows("public", "t", key, ("id", "a"), buckets=1, wanted=[0], rows_max=1000)
-    keys = [row.key for row in every if row.key[0] in {"0007", "0014", "0100", "it's", None, "x" * 49, "\\ % and \""}]
+    keys = [row.key for row in every if row.key[0] in {"0007", "0014", "0100", "it's", None, "x" * 49, '\\ % and "'}]
     assert keys
     found = reader.keyed_rows("public", "t", key, ("id", "a"), keys=[*dict.fromkeys(keys), ("none",) * len(key)])
     assert sorted(found, key=repr) == sorted((row for row in every if row.key in keys), key=repr)
@@ -172,5 +193,7 @@ def test_rows_can_be_read_as_text_changed_digested_and_written(harness, reader, 
             total += opened.digest_values(tuple(TYPES), changed(opened))
             blocks = (opened.packed(rows) for rows in changed(opened))
             session.copy_rows("public", "copy", tuple(TYPES), blocks, form=PORTABLE)
-    assert harness.rows("copy") == [(key, None if value is None else value + b"\\ \t\n\r'\xc3\xa4") for key, value in harness.rows("t")]
+    assert harness.rows("copy") == [
+        (key, None if value is None else value + b"\\ \t\n\r'\xc3\xa4") for key, value in harness.rows("t")
+    ]
     assert total == digest_of(reader, "copy")

@@ -1,7 +1,7 @@
 """What every destination database must do for those who write: one suite over the database in memory and PostgreSQL 18.
 
-The harness gives what differs: making tables, looking at rows, losing the answer of a COMMIT. What a destination keeps besides
-the rows is in `test_destination_records`.
+The harness gives what differs: making tables, looking at rows, losing the answer of a COMMIT. What a destination keeps
+besides the rows is in `test_destination_records`.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ def test_writes_run_in_order_in_one_transaction(harness, session):
 def test_update_sets_only_the_columns_it_is_told(harness, session):
     table = keyed(harness, session)
     commit(session, insert(table, [(int4(1), b"x", b"keep")]))
-    changed = update(
-        table, key_only(table, [[int4(1)]]), [(int4(1), b"new", ABSENT)], sets=[1], compare=[]
-    )
+    changed = update(table, key_only(table, [[int4(1)]]), [(int4(1), b"new", ABSENT)], sets=[1], compare=[])
     assert commit(session, changed) == (1,)
     assert harness.rows("t") == [(int4(1), b"new", b"keep")]
 
@@ -175,7 +173,8 @@ def test_truncate_of_a_partition_whose_rows_cannot_be_told_is_a_data_error(harne
     session.begin()
     with pytest.raises(DataError, match="t_x"):
         session.truncate(
-            [TruncatedTable(table=table, partition=Partition(owner="public", name="t_x", rows=rows))], restart_identity=False,
+            [TruncatedTable(table=table, partition=Partition(owner="public", name="t_x", rows=rows))],
+            restart_identity=False,
         )
     session.rollback()
     assert len(harness.rows("t")) == 1
@@ -204,7 +203,9 @@ def test_what_was_written_ahead_is_there_for_what_follows(harness, session):
     table = keyed(harness, session)
     session.begin()
     ahead = session.write_ahead([insert(table, [(int4(k), b"x", None) for k in range(3)])])
-    behind = session.write_ahead([update(table, [(int4(1), b"x", None), (int4(9), b"x", None)], [(int4(1), b"y", None), (int4(9), b"y", None)])])
+    behind = session.write_ahead(
+        [update(table, [(int4(1), b"x", None), (int4(9), b"x", None)], [(int4(1), b"y", None), (int4(9), b"y", None)])]
+    )
     assert (behind(), ahead(), behind()) == ((1,), (3,), (1,))
     session.write_ahead([delete(table, [(int4(0), b"x", None)])])
     session.commit([], Scn(0))
@@ -236,7 +237,11 @@ def test_rows_written_ahead_into_a_table_that_is_gone_can_be_undone(harness, ses
     mark = session.mark() if undo == "mark" else session.savepoint()
     harness.drop_table("t")
     ahead = session.write_ahead([insert(table, [(int4(2), b"x", None)])])
-    undone = {"rollback": session.rollback, "savepoint": session.rollback_to_savepoint, "mark": lambda: session.undo_to_mark(mark)}
+    undone = {
+        "rollback": session.rollback,
+        "savepoint": session.rollback_to_savepoint,
+        "mark": lambda: session.undo_to_mark(mark),
+    }
     undone[undo]()
     with pytest.raises(UnfitTableError):
         ahead()
@@ -257,8 +262,13 @@ def test_a_row_is_removed_behind_what_was_written_ahead(harness, session):
     assert harness.rows("t") == [(int4(2), b"x", None)]
 
 
-def test_a_question_that_was_prepared_before_a_column_got_another_type_is_asked_again_in_another_session(harness, session, open_session):
-    """The rows are not at fault: the server does not answer with other types than it did. Here the column is one that does not arrive."""
+def test_a_question_that_was_prepared_before_a_column_got_another_type_is_asked_again_in_another_session(
+    harness, session, open_session
+):
+    """The rows are not at fault: the server does not answer with other types than it did.
+
+    Here the column is one that does not arrive.
+    """
     if not isinstance(harness, PostgresHarness):
         pytest.skip("nothing is prepared")
     table = keyed(harness, session)
@@ -426,10 +436,20 @@ def test_missing_column_pauses_with_the_missing_alter(harness, session):
     table = keyed(harness, session)
     version = version_of(table)
     wider = type(version)(
-        object_number=version.object_number, version=99, owner="public", name="t", old_image=version.old_image,
-        columns=(*version.columns, type(version.columns[0])(
-            name="extra", type_name="pg_catalog.text", type_number=25, is_binary=True,
-        )),
+        object_number=version.object_number,
+        version=99,
+        owner="public",
+        name="t",
+        old_image=version.old_image,
+        columns=(
+            *version.columns,
+            type(version.columns[0])(
+                name="extra",
+                type_name="pg_catalog.text",
+                type_number=25,
+                is_binary=True,
+            ),
+        ),
     )
     assert session.missing_alter(version) == ""
     assert "ADD COLUMN" in session.missing_alter(wider)

@@ -89,7 +89,8 @@ def test_lazy_commit_is_durable_when_the_log_is_flushed_to_where_it_was_written(
     epoch = destination.progress(TOPOLOGY, APPLY).epoch
     commit(session, insert(table, [(int4(1), b"x", None)]), applied=ranges((0, 10)))
     written = destination.log_positions(TOPOLOGY, APPLY, epoch).written
-    destination.record_low_watermark(TOPOLOGY, APPLY, epoch, 0)  # waits for the disk, and takes what was committed before there
+    # waits for the disk, and takes what was committed before there
+    destination.record_low_watermark(TOPOLOGY, APPLY, epoch, 0)
     assert destination.log_positions(TOPOLOGY, APPLY, epoch).flushed >= written
     commit(session, insert(table, [(int4(2), b"x", None)]), applied=ranges((10, 20)))
     harness.crash()
@@ -116,7 +117,10 @@ def test_epoch_ends_with_a_crash_and_nothing_is_recorded_for_it_afterwards(harne
         found.record_low_watermark(TOPOLOGY, APPLY, epoch, 500)
     with pytest.raises(DestinationRestarted):
         found.record_instantiation(
-            TOPOLOGY, APPLY, epoch, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE")
+            TOPOLOGY,
+            APPLY,
+            epoch,
+            Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE"),
         )
     progress = found.raise_epoch(TOPOLOGY, APPLY)
     assert progress.epoch > epoch

@@ -1,6 +1,7 @@
 """What every destination database must keep: progress and fencing, the error queue, instantiations; and its set-up.
 
-One suite over the database in memory and PostgreSQL 18; see `test_destination`. Longer than 500 lines: all of it shares the harness and its records.
+One suite over the database in memory and PostgreSQL 18; see `test_destination`. Longer than 500 lines: all of it shares
+the harness and its records.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def test_progress_survives_the_next_epoch(destination, open_session):
     progress = destination.raise_epoch(TOPOLOGY, APPLY)
     assert (progress.low_watermark, progress.above) == (10, tuple(ranges((20, 30), (40, 50))))
     commit(open_session(0, epoch=progress.epoch), applied=ranges((10, 20)), low_watermark=10)
-    assert destination.progress(TOPOLOGY, APPLY) == dataclasses.replace(progress, low_watermark=30, above=tuple(ranges((40, 50))))
+    assert destination.progress(TOPOLOGY, APPLY) == dataclasses.replace(
+        progress, low_watermark=30, above=tuple(ranges((40, 50)))
+    )
 
 
 def test_low_watermark_can_move_without_data(destination):
@@ -170,15 +173,21 @@ def test_error_transaction_is_listed_with_its_batches_and_hashes(destination, se
     hashes = np.array([1, 2**64 - 1], np.uint64)
     number = session.put_error(error_transaction(), b"part 0", hashes, part=0, readable=["id=1", "a=x"])
     last = error_transaction(number=number)
-    last = dataclasses.replace(last, row_count=7, commit_scn=last.commit_scn + 5, commit_time_us=last.commit_time_us + 9)
+    last = dataclasses.replace(
+        last, row_count=7, commit_scn=last.commit_scn + 5, commit_time_us=last.commit_time_us + 9
+    )
     assert session.put_error(last, b"part 1", hashes[:1], part=1) == number
     session.commit(ranges((0, 150)), 0)
     (listed,) = destination.errors(TOPOLOGY, APPLY)
     assert listed.created_us > 1_700_000_000_000_000
     # Rows of all parts; where and when it committed, from the last one.
     assert listed == error_transaction(
-        number=number, readable=("id=1", "a=x"), created_us=listed.created_us,
-        row_count=error_transaction().row_count + 7, commit_scn=last.commit_scn, commit_time_us=last.commit_time_us,
+        number=number,
+        readable=("id=1", "a=x"),
+        created_us=listed.created_us,
+        row_count=error_transaction().row_count + 7,
+        commit_scn=last.commit_scn,
+        commit_time_us=last.commit_time_us,
     )
     assert list(destination.error_batches(number)) == [b"part 0", b"part 1"]
     ((found, keys),) = list(destination.error_key_hashes(TOPOLOGY, APPLY))
@@ -198,7 +207,9 @@ def test_errors_are_listed_in_order_and_by_apply_process(destination, session):
     session.begin()
     nothing = np.empty(0, np.uint64)
     first = session.put_error(error_transaction(), b"1", nothing, part=0)
-    second = session.put_error(error_transaction(failed_position=-1, depends_on=first, commit_scn=160), b"2", nothing, part=0)
+    second = session.put_error(
+        error_transaction(failed_position=-1, depends_on=first, commit_scn=160), b"2", nothing, part=0
+    )
     session.commit([], 0)
     assert first < second
     assert [error.number for error in destination.errors(TOPOLOGY)] == [first, second]
@@ -206,7 +217,9 @@ def test_errors_are_listed_in_order_and_by_apply_process(destination, session):
     assert destination.errors("another") == ()
     assert [error.number for error in destination.errors(TOPOLOGY, number=second)] == [second]
     assert [error.number for error in destination.errors(TOPOLOGY, first=1)] == [first]
-    assert destination.errors(TOPOLOGY, number=second + 1) == destination.errors(TOPOLOGY, "another", number=second) == ()
+    assert (
+        destination.errors(TOPOLOGY, number=second + 1) == destination.errors(TOPOLOGY, "another", number=second) == ()
+    )
 
 
 def test_error_transaction_written_again_replaces_its_parts(destination, session):
@@ -244,7 +257,9 @@ def test_error_is_deleted_together_with_the_data_that_mends_it(harness, destinat
 def test_errors_are_taken_out_together_with_what_they_had_as_far_as_it_is_not_too_much(destination, session):
     session.begin()
     nothing = np.empty(0, np.uint64)
-    first, second, third = (session.put_error(error_transaction(), batch, nothing, part=0) for batch in (b"one", b"two", b"three"))
+    first, second, third = (
+        session.put_error(error_transaction(), batch, nothing, part=0) for batch in (b"one", b"two", b"three")
+    )
     session.put_error(error_transaction(number=second), b"and more", nothing, part=1)
     session.commit([], 0)
     assert destination.delete_errors(TOPOLOGY, [first])
@@ -300,15 +315,24 @@ def put_parts(session, *parts: bytes) -> int:
     session.begin()
     number = 0
     for part, batch in enumerate(parts):
-        number = session.put_error(error_transaction(number=number), batch, np.array([10 + 2 * part], np.uint64), part=part)
+        number = session.put_error(
+            error_transaction(number=number), batch, np.array([10 + 2 * part], np.uint64), part=part
+        )
     session.commit([], 0)
     return number
 
 
 def edit_of(number: int, edit: int = 1, **changed) -> ErrorEdit:
     fields = {
-        "number": number, "edit": edit, "apply": APPLY, "position": 3, "owner": "hr", "name": "t", "command": "UPDATE",
-        "changes": ("new.v: 1 -> 2", "new.w: NULL -> (absent)"), "edited_by": "ada@desk",
+        "number": number,
+        "edit": edit,
+        "apply": APPLY,
+        "position": 3,
+        "owner": "hr",
+        "name": "t",
+        "command": "UPDATE",
+        "changes": ("new.v: 1 -> 2", "new.w: NULL -> (absent)"),
+        "edited_by": "ada@desk",
     }
     return ErrorEdit(**{**fields, **changed})
 
@@ -316,7 +340,9 @@ def edit_of(number: int, edit: int = 1, **changed) -> ErrorEdit:
 def test_edit_replaces_one_part_keeps_its_original_and_says_who_did_what(destination, session):
     number, other = put_parts(session, b"a", b"b"), put_parts(session, b"c")
     assert destination.edit_error(TOPOLOGY, edit_of(number), part=1, batch=b"B", key_hashes=np.array([40], np.uint64))
-    assert destination.edit_error(TOPOLOGY, edit_of(number, 2), part=1, batch=b"BB", key_hashes=np.array([50], np.uint64))
+    assert destination.edit_error(
+        TOPOLOGY, edit_of(number, 2), part=1, batch=b"BB", key_hashes=np.array([50], np.uint64)
+    )
     assert list(destination.error_batches(number)) == [b"a", b"BB"]
     assert list(destination.error_batches(number, original=True)) == [b"a", b"b"]
     assert list(destination.error_batches(other)) == list(destination.error_batches(other, original=True)) == [b"c"]
@@ -355,15 +381,27 @@ def test_edits_say_what_became_of_the_transaction_and_the_original_goes_with_it(
     session.commit([], 0)
     assert destination.delete_errors(TOPOLOGY, [deleted])
     assert [edit.outcome for edit in destination.error_edits(TOPOLOGY)] == ["EXECUTED", "DELETED"]
-    assert list(destination.error_batches(executed, original=True)) == list(destination.error_batches(deleted, original=True)) == []
+    assert (
+        list(destination.error_batches(executed, original=True))
+        == list(destination.error_batches(deleted, original=True))
+        == []
+    )
 
 
 def test_error_that_failed_again_says_why_and_waits_behind_nobody(destination, session):
     session.begin()
-    number = session.put_error(error_transaction(failed_position=-1, depends_on=9), b"x", np.empty(0, np.uint64), part=0)
+    number = session.put_error(
+        error_transaction(failed_position=-1, depends_on=9), b"x", np.empty(0, np.uint64), part=0
+    )
     session.commit([], 0)
     again = error_transaction(
-        number=number, failed_position=0, conflict_type="", sqlstate="23514", message="refused", readable=("id=1",), apply=APPLY,
+        number=number,
+        failed_position=0,
+        conflict_type="",
+        sqlstate="23514",
+        message="refused",
+        readable=("id=1",),
+        apply=APPLY,
     )
     destination.note_failure("another", again)
     assert destination.errors(TOPOLOGY)[0].depends_on == 9
@@ -391,8 +429,12 @@ def test_role_that_is_not_there_is_refused_and_the_transaction_can_be_rolled_bac
 def test_instantiation_is_recorded_and_replaced(destination):
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     first = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=0, state="PENDING")
-    done = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE", row_count=5, digest="ab")
-    other = Instantiation(source="a", identity="1.b", owner="public", name="b", scn=0, state="FAILED", problem="no room")
+    done = Instantiation(
+        source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE", row_count=5, digest="ab"
+    )
+    other = Instantiation(
+        source="a", identity="1.b", owner="public", name="b", scn=0, state="FAILED", problem="no room"
+    )
     for record in (first, other, done):
         destination.record_instantiation(TOPOLOGY, APPLY, epoch, record)
     assert destination.instantiations(TOPOLOGY, APPLY) == (other, done)
@@ -408,7 +450,9 @@ def recorded(destination, *tables, epoch: int = 0):
 
 
 def states(destination):
-    return [(table.identity, table.name, table.scn, table.state) for table in destination.instantiations(TOPOLOGY, APPLY)]
+    return [
+        (table.identity, table.name, table.scn, table.state) for table in destination.instantiations(TOPOLOGY, APPLY)
+    ]
 
 
 def test_instantiation_knows_the_table_that_it_was_recorded_of(harness, destination):
@@ -441,7 +485,9 @@ def test_instantiation_says_which_table_may_get_its_changes(harness, destination
     recorded(destination, ("1", "t", 120, "DONE"), ("2", "not_there", 0, "FAILED"))
 
     def may_be(name: str, identity: str = "1") -> bool:
-        return {each.identity: each for each in destination.instantiations(TOPOLOGY, APPLY)}[identity].may_be("public", name)
+        return {each.identity: each for each in destination.instantiations(TOPOLOGY, APPLY)}[identity].may_be(
+            "public", name
+        )
 
     assert (may_be("t"), may_be("u"), may_be("of_the_destination_alone")) == (True, False, False)
     harness.rename_table("t", "u")
@@ -469,15 +515,29 @@ def test_table_that_takes_the_place_of_another_replaces_its_record(destination):
 def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ours_forgotten(destination):
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(
-        destination, ("1", "done", 120, "DONE"), ("2", "failed", 0, "FAILED"), ("3", "half", 130, "FAILED"),
-        ("4", "kept", 140, "KEPT"), ("5", "stays", 150, "KEPT"), ("5/77", "stays_1", 155, "DONE"), ("1/78", "done_1", 125, "DONE"),
+        destination,
+        ("1", "done", 120, "DONE"),
+        ("2", "failed", 0, "FAILED"),
+        ("3", "half", 130, "FAILED"),
+        ("4", "kept", 140, "KEPT"),
+        ("5", "stays", 150, "KEPT"),
+        ("5/77", "stays_1", 155, "DONE"),
+        ("1/78", "done_1", 125, "DONE"),
     )
     left = destination.leave_out(TOPOLOGY, APPLY, kept=["5"])
     assert [(table.name, table.state) for table in left] == [
-        ("done", "DONE"), ("done_1", "DONE"), ("failed", "FAILED"), ("half", "FAILED"), ("kept", "KEPT"),
+        ("done", "DONE"),
+        ("done_1", "DONE"),
+        ("failed", "FAILED"),
+        ("half", "FAILED"),
+        ("kept", "KEPT"),
     ]
     assert states(destination) == [
-        ("1", "done", 120, "LEFT"), ("1/78", "done_1", 125, "LEFT"), ("3", "half", 130, "LEFT"), ("5", "stays", 150, "KEPT"), ("5/77", "stays_1", 155, "DONE"),
+        ("1", "done", 120, "LEFT"),
+        ("1/78", "done_1", 125, "LEFT"),
+        ("3", "half", 130, "LEFT"),
+        ("5", "stays", 150, "KEPT"),
+        ("5/77", "stays_1", 155, "DONE"),
     ]
     assert destination.leave_out(TOPOLOGY, APPLY, kept=["5"]) == ()
     with pytest.raises(FencedError):  # a driver that is not gone yet
@@ -493,7 +553,10 @@ def test_instantiation_of_an_older_epoch_is_refused(destination):
     destination.raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):
         destination.record_instantiation(
-            TOPOLOGY, APPLY, older, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=1, state="DONE")
+            TOPOLOGY,
+            APPLY,
+            older,
+            Instantiation(source="a", identity="1.t", owner="public", name="t", scn=1, state="DONE"),
         )
 
 
@@ -503,12 +566,18 @@ OTHER = "apply_from_b"
 
 
 def claim(destination, apply, *, beside, topology=TOPOLOGY, name="t", state="COPYING", epoch=0) -> bool:
-    record = Instantiation(source=apply[-1], identity=f"{apply}.{name}", owner="public", name=name, scn=100, state=state)
-    return destination.record_instantiation(topology, apply, epoch or destination.progress(topology, apply).epoch, record, beside=beside)
+    record = Instantiation(
+        source=apply[-1], identity=f"{apply}.{name}", owner="public", name=name, scn=100, state=state
+    )
+    return destination.record_instantiation(
+        topology, apply, epoch or destination.progress(topology, apply).epoch, record, beside=beside
+    )
 
 
 def others(destination, apply=APPLY, *, topology=TOPOLOGY, name="t") -> list[tuple[str, str, str]]:
-    return [(each.topology, each.apply, each.state) for each in destination.other_copies(topology, apply, "public", name)]
+    return [
+        (each.topology, each.apply, each.state) for each in destination.other_copies(topology, apply, "public", name)
+    ]
 
 
 def test_of_two_apply_processes_that_claim_a_table_the_second_one_gets_it_only_beside_the_first(destination):
@@ -532,7 +601,12 @@ def test_claims_at_the_same_time_are_granted_to_one(harness, destination):
     try:
         with ThreadPoolExecutor(len(applies)) as pool:
             for turn in range(5):
-                got = list(pool.map(lambda apply: claim(opened[apply], apply, beside=(), name=f"t{turn}", epoch=epochs[apply]), applies))  # noqa: B023
+                got = list(
+                    pool.map(
+                        lambda apply: claim(opened[apply], apply, beside=(), name=f"t{turn}", epoch=epochs[apply]),  # noqa: B023
+                        applies,
+                    )
+                )
                 assert got.count(True) == 1
     finally:
         for each in opened.values():
@@ -544,8 +618,16 @@ def test_records_without_rows_are_no_copies_and_those_of_every_topology_are(dest
         destination.raise_epoch(topology, apply)
     epoch = destination.progress(TOPOLOGY, OTHER).epoch
     for state, scn, counts in (
-        ("PENDING", 0, False), ("COPYING", 1, True), ("COMPARING", 1, True), ("COPIED", 1, True), ("JOINING", 1, True),
-        ("DONE", 1, True), ("KEPT", 1, True), ("FAILED", 1, True), ("FAILED", 0, False), ("LEFT", 1, False),
+        ("PENDING", 0, False),
+        ("COPYING", 1, True),
+        ("COMPARING", 1, True),
+        ("COPIED", 1, True),
+        ("JOINING", 1, True),
+        ("DONE", 1, True),
+        ("KEPT", 1, True),
+        ("FAILED", 1, True),
+        ("FAILED", 0, False),
+        ("LEFT", 1, False),
     ):
         record = Instantiation(source="b", identity="1", owner="public", name="t", scn=scn, state=state)
         assert destination.record_instantiation(TOPOLOGY, OTHER, epoch, record)
@@ -664,10 +746,22 @@ def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_the
 
     def record(name: str, scn: int, state: str) -> Instantiation:
         return Instantiation(
-            source="a", identity=f"1.{name}", owner="public", name=name, scn=scn, state=state, row_count=3, digest="ab",
+            source="a",
+            identity=f"1.{name}",
+            owner="public",
+            name=name,
+            scn=scn,
+            state=state,
+            row_count=3,
+            digest="ab",
         )
 
-    for name, scn, state in (("old", 50, "JOINING"), ("done", 50, "DONE"), ("first", 120, "COPIED"), ("second", 150, "COPIED")):
+    for name, scn, state in (
+        ("old", 50, "JOINING"),
+        ("done", 50, "DONE"),
+        ("first", 120, "COPIED"),
+        ("second", 150, "COPIED"),
+    ):
         destination.record_instantiation(TOPOLOGY, APPLY, epoch, record(name, scn, state))
     session.begin()
     session.commit(ranges((0, 200)), 0)
@@ -678,7 +772,10 @@ def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_the
         assert destination.progress(TOPOLOGY, APPLY) == progress
     states = {each.name: (each.state, each.scn) for each in destination.instantiations(TOPOLOGY, APPLY)}
     assert states == {
-        "old": ("DONE", 50), "done": ("DONE", 50), "first": ("JOINING", 120), "second": ("JOINING", 150),
+        "old": ("DONE", 50),
+        "done": ("DONE", 50),
+        "first": ("JOINING", 120),
+        "second": ("JOINING", 150),
     }
     # What the session knew of its progress is not so any more: it must not commit before it is opened again.
     session.begin()
@@ -724,8 +821,10 @@ def test_calls_of_handlers_that_nobody_lived_through_are_counted_until_they_are_
 
 def mark_of(stamp: str) -> RowMark:
     return RowMark(
-        columns={'odd "name"': MarkedColumn(number=2, stamp=stamp)}, parts={"7": MarkedPart(owner="public", name="t", file=1)},
-        labels={"9": MarkedLabel(type_name="app.st", label="open")}, fields={"8.zip": MarkedField(type_name="app.addr", name="zip", place="1 text")},
+        columns={'odd "name"': MarkedColumn(number=2, stamp=stamp)},
+        parts={"7": MarkedPart(owner="public", name="t", file=1)},
+        labels={"9": MarkedLabel(type_name="app.st", label="open")},
+        fields={"8.zip": MarkedField(type_name="app.addr", name="zip", place="1 text")},
     )
 
 
@@ -733,7 +832,12 @@ def test_marks_are_recorded_of_tables_with_a_record_and_only_over_what_was_seen(
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     for identity in ("1", "2"):
         destination.record_instantiation(
-            TOPOLOGY, APPLY, epoch, Instantiation(source="src", identity=identity, owner="public", name=f"t{identity}", scn=Scn(1), state="DONE"),
+            TOPOLOGY,
+            APPLY,
+            epoch,
+            Instantiation(
+                source="src", identity=identity, owner="public", name=f"t{identity}", scn=Scn(1), state="DONE"
+            ),
         )
     assert destination.row_marks(TOPOLOGY, APPLY, "src") == {}
     first = {"1": mark_of("a"), "2": mark_of("a"), "of no record": mark_of("a")}
@@ -741,7 +845,8 @@ def test_marks_are_recorded_of_tables_with_a_record_and_only_over_what_was_seen(
     assert destination.row_marks(TOPOLOGY, APPLY, "src") == first
     assert destination.row_marks(TOPOLOGY, APPLY, "another") == destination.row_marks(TOPOLOGY, "another", "src") == {}
     destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("b")}, was=first)
-    destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("c"), "2": mark_of("c")}, was=first)  # 1 is another one by now
+    # 1 is another one by now
+    destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("c"), "2": mark_of("c")}, was=first)
     assert destination.row_marks(TOPOLOGY, APPLY, "src") == {"1": mark_of("b"), "2": mark_of("c")}
     destination.raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):

@@ -1,4 +1,5 @@
-"""How many rows an UPDATE or a DELETE finds at a destination, and what becomes of several: substitute keys, rows without a key.
+"""How many rows an UPDATE or a DELETE finds at a destination, and what becomes of several: substitute keys, rows
+without a key.
 
 A set must never hide that one of its rows found two and another found none: the counts would add up.
 """
@@ -39,7 +40,14 @@ def seen(harness: Harness) -> Iterator[Seen]:
         session.close()
 
 
-def table(harness: Harness, session: DestinationSession, *, key: tuple[str, ...] = ("id",), unique: tuple[tuple[str, ...], ...] = (), not_null=()):
+def table(
+    harness: Harness,
+    session: DestinationSession,
+    *,
+    key: tuple[str, ...] = ("id",),
+    unique: tuple[tuple[str, ...], ...] = (),
+    not_null=(),
+):
     harness.create_table("s", [("id", "int4"), ("a", "int4"), ("b", "text")], key=key, unique=unique, not_null=not_null)
     found = session.describe("public", "s", fresh=True)
     assert found is not None
@@ -119,7 +127,8 @@ def test_with_allow_duplicate_rows_one_of_several_rows_is_changed(harness, seen,
     commit(session, insert(s, [row(1, 5), row(2, 5), row(3, 6, b"other"), row(4, 7), row(5, 7)]))
     old = [row(1, 5)] if is_one else [row(1, 5), row(9, 6), row(9, 7)]
     new = [(a, b, b"y") for a, b, _ in old]
-    assert commit(session, update(s, old, new, sets=[2], compare=[2])) == (1 if is_one else 2,)  # of a = 6 the old value differs
+    # of a = 6 the old value differs
+    assert commit(session, update(s, old, new, sets=[2], compare=[2])) == (1 if is_one else 2,)
     assert [found[2] for found in harness.rows("s")].count(b"y") == (1 if is_one else 2)
     assert commit(session, delete(s, [(a, b, b"x") for a, b, _ in old[:1]], compare=[2])) == (1,)
     assert len(harness.rows("s")) == 4
@@ -131,12 +140,19 @@ def test_key_of_the_source_that_is_none_here_does_not_change_one_of_several_rows
     s = table(harness, session, key=("id", "a"))
     commit(session, insert(s, [row(1, 5), row(1, 6), row(2, 7)]))
     for write in (
-        replace(update(s, [row(1, 0), row(3, 0)], [row(1, 0, b"y"), row(3, 0, b"y")], sets=[2], compare=[]), match_columns=(0,)),
+        replace(
+            update(s, [row(1, 0), row(3, 0)], [row(1, 0, b"y"), row(3, 0, b"y")], sets=[2], compare=[]),
+            match_columns=(0,),
+        ),
         replace(delete(s, [row(1, 0), row(3, 0)], compare=[]), match_columns=(0,)),
     ):
         assert commit(session, write) == (0,)
         session.begin()
-        alone = replace(write, old=update(s, [row(1, 0)], [row(1, 0)]).old, new=write.new and update(s, [row(1, 0)], [row(1, 0, b"y")]).new)
+        alone = replace(
+            write,
+            old=update(s, [row(1, 0)], [row(1, 0)]).old,
+            new=write.new and update(s, [row(1, 0)], [row(1, 0, b"y")]).new,
+        )
         assert session.write([alone]) == (2,)
         session.rollback()
     assert harness.rows("s") == [row(1, 5), row(1, 6), row(2, 7)]
@@ -174,12 +190,24 @@ def test_rows_whose_log_lacks_the_substitute_key_do_not_fit(harness, seen):
     session = seen()
     s = table(harness, session)
     lacking = version_of(s, without=["a"])
-    by_id = replace(version_of(s), old_image=OldImage.KEY, columns=tuple(replace(c, is_key=c.name == "id") for c in version_of(s).columns))
+    by_id = replace(
+        version_of(s),
+        old_image=OldImage.KEY,
+        columns=tuple(replace(c, is_key=c.name == "id") for c in version_of(s).columns),
+    )
     assert "leave out a" in session.missing_alter(lacking)
-    assert f'ALTER TABLE "{s.owner}"."{s.name}" REPLICA IDENTITY FULL; -- under the name that it has there, if a rule renames it: ' in session.missing_alter(by_id)
+    assert (
+        f'ALTER TABLE "{s.owner}"."{s.name}" REPLICA IDENTITY FULL; -- under the name that it has there, if a rule'
+        " renames it: " in session.missing_alter(by_id)
+    )
     database = harness.destination(TableSettings(key_columns=BY_A))
-    fixes = [each.fix for each in database.preflight_tables([by_id], at_source={TableName.of(s): TableName("x", "emp")})]
-    assert any(fix.startswith('at the source: ALTER TABLE "x"."emp" REPLICA IDENTITY FULL; -- the log lacks old values') for fix in fixes)
+    fixes = [
+        each.fix for each in database.preflight_tables([by_id], at_source={TableName.of(s): TableName("x", "emp")})
+    ]
+    assert any(
+        fix.startswith('at the source: ALTER TABLE "x"."emp" REPLICA IDENTITY FULL; -- the log lacks old values')
+        for fix in fixes
+    )
     assert session.missing_alter(replace(by_id, columns=tuple(replace(c, is_key=True) for c in by_id.columns))) == ""
 
 

@@ -1,4 +1,6 @@
-"""Users' SQL at every destination database: in the transaction of the data, with marks to go back to, and never its end."""
+"""Users' SQL at every destination database: in the transaction of the data, with marks to go back to, and never its
+end.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
 def table(harness):
     harness.create_table("c", COLUMNS, key=["id"])
     if isinstance(harness, MemoryHarness):
+
         def put(session, values):
             session.put_row("public", "c", raw((*values, None, None, None, None)))
             return ()
@@ -109,11 +112,32 @@ def test_a_mark_that_is_gone_is_a_bug(session):
 
 # --------------------------------------------------------------------------- PostgreSQL's own
 
-@pytest.mark.parametrize("text", [
-    "COMMIT", "/* */ rollback", "BEGIN", "SAVEPOINT a", "ROLLBACK TO SAVEPOINT headrace", "SET search_path TO public", "SELECT 1; COMMIT",
-    "SELECT 1; COMMIT; BEGIN", "END", "ABORT", "PREPARE TRANSACTION 'x'", "DO $$ BEGIN COMMIT; END $$", "TRUNCATE public.c", "DEALLOCATE ALL",
-    "CALL public.ends()", "SELECT public.ends_too()", "EXPLAIN ANALYZE SELECT 1", "COPY public.c FROM STDIN", "LOCK TABLE public.c", "DISCARD ALL",
-])
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "COMMIT",
+        "/* */ rollback",
+        "BEGIN",
+        "SAVEPOINT a",
+        "ROLLBACK TO SAVEPOINT headrace",
+        "SET search_path TO public",
+        "SELECT 1; COMMIT",
+        "SELECT 1; COMMIT; BEGIN",
+        "END",
+        "ABORT",
+        "PREPARE TRANSACTION 'x'",
+        "DO $$ BEGIN COMMIT; END $$",
+        "TRUNCATE public.c",
+        "DEALLOCATE ALL",
+        "CALL public.ends()",
+        "SELECT public.ends_too()",
+        "EXPLAIN ANALYZE SELECT 1",
+        "COPY public.c FROM STDIN",
+        "LOCK TABLE public.c",
+        "DISCARD ALL",
+    ],
+)
 def test_no_statement_can_end_the_transaction(harness, session, text):
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
@@ -136,10 +160,13 @@ def test_values_travel_as_python_objects_and_rows_come_back(harness, session):
         pytest.skip("there is no SQL")
     session.begin()
     put(session, 1, 2)
-    (result, changed) = session.run_sql([
-        HandlerSql(sql="SELECT id, a, NULL::int, $1::numeric FROM public.c ORDER BY id", values=(1.5,)),
-        HandlerSql(sql="UPDATE public.c SET b = 'y' WHERE id > $1", values=(1,)),
-    ], timeout_s=STALL_S)
+    (result, changed) = session.run_sql(
+        [
+            HandlerSql(sql="SELECT id, a, NULL::int, $1::numeric FROM public.c ORDER BY id", values=(1.5,)),
+            HandlerSql(sql="UPDATE public.c SET b = 'y' WHERE id > $1", values=(1,)),
+        ],
+        timeout_s=STALL_S,
+    )
     assert result.rows == ((1, "x", None, 1.5), (2, "x", None, 1.5))
     assert changed.row_count == 1
     session.commit((), 0)
@@ -150,9 +177,20 @@ def test_numbers_of_json_that_was_read_are_sent_as_they_were(harness, session):
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
     text = "0.1234567890123456789"
-    read = [decoded(replace(column_of_type("c", "jsonb"), is_binary=False), written) for written in (f'{{"a": {text}}}'.encode(), f"[{text}]".encode())]
+    read = [
+        decoded(replace(column_of_type("c", "jsonb"), is_binary=False), written)
+        for written in (f'{{"a": {text}}}'.encode(), f"[{text}]".encode())
+    ]
     session.begin()
-    (result,) = session.run_sql([HandlerSql(sql="SELECT $1::jsonb ->> 'a', $2::jsonb ->> 'a', $3::jsonb ->> 0", values=(read[0], Json(read[0]), Jsonb(read[1])))], timeout_s=STALL_S)
+    (result,) = session.run_sql(
+        [
+            HandlerSql(
+                sql="SELECT $1::jsonb ->> 'a', $2::jsonb ->> 'a', $3::jsonb ->> 0",
+                values=(read[0], Json(read[0]), Jsonb(read[1])),
+            )
+        ],
+        timeout_s=STALL_S,
+    )
     assert result.rows == ((text, text, text),)
     session.commit((), 0)
 
@@ -185,7 +223,10 @@ def test_a_text_that_reads_otherwise_the_second_time_still_holds_one_statement(h
     put(session, 1)
     session.run_sql([HandlerSql(sql=text)], timeout_s=STALL_S)
     with pytest.raises(DataError):
-        session.run_sql([HandlerSql(sql="SELECT pg_catalog.set_config('standard_conforming_strings', 'off', true)")], timeout_s=STALL_S)
+        session.run_sql(
+            [HandlerSql(sql="SELECT pg_catalog.set_config('standard_conforming_strings', 'off', true)")],
+            timeout_s=STALL_S,
+        )
     session.rollback()
     session.begin()
     put(session, 1)
@@ -204,9 +245,13 @@ def run_and_commit(session, text):
 
 
 _CHANGES = [
-    "SELECT pg_catalog.set_config('synchronous_commit', 'off', false)", "SELECT pg_catalog.set_config('session_replication_role', 'origin', false)",
-    "SELECT pg_catalog.set_config('lock_timeout', '0', false)", "SELECT pg_catalog.set_config('role', 'pg_monitor', false)",
-    "SELECT pg_catalog.pg_replication_origin_session_reset()", "SELECT pg_catalog.pg_advisory_unlock_all()", "SELECT public.forgets()",
+    "SELECT pg_catalog.set_config('synchronous_commit', 'off', false)",
+    "SELECT pg_catalog.set_config('session_replication_role', 'origin', false)",
+    "SELECT pg_catalog.set_config('lock_timeout', '0', false)",
+    "SELECT pg_catalog.set_config('role', 'pg_monitor', false)",
+    "SELECT pg_catalog.pg_replication_origin_session_reset()",
+    "SELECT pg_catalog.pg_advisory_unlock_all()",
+    "SELECT public.forgets()",
 ]
 
 
@@ -214,7 +259,9 @@ _CHANGES = [
 def test_sql_that_changes_the_session_is_an_error_and_the_next_transaction_has_it_as_it_was(harness, session, text):
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
-    harness._admin.execute("CREATE OR REPLACE FUNCTION forgets() RETURNS void LANGUAGE plpgsql AS 'BEGIN EXECUTE ''DEALLOCATE ALL''; END'")
+    harness._admin.execute(
+        "CREATE OR REPLACE FUNCTION forgets() RETURNS void LANGUAGE plpgsql AS 'BEGIN EXECUTE ''DEALLOCATE ALL''; END'"
+    )
     for _ in range(2):
         session.begin()
         put(session, 1)
@@ -224,26 +271,42 @@ def test_sql_that_changes_the_session_is_an_error_and_the_next_transaction_has_i
         assert keys(harness) == []
     session.begin()
     put(session, 2)
-    (found,) = session.run_sql([HandlerSql(sql=(
-        "SELECT current_setting('synchronous_commit'), current_setting('session_replication_role'), current_setting('lock_timeout'),"
-        " current_setting('role'), pg_replication_origin_session_is_setup(),"
-        " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"
-    ))], timeout_s=STALL_S)
+    (found,) = session.run_sql(
+        [
+            HandlerSql(
+                sql=(
+                    "SELECT current_setting('synchronous_commit'), current_setting('session_replication_role'),"
+                    " current_setting('lock_timeout'), current_setting('role'),"
+                    " pg_replication_origin_session_is_setup(), (SELECT count(*) FROM pg_locks WHERE locktype ="
+                    " 'advisory' AND pid = pg_backend_pid())"
+                )
+            )
+        ],
+        timeout_s=STALL_S,
+    )
     assert found.rows == (("on", "replica", "5s", "none", True, 2),)
     session.commit((), 0)
     assert keys(harness) == [2]
 
 
-@pytest.mark.parametrize("text", [
-    "SELECT pg_catalog.currval('public.s')", "SELECT public.raises('57000')", "SELECT public.raises('55P03')", "SELECT public.raises('53400')",
-    "SELECT public.raises('08003')", "SELECT $1::int4",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT pg_catalog.currval('public.s')",
+        "SELECT public.raises('57000')",
+        "SELECT public.raises('55P03')",
+        "SELECT public.raises('53400')",
+        "SELECT public.raises('08003')",
+        "SELECT $1::int4",
+    ],
+)
 def test_what_a_statement_itself_raises_is_its_error_whatever_the_class(harness, session, text):
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
     harness._admin.execute("CREATE SEQUENCE IF NOT EXISTS public.s")
     harness._admin.execute(
-        "CREATE OR REPLACE FUNCTION raises(state text) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE ''no'' USING ERRCODE = state; END'"
+        "CREATE OR REPLACE FUNCTION raises(state text) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE ''no'' USING"
+        " ERRCODE = state; END'"
     )
     session.begin()
     with pytest.raises(DataError):
@@ -251,12 +314,15 @@ def test_what_a_statement_itself_raises_is_its_error_whatever_the_class(harness,
     session.rollback()
 
 
-@pytest.mark.parametrize(("text", "value", "problem"), [
-    ("SELECT $1::text", "a\0b", "the value of \\$1 holds a NUL character"),
-    ("SELECT $1::text", "a\ud800b", "the value of \\$1 holds a lone surrogate"),
-    ("SELECT $1::text, 'a\ud800b'", "a", "the text of the statement holds a lone surrogate"),
-    ("SELECT $1::jsonb", {"a": object()}, "a value cannot be a parameter: TypeError"),
-])
+@pytest.mark.parametrize(
+    ("text", "value", "problem"),
+    [
+        ("SELECT $1::text", "a\0b", "the value of \\$1 holds a NUL character"),
+        ("SELECT $1::text", "a\ud800b", "the value of \\$1 holds a lone surrogate"),
+        ("SELECT $1::text, 'a\ud800b'", "a", "the text of the statement holds a lone surrogate"),
+        ("SELECT $1::jsonb", {"a": object()}, "a value cannot be a parameter: TypeError"),
+    ],
+)
 def test_a_value_that_cannot_be_sent_is_the_statements_error(harness, session, text, value, problem):
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
@@ -274,7 +340,10 @@ def test_a_statement_that_was_prepared_before_an_alter_is_run_again_in_another_s
     """What runs often is prepared, with the columns that its table has then. The transaction is not at fault."""
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
-    harness._admin.execute("DROP TABLE IF EXISTS public.looked_up; CREATE TABLE public.looked_up (a int4); INSERT INTO public.looked_up VALUES (1)")
+    harness._admin.execute(
+        "DROP TABLE IF EXISTS public.looked_up; CREATE TABLE public.looked_up (a int4); INSERT INTO public.looked_up"
+        " VALUES (1)"
+    )
 
     def looked_up(session):
         session.begin()

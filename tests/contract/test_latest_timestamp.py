@@ -20,7 +20,9 @@ from tests.support.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, chang
 
 @pytest.fixture(params=[("b", "a"), ("b", "a", "c"), None], ids=["one source", "two sources", "two sources by row"])
 def any_site(request, harness, session):
-    """Of two sites, where only deletes are noted, of three, where sets are, or of three whose role has not the right to stamp, where each row is."""
+    """Of two sites, where only deletes are noted, of three, where sets are, or of three whose role has not the right to
+    stamp, where each row is.
+    """
     if request.param is None:
         if isinstance(harness, MemoryHarness):
             pytest.skip("PostgreSQL's")
@@ -43,7 +45,12 @@ def test_a_change_that_is_later_than_the_users_replaces_the_whole_row(any_site, 
     assert any_site.apply(Lcr(old=WAS, new=THERE), at=now()) is None
     assert any_site.rows() == [THERE]
     (record,) = any_site.history(destination)
-    assert (record.kind, record.handler, record.outcome, record.columns) == ("update_differs", "latest_timestamp", "LCR APPLIED", ("a",))
+    assert (record.kind, record.handler, record.outcome, record.columns) == (
+        "update_differs",
+        "latest_timestamp",
+        "LCR APPLIED",
+        ("a",),
+    )
 
 
 def test_a_change_that_is_earlier_than_the_users_is_discarded_though_other_columns_changed(any_site, destination):
@@ -109,7 +116,9 @@ def test_a_delete_by_a_user_is_remembered(site, destination):
     assert site.apply(Lcr(old=WAS, new=THERE), at=now()) is None
     assert site.rows() == [THERE]
     assert [(each.kind, each.outcome) for each in site.history(destination)] == [
-        ("update_missing", "LCR DISCARDED"), ("insert_exists", "LCR DISCARDED"), ("update_missing", "LCR APPLIED"),
+        ("update_missing", "LCR DISCARDED"),
+        ("insert_exists", "LCR DISCARDED"),
+        ("update_missing", "LCR APPLIED"),
     ]
     assert "last deleted=" in site.history(destination)[0].current[-1]
 
@@ -129,7 +138,10 @@ def test_a_delete_that_is_earlier_than_the_last_change_loses(any_site, destinati
     assert any_site.rows() == [HERE]
     assert any_site.apply(Lcr(old=WAS), at=now()) is None
     assert any_site.rows() == []
-    assert [(each.kind, each.outcome) for each in any_site.history(destination)] == [("delete_differs", "LCR DISCARDED"), ("delete_differs", "LCR APPLIED")]
+    assert [(each.kind, each.outcome) for each in any_site.history(destination)] == [
+        ("delete_differs", "LCR DISCARDED"),
+        ("delete_differs", "LCR APPLIED"),
+    ]
 
 
 @on_a_server_in_soak
@@ -404,7 +416,13 @@ def test_of_several_changes_of_a_row_in_a_set_the_one_that_is_furthest_ahead_of_
     """A source's clock that was set back between them: alone, the first one is refused."""
     if not isinstance(session, PostgresSession):
         pytest.skip("the database in memory has no clock of its own")
-    batch = batch_of(any_site.version, [Lcr(old=WAS, new=HERE), Lcr(old=HERE, new=THERE)], each=True, first_scn=5000, times_us=[now() + 60 * MINUTE, now()])
+    batch = batch_of(
+        any_site.version,
+        [Lcr(old=WAS, new=HERE), Lcr(old=HERE, new=THERE)],
+        each=True,
+        first_scn=5000,
+        times_us=[now() + 60 * MINUTE, now()],
+    )
     session.begin()
     assert execute_steps(session, plan_sets([batch], any_site.fits.fit)) is not None
     with pytest.raises(DatabaseError, match="clock of a source is more than 5 s ahead"):

@@ -31,7 +31,11 @@ TWO = Tag(value=b"\x02", topology="contract_source", apply="apply_two")
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
 def harness(request: pytest.FixtureRequest) -> Iterator[SourceHarness]:
     made: SourceHarness
-    made = MemorySourceHarness() if request.param == "memory" else PostgresSourceHarness(request.getfixturevalue("source_database"))
+    made = (
+        MemorySourceHarness()
+        if request.param == "memory"
+        else PostgresSourceHarness(request.getfixturevalue("source_database"))
+    )
     made.create_table("t", ["id", "a", "big"])
     made.create_table("u", ["id"])
     made.source.prepare(TOPOLOGY, RULES)
@@ -60,7 +64,8 @@ def said(transactions: list[ReadTransaction]) -> list[tuple]:
     """Transactions without markers and positions."""
     return [
         (t.tag, [(row.command, row.table.name, row.old_image, row.old, row.new) for row in t.rows], len(t.truncates))
-        for t in transactions if t.rows or t.truncates
+        for t in transactions
+        if t.rows or t.truncates
     ]
 
 
@@ -74,7 +79,9 @@ def test_stream_brings_every_committed_transaction_in_order_with_its_tag_and_val
     found = read_history(harness)
     inserted, tagged, other, moved, truncated = said(found.transactions)
     assert inserted == (
-        None, [(Command.INSERT, "t", OldImage.NONE, {}, {"id": b"1", "a": NULL, "big": LARGE})], 0,
+        None,
+        [(Command.INSERT, "t", OldImage.NONE, {}, {"id": b"1", "a": NULL, "big": LARGE})],
+        0,
     )
     assert tagged[0] == ONE
     assert tagged[1][0] == (Command.UPDATE, "t", OldImage.NONE, {}, {"id": b"1", "a": b"tagged", "big": UNCHANGED})
@@ -89,7 +96,9 @@ def test_stream_brings_every_committed_transaction_in_order_with_its_tag_and_val
 
 
 @pytest.mark.parametrize("rows_max", [1, 2, 1000])
-def test_decoder_says_the_same_wherever_the_bytes_are_cut_between_messages(harness: SourceHarness, rows_max: int) -> None:
+def test_decoder_says_the_same_wherever_the_bytes_are_cut_between_messages(
+    harness: SourceHarness, rows_max: int
+) -> None:
     found = read_history(harness)
     data, options = bytes(found.data), found.stream.options
     ends = message_ends(data, harness.decoder(options))
@@ -121,12 +130,16 @@ def test_descriptions_are_found_without_decoding_and_have_the_columns_of_the_tab
     columns = {version.name: [(column.name, column.is_key) for column in version.columns] for version in described}
     assert columns == {"t": [("id", True), ("a", False), ("big", False)], "u": [("id", True)]}
     build = harness.source.dictionary_build(TOPOLOGY)
-    assert {(version.object_number, version.name) for version in described} <= {(t.object_number, t.name) for t in build.tables}
+    assert {(version.object_number, version.name) for version in described} <= {
+        (t.object_number, t.name) for t in build.tables
+    }
     assert all(table.root_number == table.object_number for table in build.tables if table.stored_name == table.name)
     tables = harness.source.tables(RULES)
     assert [table.name for table in tables] == ["t", "u"]
     beforehand = harness.source.table_versions(tables)
-    assert {v.name: [c.name for c in v.columns] for v in beforehand} == {n: [c[0] for c in found] for n, found in columns.items()}
+    assert {v.name: [c.name for c in v.columns] for v in beforehand} == {
+        n: [c[0] for c in found] for n, found in columns.items()
+    }
     captured = {table.name: table.object_numbers for table in harness.source.captured(TOPOLOGY)}
     assert all(version.object_number in captured[version.name] for version in described)
 

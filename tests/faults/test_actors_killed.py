@@ -18,7 +18,17 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 @pytest.mark.fault("SIGKILL of an actor")
 # The propagation shares a process with the first of the queues.
-@pytest.mark.parametrize("kind", values(["capture", "queue", "site:src", "site:dst", "apply", "spark", CONTROLLER], "capture", "queue", "site:src", "spark", CONTROLLER))
+@pytest.mark.parametrize(
+    "kind",
+    values(
+        ["capture", "queue", "site:src", "site:dst", "apply", "spark", CONTROLLER],
+        "capture",
+        "queue",
+        "site:src",
+        "spark",
+        CONTROLLER,
+    ),
+)
 def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System, kind: str):
     names = [component["name"] for component in one_way.deployment.overview()["components"]]
     victims = [kind] if kind == CONTROLLER else [name for name in names if name.startswith(kind)]
@@ -36,7 +46,9 @@ def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System,
 
 
 @pytest.mark.fault("SIGKILL of an actor")
-def test_processes_come_apart_and_together_and_one_that_is_killed_alone_takes_no_other_component_with_it(one_way: System):
+def test_processes_come_apart_and_together_and_one_that_is_killed_alone_takes_no_other_component_with_it(
+    one_way: System,
+):
     spec = replace(one_way.spec, processes_apart=True)
     apart = replace(one_way, deployment=Deployment(spec, one_way.deployment.address))
     with pgbench_through(one_way) as running:
@@ -57,4 +69,8 @@ def test_processes_come_apart_and_together_and_one_that_is_killed_alone_takes_no
         assert one_way.deployment.up()["state"] == "RUNNING"
         assert wait_processes(one_way) == together
         own = [name for name in at_first if name.startswith(("site:", "spark:"))]
-        assert {name: at_first[name] for name in own} == {name: after[name] for name in own} == {name: one_way.pid(name) for name in own}
+        assert (
+            {name: at_first[name] for name in own}
+            == {name: after[name] for name in own}
+            == {name: one_way.pid(name) for name in own}
+        )

@@ -63,7 +63,9 @@ def test_what_depends_on_an_error_transaction_joins_it_in_order_also_under_the_n
 
 
 @pytest.mark.fault("an error that an operator must mend")
-def test_driver_that_ends_with_an_error_for_an_operator_leaves_apply_aborted_with_its_words_until_it_is_started(empty: System):
+def test_driver_that_ends_with_an_error_for_an_operator_leaves_apply_aborted_with_its_words_until_it_is_started(
+    empty: System,
+):
     name = apply_name(empty)
     epoch = empty.status(name)["epoch"]
     empty.execute("dst", _REFUSE)

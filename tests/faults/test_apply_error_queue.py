@@ -57,7 +57,9 @@ def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_
 
 @pytest.mark.fault("SIGKILL while executing many error transactions")
 @pytest.mark.parametrize("place", ["apply.execute_error", "apply.after_commit"])
-def test_error_transactions_executed_together_are_applied_once_when_their_server_is_killed(one_way: System, conflict: str, place: str):
+def test_error_transactions_executed_together_are_applied_once_when_their_server_is_killed(
+    one_way: System, conflict: str, place: str
+):
     one_way.execute("src", conflict)
     for number in range(20):  # each depends on the one before it
         one_way.execute("src", f"UPDATE notes SET body = 'changed {number}' WHERE id = 1")

@@ -1,4 +1,6 @@
-"""Two apply processes of a site share its Spark application: what happens to one, or to the application, and what it does to the other."""
+"""Two apply processes of a site share its Spark application: what happens to one, or to the application, and what it
+does to the other.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def running(drivers: ApplyDrivers) -> Driver:
 
 
 def undisturbed(driver: Driver) -> tuple[int, list[int], list[int]]:
-    """What stays as it is while nothing happens to an apply process: its epoch, its tasks' processes and how often they began."""
+    """What stays as it is while nothing happens to an apply process: its epoch, its tasks' processes and how often they
+    began.
+    """
     status = driver.status()
     return status.epoch, driver.server_pids(), [server.attempts for server in status.servers]
 
@@ -46,7 +50,10 @@ def assert_same(drivers: ApplyDrivers, driver: Driver) -> None:
 @contextlib.contextmanager
 def loaded(both: Both) -> Iterator[None]:
     """Both sources are written to during the block."""
-    with load(both[0].queue.source_dsn, clients=2, duration_s=LOAD_S), load(both[1].queue.source_dsn, clients=2, duration_s=LOAD_S):
+    with (
+        load(both[0].queue.source_dsn, clients=2, duration_s=LOAD_S),
+        load(both[1].queue.source_dsn, clients=2, duration_s=LOAD_S),
+    ):
         time.sleep(0.5)
         yield
         time.sleep(0.5)
@@ -98,7 +105,9 @@ def test_killed_application_interrupts_both_and_ends_neither(both: Both):
     with loaded(both):
         kill(spark.child.pid)
         for driver in drivers:
-            wait_for("why nothing is applied", lambda driver=driver: "Spark application" in driver.status().detail, ENDED_S)
+            wait_for(
+                "why nothing is applied", lambda driver=driver: "Spark application" in driver.status().detail, ENDED_S
+            )
         spark.start()
         for driver in drivers:
             driver.client.ask("moved_to", spark.access)

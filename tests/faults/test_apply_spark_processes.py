@@ -18,11 +18,20 @@ from tests.support.system import System, wait_until
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
-@pytest.mark.fault("SIGKILL of the application's driver, of its JVM, or of the application master, with which the executors end")
-@pytest.mark.parametrize(("victim", "words"), [
-    ("driver", "SIGKILL"), pytest.param("gateway", "JVM", marks=pytest.mark.soak), pytest.param("master", "no executor has come back", marks=pytest.mark.soak),
-])
-def test_application_that_lost_its_head_is_replaced_under_the_same_coordinator(one_way: System, victim: str, words: str):
+@pytest.mark.fault(
+    "SIGKILL of the application's driver, of its JVM, or of the application master, with which the executors end"
+)
+@pytest.mark.parametrize(
+    ("victim", "words"),
+    [
+        ("driver", "SIGKILL"),
+        pytest.param("gateway", "JVM", marks=pytest.mark.soak),
+        pytest.param("master", "no executor has come back", marks=pytest.mark.soak),
+    ],
+)
+def test_application_that_lost_its_head_is_replaced_under_the_same_coordinator(
+    one_way: System, victim: str, words: str
+):
     application, before = one_way.status(application_name(one_way)), _coordinator(one_way)
     with pgbench_through(one_way) as running:
         running.wait_arriving()

@@ -26,7 +26,9 @@ def another_driver(system: System) -> Iterator[Driver]:
     """A driver that no actor looks after, as one left over on a machine that was cut off."""
     apply = system.spec.applies[0]
     configuration = ApplyHost(system.spec, apply.name, "")._configuration()
-    queue = Peer(address=system.call(f"queue:{apply.queue}", "endpoint"), site=apply.site, identity=configuration.identity)
+    queue = Peer(
+        address=system.call(f"queue:{apply.queue}", "endpoint"), site=apply.site, identity=configuration.identity
+    )
     access = ApplicationAccess(**system.call(application_name(system), "access"))
     spawn, log = multiprocessing.get_context("spawn"), system.folder / "another_driver.log"
     ours, theirs = spawn.Pipe()
@@ -51,7 +53,8 @@ def test_older_driver_that_was_stopped_for_a_while_is_fenced_out(one_way: System
         wait_until("the older driver serves", lambda: older.status().ready)
         with pgbench_through(one_way) as running:
             running.wait_arriving(50)
-            wait_until("the older driver says so", lambda: older.status().transactions_applied > 0)  # a status may be older
+            # a status may be older
+            wait_until("the older driver says so", lambda: older.status().transactions_applied > 0)
             os.kill(older.process.pid, signal.SIGSTOP)
             one_way.call(name, "start_component")
             wait_until("the newer driver serves", lambda: one_way.status(name).get("ready"))

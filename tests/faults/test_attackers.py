@@ -46,7 +46,11 @@ def listening(system: System) -> list[tuple[str, int]]:
     found = []
     for process in processes(system):
         with contextlib.suppress(psutil.Error):
-            found += [(process.name(), each.laddr.port) for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+            found += [
+                (process.name(), each.laddr.port)
+                for each in process.net_connections("tcp")
+                if each.status == psutil.CONN_LISTEN
+            ]
     return found
 
 
@@ -81,8 +85,14 @@ def test_no_port_of_a_topology_serves_another_user_who_speaks_as_its_components_
     spec = one_way.spec
     (capture,), (propagation,), (apply,) = spec.captures, spec.propagations, spec.applies
     calls = [(method, spec.name, capture.name, "src", "src") for method in ("Watch", "Checkpoint", "Ship")]
-    calls += [("Enqueue", spec.name, capture.name, capture.queue, "src"), ("Enqueue", spec.name, propagation.name, apply.queue, "src")]
-    calls += [("Dequeue", spec.name, propagation.name, capture.queue, "src"), ("Dequeue", spec.name, apply.name, apply.queue, "src")]
+    calls += [
+        ("Enqueue", spec.name, capture.name, capture.queue, "src"),
+        ("Enqueue", spec.name, propagation.name, apply.queue, "src"),
+    ]
+    calls += [
+        ("Dequeue", spec.name, propagation.name, capture.queue, "src"),
+        ("Dequeue", spec.name, apply.name, apply.queue, "src"),
+    ]
     ports = {port: name for name, port in listening(one_way)}
     secured, served = speak_to(list(ports), calls)
     assert not served
@@ -96,7 +106,12 @@ def test_components_search_no_modules_in_the_folder_of_the_command(one_way: Syst
     script.parent.mkdir()
     script.write_text(_SEARCHED)
     answer = subprocess.run(
-        [sys.executable, str(script), str(one_way.spec.file)], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=180,
+        [sys.executable, str(script), str(one_way.spec.file)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=180,
     )
     searched = json.loads(answer.stdout.splitlines()[-1])
     assert searched

@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 @pytest.mark.fault("immediate stop of the destination server")
 def test_destination_server_stops_immediately_and_what_it_had_in_memory_alone_comes_again(one_way: System):
-    """Nothing is told upstream that is not on the destination's disk: `pgbench_through` finds everything there, and once."""
+    """Nothing is told upstream that is not on the destination's disk: `pgbench_through` finds everything there, and
+    once.
+    """
     server, before = one_way.servers["dst"], _lost(one_way)
     with wal_in_memory(server.dsn()), pgbench_through(one_way) as running:
         running.wait_arriving()
@@ -32,7 +34,11 @@ def test_destination_server_stops_immediately_and_what_it_had_in_memory_alone_co
 
 def _lost(system: System) -> list[Any]:
     """What each subscriber is known to have lost of what it had acknowledged."""
-    return [(each["subscriber"], each["lost"]) for component in system.wait_overview()["components"] for each in component.get("subscribers", ())]
+    return [
+        (each["subscriber"], each["lost"])
+        for component in system.wait_overview()["components"]
+        for each in component.get("subscribers", ())
+    ]
 
 
 @pytest.mark.fault("immediate stop of the source server")

@@ -1,4 +1,5 @@
-"""Downstream capture of a whole running topology: it takes the place of a local one under load, without a copy; then the source's machine is lost
+"""Downstream capture of a whole running topology: it takes the place of a local one under load, without a copy; then
+the source's machine is lost
 with all its files, and the destination gets every acknowledged commit.
 """
 
@@ -66,7 +67,9 @@ def _instantiated(system: Sites) -> list[tuple[object, ...]]:
 
 
 def _replaced(local: Sites) -> tuple[Sites, set[int]]:
-    """The downstream capture process takes the place of the local one while writers commit; what they were acknowledged."""
+    """The downstream capture process takes the place of the local one while writers commit; what they were
+    acknowledged.
+    """
     writers = [Writer(local.servers["a"].dsn(), number, SCHEMA) for number in range(4, 7)]
     wait_until("they commit", lambda: all(len(writer.acknowledged) > 50 for writer in writers))
     wait_until("rows arrive", lambda: local.execute("b", "SELECT count(*) FROM down.rows WHERE id > 0")[0][0] > 0)
@@ -74,7 +77,9 @@ def _replaced(local: Sites) -> tuple[Sites, set[int]]:
     system = local.by(TOPOLOGY)
     system.up()
     written = [len(writer.acknowledged) for writer in writers]
-    wait_until("they go on", lambda: all(len(w.acknowledged) > count + 50 for w, count in zip(writers, written, strict=True)))
+    wait_until(
+        "they go on", lambda: all(len(w.acknowledged) > count + 50 for w, count in zip(writers, written, strict=True))
+    )
     for writer in writers:
         writer.stop()
     # A row that came twice would be in the error queue, as its key is there already.
@@ -86,7 +91,9 @@ def _replaced(local: Sites) -> tuple[Sites, set[int]]:
     return system, {row for writer in writers for row in writer.acknowledged}
 
 
-def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit_is_applied_when_the_source_is_lost(system: Sites) -> None:
+def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit_is_applied_when_the_source_is_lost(
+    system: Sites,
+) -> None:
     system.wait_caught_up()
     system.assert_converged(("down.rows",))
     assert system.status("capture:c_local")["combined_with"] == "apply_rows"

@@ -1,4 +1,5 @@
-"""A process dies, or its disk is full, between doing something durable and telling of it: nothing is lost, nothing comes twice.
+"""A process dies, or its disk is full, between doing something durable and telling of it: nothing is lost, nothing
+comes twice.
 
 The failpoint names say where; `streams.failpoints` has the list. Each test asserts that its fault fired.
 """
@@ -25,7 +26,9 @@ def _pgbench_through(system: System, component: str, name: str, action: str = "k
     system.assert_converged(TABLES)
     after, sums = (
         system.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0],
-        system.execute("dst", "SELECT (SELECT sum(delta) FROM pgbench_history) = (SELECT sum(bbalance) FROM pgbench_branches)"),
+        system.execute(
+            "dst", "SELECT (SELECT sum(delta) FROM pgbench_history) = (SELECT sum(bbalance) FROM pgbench_branches)"
+        ),
     )
     assert after == before + CLIENTS * TRANSACTIONS
     at_source = system.execute(

@@ -1,4 +1,5 @@
-"""`processes: apart` on Ray and Spark: a component that is killed or aborted is so alone, also while the running topology is edited.
+"""`processes: apart` on Ray and Spark: a component that is killed or aborted is so alone, also while the running
+topology is edited.
 
 A queue that is killed, and the way there and back under load, are in `test_actors_killed`.
 """
@@ -37,7 +38,9 @@ def apart(one_way: System) -> Iterator[System]:
     """The shared topology by a file with `processes: apart`, not yet up; afterwards its processes are shared again."""
     one_way.execute("src", "TRUNCATE notes")
     one_way.wait_caught_up()
-    yield replace(one_way, deployment=Deployment(replace(one_way.spec, processes_apart=True), one_way.deployment.address))
+    yield replace(
+        one_way, deployment=Deployment(replace(one_way.spec, processes_apart=True), one_way.deployment.address)
+    )
     one_way.execute("dst", _ACCEPT)
     assert one_way.deployment.up()["state"] == "RUNNING"
     wait_processes(one_way)
@@ -51,7 +54,9 @@ def _abort(system: System, number: int) -> None:
 
 
 @pytest.mark.fault("an error that an operator must correct")
-def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_alone_once_it_is_corrected(one_way: System, apart: System):
+def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_alone_once_it_is_corrected(
+    one_way: System, apart: System
+):
     name = apply_name(apart)
     _abort(one_way, 1)
     # What is wrong with it holds up nobody: every component has a process of its own.
@@ -87,7 +92,15 @@ def test_each_kind_of_component_that_is_killed_apart_takes_no_other_with_it(apar
     apart.deployment.up()
     wait_processes(apart)
     with pgbench_through(apart) as running:
-        for victim in ("capture:capture_src", "propagation:src_to_dst", "queue:q_dst_in", apply_name(apart), "site:src", "site:dst", "spark:dst"):
+        for victim in (
+            "capture:capture_src",
+            "propagation:src_to_dst",
+            "queue:q_dst_in",
+            apply_name(apart),
+            "site:src",
+            "site:dst",
+            "spark:dst",
+        ):
             running.wait_arriving(running.arrived + 1)
             before = pids(apart)
             apart.wait_restarted(victim, apart.kill(victim))
@@ -97,10 +110,18 @@ def test_each_kind_of_component_that_is_killed_apart_takes_no_other_with_it(apar
 
 
 @pytest.mark.fault("SIGKILL of an actor, and of the controller, during an edit")
-@pytest.mark.parametrize("victim", [
-    "apply", pytest.param("capture", marks=pytest.mark.soak), pytest.param("queue", marks=pytest.mark.soak), pytest.param(CONTROLLER, marks=pytest.mark.soak),
-])
-def test_a_component_that_is_killed_while_processes_come_apart_is_where_the_edit_wants_it(one_way: System, apart: System, victim: str):
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "apply",
+        pytest.param("capture", marks=pytest.mark.soak),
+        pytest.param("queue", marks=pytest.mark.soak),
+        pytest.param(CONTROLLER, marks=pytest.mark.soak),
+    ],
+)
+def test_a_component_that_is_killed_while_processes_come_apart_is_where_the_edit_wants_it(
+    one_way: System, apart: System, victim: str
+):
     name = CONTROLLER if victim == CONTROLLER else next(each for each in pids(one_way) if each.startswith(f"{victim}:"))
     together, old = wait_processes(one_way), one_way.pid(name)
     with pgbench_through(one_way) as running, ThreadPoolExecutor(1) as pool:

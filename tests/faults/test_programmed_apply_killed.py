@@ -1,4 +1,6 @@
-"""A process of an apply process ends while it runs a handler, resolves a conflict or edits an error: real processes, a real PostgreSQL destination, no Ray and no Spark."""
+"""A process of an apply process ends while it runs a handler, resolves a conflict or edits an error: real processes, a
+real PostgreSQL destination, no Ray and no Spark.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,8 @@ class Scenario:
         held: the table that another session has locked, for which the process waits at that moment.
         rows: of `c` at the destination beforehand, as (id, a, t).
         transactions: applied as one group.
-        committed: how many of them are committed when the process is killed: an error handler's transaction has a commit of its own.
+        committed: how many of them are committed when the process is killed: an error handler's transaction has a
+            commit of its own.
         after: `c` in the end, as (id, a).
         logged: the handlers' own table in the end.
         resolved: how many conflicts the history has in the end.
@@ -93,18 +96,28 @@ class Scenario:
 INSERTED = (inserts(1), inserts(2), inserts(3))
 SCENARIOS = {
     "a procedure DML handler": Scenario(
-        rules=rules_of(LOGGED, dml=["run"], timeout_s=PATIENCE_S), transactions=INSERTED,
-        after=[(1, "a"), (2, "a"), (3, "a")], logged=[(1, "x"), (2, "x"), (3, "x")],
+        rules=rules_of(LOGGED, dml=["run"], timeout_s=PATIENCE_S),
+        transactions=INSERTED,
+        after=[(1, "a"), (2, "a"), (3, "a")],
+        logged=[(1, "x"), (2, "x"), (3, "x")],
     ),
     "an error handler": Scenario(
-        rules=rules_of(KEPT, errors=["run"], timeout_s=PATIENCE_S), rows=((2, "mine", 10),), transactions=INSERTED, committed=1,
-        after=[(1, "a"), (2, "mine"), (3, "a")], logged=[(2, "insert_exists")], resolved=1,
+        rules=rules_of(KEPT, errors=["run"], timeout_s=PATIENCE_S),
+        rows=((2, "mine", 10),),
+        transactions=INSERTED,
+        committed=1,
+        after=[(1, "a"), (2, "mine"), (3, "a")],
+        logged=[(2, "insert_exists")],
+        resolved=1,
     ),
     "a prebuilt conflict handler": Scenario(
-        rules=rules_of(), conflicts=(handler("maximum", "a", "t", by="t"),), held="headrace.conflict_history",
+        rules=rules_of(),
+        conflicts=(handler("maximum", "a", "t", by="t"),),
+        held="headrace.conflict_history",
         rows=((1, "a", 10), (2, "mine", 15), (3, "a", 10)),
         transactions=tuple(updates(key, "a", "b", times=(10, 20)) for key in (1, 2, 3)),
-        after=[(1, "b"), (2, "b"), (3, "b")], resolved=1,
+        after=[(1, "b"), (2, "b"), (3, "b")],
+        resolved=1,
     ),
 }
 
@@ -112,7 +125,9 @@ SCENARIOS = {
 class Placed(Handled):
     """`Handled` at a PostgreSQL destination."""
 
-    def __init__(self, dsn: str, epoch: int, incarnation: int, rules: HandlerRules, conflicts: tuple[ConflictHandler, ...] = ()) -> None:
+    def __init__(
+        self, dsn: str, epoch: int, incarnation: int, rules: HandlerRules, conflicts: tuple[ConflictHandler, ...] = ()
+    ) -> None:
         self.database: Any = PostgresDestination(dsn, site="b")
         self.epoch, self.incarnation, self.rules = epoch, incarnation, rules
         self.settings = ConflictSettings(apply=APPLY, source=SOURCE, site="b", rules=ConflictRules(handlers=conflicts))
@@ -140,11 +155,18 @@ def live_through(dsn: str, epoch: int, incarnation: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", values(SCENARIOS, "a procedure DML handler", "an error handler"))
-def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(destination_database: str, name: str) -> None:
-    """The process stands inside the handler, or the resolution, for as long as another session holds what it wants to write."""
+def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(
+    destination_database: str, name: str
+) -> None:
+    """The process stands inside the handler, or the resolution, for as long as another session holds what it wants to
+    write.
+    """
     scenario = SCENARIOS[name]
     database, epoch = prepared(destination_database)
-    with psycopg.connect(destination_database, autocommit=True) as admin, psycopg.connect(destination_database) as holder:
+    with (
+        psycopg.connect(destination_database, autocommit=True) as admin,
+        psycopg.connect(destination_database) as holder,
+    ):
         admin.cursor().executemany("INSERT INTO public.c (id, a, t) VALUES (%s, %s, %s)", scenario.rows)
         holder.execute(f"LOCK TABLE {scenario.held} IN SHARE ROW EXCLUSIVE MODE")
         killed = spawned(live_through, destination_database, epoch, 1, name)
@@ -152,7 +174,7 @@ def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(de
         killed.kill()
         killed.join(LIFE_S)
         assert killed.exitcode == -signal.SIGKILL
-        rows = {key: value for key, value, _ in scenario.rows} | dict(scenario.after[:scenario.committed])
+        rows = {key: value for key, value, _ in scenario.rows} | dict(scenario.after[: scenario.committed])
         assert contents(admin) == {"c": sorted(rows.items()), "log": []}
         holder.rollback()
         successor = spawned(live_through, destination_database, epoch, 2, name)
@@ -187,7 +209,9 @@ def contents(admin: psycopg.Connection[Any]) -> dict[str, list[Any]]:
     return {name: admin.execute(f"SELECT id, a FROM public.{name} ORDER BY id").fetchall() for name in ("c", "log")}
 
 
-def test_a_handler_that_ends_its_process_each_time_is_told_and_nothing_is_lost_or_twice(destination_database: str) -> None:
+def test_a_handler_that_ends_its_process_each_time_is_told_and_nothing_is_lost_or_twice(
+    destination_database: str,
+) -> None:
     database, epoch = prepared(destination_database)
     ends: list[int | None] = []
     with psycopg.connect(destination_database, autocommit=True) as admin:
@@ -215,17 +239,25 @@ QUITS = {
 
 
 @pytest.mark.parametrize("how", values(QUITS, "its own session"))
-def test_a_handler_that_ends_its_session_each_time_is_told_and_nothing_is_lost_or_twice(destination_database: str, how: str) -> None:
+def test_a_handler_that_ends_its_session_each_time_is_told_and_nothing_is_lost_or_twice(
+    destination_database: str, how: str
+) -> None:
     """Nobody else can end this: the server is up, and its process lives."""
     database, epoch = prepared(destination_database)
-    text = LOGGED.replace("    lcr.execute", f"    if lcr.get_value('new', 'id').decoded == 2:\n        session.execute({QUITS[how]!r})\n    lcr.execute")
+    text = LOGGED.replace(
+        "    lcr.execute",
+        f"    if lcr.get_value('new', 'id').decoded == 2:\n        session.execute({QUITS[how]!r})\n    lcr.execute",
+    )
     at = Placed(destination_database, epoch, 1, rules_of(text, dml=["run"]))
     at.apply(*INSERTED)
     with psycopg.connect(destination_database, autocommit=True) as admin:
         assert contents(admin) == {"c": [(1, "a"), (3, "a")], "log": [(1, "x"), (3, "x")]}
     (error,) = database.errors(TOPOLOGY, APPLY)
     assert error.message.startswith("own:run (")
-    assert f"is not called again: its session at the destination ended {1 + CRASHES_MAX} times while it ran for this transaction" in error.message
+    assert (
+        f"is not called again: its session at the destination ended {1 + CRASHES_MAX} times while it ran for this"
+        " transaction" in error.message
+    )
     at.server.close()
     database.close()
 
@@ -234,17 +266,32 @@ def edit(dsn: str, number: int, batch: bytes) -> None:
     """The life of an apply process that gives an error transaction other rows."""
     database = PostgresDestination(dsn, site="b")
     made = ErrorEdit(
-        number=number, edit=1, apply=APPLY, position=0, owner="public", name="c", command="INSERT", changes=("new.id: 2 -> 4",), edited_by="ada",
+        number=number,
+        edit=1,
+        apply=APPLY,
+        position=0,
+        owner="public",
+        name="c",
+        command="INSERT",
+        changes=("new.id: 2 -> 4",),
+        edited_by="ada",
     )
     done = database.edit_error(TOPOLOGY, made, part=0, batch=batch, key_hashes=np.array([4], np.uint64))
     raise SystemExit(0 if done else EXIT)
 
 
-@pytest.mark.parametrize("held", values(["headrace.apply_error_part", "headrace.apply_error_edit"], "headrace.apply_error_edit"))
-def test_a_process_that_is_killed_while_it_edits_an_error_leaves_it_as_it_was_and_the_next_edit_is_made_once(destination_database: str, held: str) -> None:
+@pytest.mark.parametrize(
+    "held", values(["headrace.apply_error_part", "headrace.apply_error_edit"], "headrace.apply_error_edit")
+)
+def test_a_process_that_is_killed_while_it_edits_an_error_leaves_it_as_it_was_and_the_next_edit_is_made_once(
+    destination_database: str, held: str
+) -> None:
     """It stands between two of the edit's statements for as long as another session holds the table of the second."""
     database, epoch = prepared(destination_database)
-    with psycopg.connect(destination_database, autocommit=True) as admin, psycopg.connect(destination_database) as holder:
+    with (
+        psycopg.connect(destination_database, autocommit=True) as admin,
+        psycopg.connect(destination_database) as holder,
+    ):
         admin.execute("INSERT INTO public.c (id, a, t) VALUES (2, 'mine', 10)")
         at = Placed(destination_database, epoch, 1, rules_of())
         at.apply(*INSERTED)

@@ -28,7 +28,9 @@ def test_propagation_resumes_after_its_connection_was_cut(one_way: System):
                 assert proxy.connections == 0
                 wait_until(
                     "the propagation noticed",
-                    lambda cut=cut: one_way.status(propagation_name(one_way))["errors_total"] >= before["errors_total"] + cut,
+                    lambda cut=cut: (
+                        one_way.status(propagation_name(one_way))["errors_total"] >= before["errors_total"] + cut
+                    ),
                 )
                 proxy.heal()
                 wait_until("the propagation connected anew", lambda: proxy.connections > 0)

@@ -24,7 +24,9 @@ def test_queue_that_cannot_spill_pauses_its_publisher_and_goes_on_by_itself(one_
     restarts = one_way.pid(queue)
     try:
         with armed(one_way, "queue.spill", "error", times=10_000) as fired:
-            one_way.execute("src", f"INSERT INTO notes SELECT n, repeat('x', {ROW_BYTES}) FROM generate_series(1, {ROWS}) n")
+            one_way.execute(
+                "src", f"INSERT INTO notes SELECT n, repeat('x', {ROW_BYTES}) FROM generate_series(1, {ROWS}) n"
+            )
             paused = one_way.wait_state(queue, "PAUSED FOR FLOW CONTROL")
             assert "cannot be spilled" in paused["problem"]
             assert paused["spill_bytes"] == 0

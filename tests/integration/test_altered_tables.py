@@ -1,4 +1,6 @@
-"""ALTER TABLE at the source: apply pauses and says what is missing; once it was run, nothing is lost and nothing failed."""
+"""ALTER TABLE at the source: apply pauses and says what is missing; once it was run, nothing is lost and nothing
+failed.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,18 @@ def problems(system: System) -> list[str]:
 
 
 def write(system: System, alter: str, before: str, after: str) -> None:
-    """A row before the ALTER, with key 1, one before and one behind it in its transaction, one more, then another table's."""
+    """A row before the ALTER, with key 1, one before and one behind it in its transaction, one more, then another
+    table's.
+    """
     with system.connection("src") as connection:
         for statement in (
-            before.format(1), "BEGIN", before.format(2), alter, after.format(3), "COMMIT", after.format(4),
+            before.format(1),
+            "BEGIN",
+            before.format(2),
+            alter,
+            after.format(3),
+            "COMMIT",
+            after.format(4),
             "INSERT INTO notes VALUES (1, 'behind the ALTER')",
         ):
             connection.execute(statement)
@@ -77,14 +87,18 @@ def test_a_rewrite_that_fits_is_said_and_a_copy_ends_it(altered: System):
     assert "column kind was rewritten" in problem
     assert "headrace copy FILE public.altered" in problem
     altered.call(name, "copy_again", (("public", "altered"),))
-    wait_until("it is copied again", lambda: altered.execute("dst", "SELECT kind FROM altered ORDER BY id") == [(200,), (3,)])
+    wait_until(
+        "it is copied again", lambda: altered.execute("dst", "SELECT kind FROM altered ORDER BY id") == [(200,), (3,)]
+    )
     wait_until("nothing is said any more", lambda: problems(altered) == [])
     altered.wait_caught_up()
 
 
 def test_added_column_is_waited_for_by_the_next_driver_too(altered: System):
     write(
-        altered, "ALTER TABLE altered ADD COLUMN pay numeric(8,2)", "INSERT INTO altered (id) VALUES ({})",
+        altered,
+        "ALTER TABLE altered ADD COLUMN pay numeric(8,2)",
+        "INSERT INTO altered (id) VALUES ({})",
         "INSERT INTO altered (id, pay) VALUES ({}, 12.50)",
     )
     assert paused(altered)["hint"].startswith('ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);')
@@ -102,7 +116,9 @@ def test_added_column_is_waited_for_by_the_next_driver_too(altered: System):
 @pytest.mark.soak
 def test_changed_type_is_waited_for(altered: System):
     write(
-        altered, "ALTER TABLE altered ALTER COLUMN kind TYPE bigint", "INSERT INTO altered (id, kind) VALUES ({}, 1)",
+        altered,
+        "ALTER TABLE altered ALTER COLUMN kind TYPE bigint",
+        "INSERT INTO altered (id, kind) VALUES ({}, 1)",
         "INSERT INTO altered (id, kind) VALUES ({}, 5000000000)",
     )
     paused(altered)
@@ -123,8 +139,10 @@ def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: Sy
     """The rows from before the ALTER find the destination altered: a function says what USING said at the source."""
     using = "CASE mood WHEN 'l' THEN 1 ELSE 2 END"
     write(
-        altered, f"ALTER TABLE altered ALTER COLUMN mood TYPE int USING {using}",
-        "INSERT INTO altered (id, mood) VALUES ({}, 'l')", "INSERT INTO altered (id, mood) VALUES ({}, 7)",
+        altered,
+        f"ALTER TABLE altered ALTER COLUMN mood TYPE int USING {using}",
+        "INSERT INTO altered (id, mood) VALUES ({}, 'l')",
+        "INSERT INTO altered (id, mood) VALUES ({}, 7)",
     )
     paused(altered)
     alter = 'ALTER TABLE "public"."altered" ALTER COLUMN "mood" TYPE int4'
@@ -145,7 +163,9 @@ def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: Sy
 
 def test_renamed_column_is_waited_for_and_keeps_its_values(altered: System):
     write(
-        altered, "ALTER TABLE altered RENAME COLUMN name TO title", "INSERT INTO altered (id, name) VALUES ({}, 'kept')",
+        altered,
+        "ALTER TABLE altered RENAME COLUMN name TO title",
+        "INSERT INTO altered (id, name) VALUES ({}, 'kept')",
         "INSERT INTO altered (id, title) VALUES ({}, 'new')",
     )
     hint = paused(altered)["hint"]
@@ -158,7 +178,9 @@ def test_renamed_column_is_waited_for_and_keeps_its_values(altered: System):
 @pytest.mark.soak
 def test_dropped_column_is_waited_for_where_the_destination_wants_a_value(altered: System):
     write(
-        altered, "ALTER TABLE altered DROP COLUMN gone", "INSERT INTO altered (id) VALUES ({})",
+        altered,
+        "ALTER TABLE altered DROP COLUMN gone",
+        "INSERT INTO altered (id) VALUES ({})",
         "INSERT INTO altered (id) VALUES ({})",
     )
     hint = paused(altered)["hint"]

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def place(pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str]) -> Iterator[PostgresPlace]:
+def place(
+    pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str]
+) -> Iterator[PostgresPlace]:
     made = PostgresPlace(prepared_database(pg_destination))
     yield made
     made.close()
@@ -39,7 +41,9 @@ def test_parallel_groups_on_a_real_server_leave_what_one_by_one_would(place: Pos
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("crashes", test=1, soak=60))
 def test_crashes_on_a_real_server_lose_nothing_and_double_nothing(
-    place: PostgresPlace, seed: int, monkeypatch: pytest.MonkeyPatch,
+    place: PostgresPlace,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(seed, place, count=25, conflicts=seed % 2 * 2, large=2)
     place.break_commits(monkeypatch)
@@ -53,9 +57,7 @@ def test_crashes_on_a_real_server_lose_nothing_and_double_nothing(
 
 def test_errors_executed_on_a_real_server_after_mending_are_applied_in_order(place: PostgresPlace) -> None:
     table = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
-    world = next(
-        found for found in (_stuck(place, seed, table) for seed in range(1000)) if found is not None
-    )
+    world = next(found for found in (_stuck(place, seed, table) for seed in range(1000)) if found is not None)
     engine = world.engine(1, parallelism=2)
     engine.run()
     world.check()
@@ -93,10 +95,14 @@ class _Typed(Table):
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_rows_of_a_large_transaction_from_before_its_alter_are_converted_by_the_function(
-    place: PostgresPlace, parallelism: int,
+    place: PostgresPlace,
+    parallelism: int,
 ) -> None:
     """PostgreSQL would write them without it, by statements that were made before the ALTER: int goes into text."""
-    old, new = _Typed(11, "t", ("id", "a"), OldImage.KEY, last_type="pg_catalog.int4"), Table(11, "t", ("id", "a"), OldImage.KEY)
+    old, new = (
+        _Typed(11, "t", ("id", "a"), OldImage.KEY, last_type="pg_catalog.int4"),
+        Table(11, "t", ("id", "a"), OldImage.KEY),
+    )
     place.admin.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
 
     def number(value: int) -> bytes:
@@ -117,7 +123,8 @@ def test_rows_of_a_large_transaction_from_before_its_alter_are_converted_by_the_
             alter, _, function = given[-1].partition("; or, if these rows are older than the column is here: ")
             is_function = "(int4) RETURNS" in function
             place.admin.execute(
-                function.replace(" ...;", " IMMUTABLE RETURN 'no. ' || $1") if is_function
+                function.replace(" ...;", " IMMUTABLE RETURN 'no. ' || $1")
+                if is_function
                 else alter.replace(";", " USING 'no. ' || a")
             )
     assert len(given) == 2
@@ -127,14 +134,17 @@ def test_rows_of_a_large_transaction_from_before_its_alter_are_converted_by_the_
         server.close()
 
 
-def test_truncate_with_cascade_at_the_source_leaves_the_destination_s_own_table_and_is_an_error(place: PostgresPlace) -> None:
+def test_truncate_with_cascade_at_the_source_leaves_the_destination_s_own_table_and_is_an_error(
+    place: PostgresPlace,
+) -> None:
     """Rows of the truncated table wait behind the error; the table that only the destination has keeps its rows."""
     table = Table(11, "plain", ("id", "v"), OldImage.KEY)
     place.create(table)
     place.admin.execute("CREATE TABLE only_here (id int REFERENCES plain)")
     one, two = (b"\0\0\0\x01", b"one"), (b"\0\0\0\x02", b"two")
     history = [
-        Transaction(1, [Change(table, Command.INSERT, new=one)]), Transaction(2, [Change(table, Command.TRUNCATE)]),
+        Transaction(1, [Change(table, Command.INSERT, new=one)]),
+        Transaction(2, [Change(table, Command.TRUNCATE)]),
         Transaction(3, [Change(table, Command.INSERT, new=two)]),
     ]
     engine = Engine(seed=3, batches=[_cascading(batch_of(history[:1], 0))], destination=place.destination)

@@ -17,8 +17,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 # Of each of the five JVMs: the application master's two, the driver, an executor with a task.
 LOADED = (
-    "org.apache.spark.deploy.raydp.AppMasterJavaBridge", "org.apache.spark.deploy.raydp.RayAppMaster", "org.apache.spark.scheduler.DAGScheduler",
-    "org.apache.spark.executor.RayDPExecutor", "org.apache.spark.api.python.PythonRunner",
+    "org.apache.spark.deploy.raydp.AppMasterJavaBridge",
+    "org.apache.spark.deploy.raydp.RayAppMaster",
+    "org.apache.spark.scheduler.DAGScheduler",
+    "org.apache.spark.executor.RayDPExecutor",
+    "org.apache.spark.api.python.PythonRunner",
     "org.apache.spark.api.python.PythonGatewayServer",
 )
 
@@ -49,14 +52,37 @@ def test_jvms_map_the_classes_of_an_application_from_the_set_up_s_archive(tmp_pa
 def assert_jvms_take_it(tmp_path: Path, archives: Path) -> None:
     java = str(java_home() / "bin" / "java")
     path = class_path(tmp_path / "site", java, archives=archives)
-    # With `on` a JVM refuses to start with an archive that is for another class path; more entries behind it are allowed.
+    # With `on` a JVM refuses to start with an archive that is for another class path; more entries behind it are
+    # allowed.
     listed = subprocess.run(
-        [java, "-Xshare:on", "-XX:+UseSerialGC", *path.options, "-cp", f"{path}:{tmp_path}", "-Xlog:class+load", "org.apache.spark.SparkConf"],
-        capture_output=True, text=True, check=False,
+        [
+            java,
+            "-Xshare:on",
+            "-XX:+UseSerialGC",
+            *path.options,
+            "-cp",
+            f"{path}:{tmp_path}",
+            "-Xlog:class+load",
+            "org.apache.spark.SparkConf",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout
     assert "org.apache.spark.SparkConf source: shared objects file" in listed
     names = subprocess.run(
-        [java, "-Xshare:on", "-XX:+UnlockDiagnosticVMOptions", "-XX:+PrintSharedArchiveAndExit", *path.options, "-cp", str(path), "-version"],
-        capture_output=True, text=True, check=False,
+        [
+            java,
+            "-Xshare:on",
+            "-XX:+UnlockDiagnosticVMOptions",
+            "-XX:+PrintSharedArchiveAndExit",
+            *path.options,
+            "-cp",
+            str(path),
+            "-version",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout
     assert [name for name in LOADED if name not in names] == []

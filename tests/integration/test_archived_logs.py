@@ -1,4 +1,6 @@
-"""Archived-log downstream capture from end to end: complete segments of a real source are sent or copied, mined at another site, and applied."""
+"""Archived-log downstream capture from end to end: complete segments of a real source are sent or copied, mined at
+another site, and applied.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,13 @@ def write(user: psycopg.Connection, turn: int) -> int:
 
 @pytest.mark.parametrize("is_copied", [False, True], ids=["sent", "copied"])
 def test_archived_logs_bring_every_row_to_the_destination(
-    postgres_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pg_destination: EmbeddedServer,
-    prepared_database: Callable[[EmbeddedServer], str], *, is_copied: bool,
+    postgres_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pg_destination: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
+    *,
+    is_copied: bool,
 ) -> None:
     """Nothing fills a segment: the source ends each by time. Where files are copied, the receiver is sent none."""
     archive = tmp_path / "archive"
@@ -49,7 +56,14 @@ def test_archived_logs_bring_every_row_to_the_destination(
         stack.callback(server.destroy)
         source = stack.enter_context(psycopg.connect(server.dsn(), autocommit=True))
         source.execute(ROWS)
-        sites = DownstreamSites(server, tmp_path, monkeypatch, mode="archived_log", archive=str(archive) if is_copied else "", archive_lag_s=LAG_S)
+        sites = DownstreamSites(
+            server,
+            tmp_path,
+            monkeypatch,
+            mode="archived_log",
+            archive=str(archive) if is_copied else "",
+            archive_lag_s=LAG_S,
+        )
         stack.callback(sites.close)
         receiver = sites.start_receiver()
         redo = redo_folder(sites.spec, source="dbs1", site="dbs1")
@@ -69,7 +83,14 @@ def test_archived_logs_bring_every_row_to_the_destination(
             written = write(source, turn)
             wait_until("its archived logs are downstream", lambda: arrived(written))  # noqa: B023 - called in this turn
             assert all(file.is_archived for file in list_segments(redo_folder(sites.spec, source="dbs1", site="dbs3")))
-            engine = Engine(seed=turn, batches=sites.mined(receiver), destination=destination, topology="topo", apply="a", source="dbs1")
+            engine = Engine(
+                seed=turn,
+                batches=sites.mined(receiver),
+                destination=destination,
+                topology="topo",
+                apply="a",
+                source="dbs1",
+            )
             engine.run()
             for each in engine.servers.values():
                 each.close()

@@ -1,4 +1,6 @@
-"""A whole driver, with its tasks as threads: a partition that is attached with rows is copied alone while its table goes on, and joins in order."""
+"""A whole driver, with its tasks as threads: a partition that is attached with rows is copied alone while its table
+goes on, and joins in order.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ CREATE TABLE other (id int PRIMARY KEY, v text);
 """
 PART = "CREATE TABLE ev_{0} PARTITION OF ev FOR VALUES FROM ({0}) TO ({0} + 1)"
 ATTACH = (
-    "CREATE TABLE ev_{0} (LIKE ev INCLUDING ALL); INSERT INTO ev_{0} SELECT g, {0}, 'bulk' FROM generate_series(1, 1000) g;"
-    " ALTER TABLE ev ATTACH PARTITION ev_{0} FOR VALUES FROM ({0}) TO ({0} + 1)"
+    "CREATE TABLE ev_{0} (LIKE ev INCLUDING ALL); INSERT INTO ev_{0} SELECT g, {0}, 'bulk' FROM generate_series(1,"
+    " 1000) g; ALTER TABLE ev ATTACH PARTITION ev_{0} FOR VALUES FROM ({0}) TO ({0} + 1)"
 )
 
 
@@ -61,11 +63,19 @@ class Sites:
         access = partial(DatabaseAccess, kind="postgres")
         named: Any = type("Queue", (), {"queue": self.queue})()
         config = ApplyConfig(
-            topology="parts_test", apply=self.queue.apply.name, source=access(site="dbs1", dsn=self.source),
-            destination=access(site="dbs2", dsn=self.destination, tables=TableSettings(detached_partitions=detached)), queue=self.queue.apply.queue, parallelism=2,
-            tables=tuple(replace(table, may_empty=not is_shared) for table in ApplyDrivers.to_instantiate(named, ("ev", "other"))),
+            topology="parts_test",
+            apply=self.queue.apply.name,
+            source=access(site="dbs1", dsn=self.source),
+            destination=access(site="dbs2", dsn=self.destination, tables=TableSettings(detached_partitions=detached)),
+            queue=self.queue.apply.queue,
+            parallelism=2,
+            tables=tuple(
+                replace(table, may_empty=not is_shared) for table in ApplyDrivers.to_instantiate(named, ("ev", "other"))
+            ),
         )
-        self.driver = apply_driver.ApplyDriver(config, queue=lambda: self.queue.server.endpoint, application=lambda: None)
+        self.driver = apply_driver.ApplyDriver(
+            config, queue=lambda: self.queue.server.endpoint, application=lambda: None
+        )
         self.driver.start()
         wait_for("it to apply", lambda: self.driver.outcome() or self.driver.control.cores is not None, WAIT_S)
 
@@ -103,11 +113,15 @@ class Sites:
     def begin_part(self) -> None:
         """Attach a partition, and wait until its copy has begun."""
         execute(self.source, ATTACH.format(2))
-        wait_for("the copy to begin", lambda: self.driver.control.look_at_tables() is not None and self.is_left_out(), WAIT_S)
+        wait_for(
+            "the copy to begin", lambda: self.driver.control.look_at_tables() is not None and self.is_left_out(), WAIT_S
+        )
 
     def is_left_out(self) -> bool:
         """Whether a partition's rows are left out, and its snapshot is taken."""
-        return bool(execute(self.destination, "SELECT 1 FROM headrace.instantiation WHERE identity LIKE '%%/%%' AND scn > 1"))
+        return bool(
+            execute(self.destination, "SELECT 1 FROM headrace.instantiation WHERE identity LIKE '%%/%%' AND scn > 1")
+        )
 
     def copied_rounds(self) -> list[Any]:
         return execute(self.destination, "SELECT state, scn FROM headrace.instantiation WHERE name = 'ev'")
@@ -121,7 +135,9 @@ def held(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.fixture
-def sites(source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
+def sites(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Sites]:
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     made = Sites(tmp_path, source_database, destination_database)
     try:
@@ -140,7 +156,11 @@ def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: 
     execute(sites.source, PART.format(4))
     # Of rows that are not here: alone, and together with others; and what comes behind them.
     execute(sites.source, "UPDATE ev SET v = 'alone' WHERE (id, day) = (1, 2)")
-    execute(sites.source, "BEGIN; UPDATE ev SET v = 'both' WHERE (id, day) = (2, 2); INSERT INTO other VALUES (1, 'both'); INSERT INTO ev VALUES (2001, 1, 'both'); COMMIT")
+    execute(
+        sites.source,
+        "BEGIN; UPDATE ev SET v = 'both' WHERE (id, day) = (2, 2); INSERT INTO other VALUES (1, 'both'); INSERT INTO ev"
+        " VALUES (2001, 1, 'both'); COMMIT",
+    )
     execute(sites.source, "DELETE FROM ev WHERE (id, day) = (3, 3)")
     execute(sites.source, "INSERT INTO ev VALUES (5000, 2, 'came by an event')")
     execute(sites.source, "UPDATE ev SET v = 'again' WHERE (id, day) = (1, 2)")
@@ -150,13 +170,25 @@ def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: 
 
     def write() -> None:
         for number, _ in enumerate(paced(stop, 0.01), 6001):
-            execute(sites.source, f"INSERT INTO ev VALUES ({number}, {number % 3 + 1}, 'load'); UPDATE ev SET v = 'load' WHERE id = {number % 500 + 1};"
-                    f" INSERT INTO other VALUES ({number}, 'x'); UPDATE ev SET day = 4 WHERE (id, day) = ({number % 400 + 1}, {number % 2 + 2}) AND NOT EXISTS (SELECT FROM ev_4 e WHERE e.id = {number % 400 + 1})")
+            execute(
+                sites.source,
+                f"INSERT INTO ev VALUES ({number}, {number % 3 + 1}, 'load'); UPDATE ev SET v = 'load' WHERE id ="
+                f" {number % 500 + 1};"
+                f" INSERT INTO other VALUES ({number}, 'x'); UPDATE ev SET day = 4 WHERE (id, day) ="
+                f" ({number % 400 + 1}, {number % 2 + 2}) AND NOT EXISTS (SELECT FROM ev_4 e WHERE e.id ="
+                f" {number % 400 + 1})",
+            )
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    joined = "SELECT count(*) = 2 FROM headrace.instantiation WHERE identity LIKE '%/%' AND state IN ('JOINING', 'DONE')"
-    wait_for("both to join", lambda: sites.driver.control.look_at_tables() and execute(sites.destination, joined)[0][0], WAIT_S)
+    joined = (
+        "SELECT count(*) = 2 FROM headrace.instantiation WHERE identity LIKE '%/%' AND state IN ('JOINING', 'DONE')"
+    )
+    wait_for(
+        "both to join",
+        lambda: sites.driver.control.look_at_tables() and execute(sites.destination, joined)[0][0],
+        WAIT_S,
+    )
     stop.set()
     writer.join(WAIT_S)
     sites.settle()
@@ -169,18 +201,27 @@ def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: 
     sites.assert_same()
 
 
-AFTER = "TRUNCATE ev; INSERT INTO ev SELECT g, 2, 'after' FROM generate_series(1, 10) g; INSERT INTO ev VALUES (1, 1, 'after'); UPDATE ev SET v = 'after it' WHERE id = 3"
+AFTER = (
+    "TRUNCATE ev; INSERT INTO ev SELECT g, 2, 'after' FROM generate_series(1, 10) g; INSERT INTO ev VALUES (1, 1,"
+    " 'after'); UPDATE ev SET v = 'after it' WHERE id = 3"
+)
 
 
 def test_a_truncate_of_the_table_ends_the_copy_of_its_partition(sites: Sites, held: pytest.MonkeyPatch) -> None:
     sites.begin_part()
-    execute(sites.source, "UPDATE ev SET v = 'before' WHERE id = 1; INSERT INTO ev VALUES (7000, 2, 'before'); INSERT INTO other VALUES (7000, 'before')")
+    execute(
+        sites.source,
+        "UPDATE ev SET v = 'before' WHERE id = 1; INSERT INTO ev VALUES (7000, 2, 'before'); INSERT INTO other VALUES"
+        " (7000, 'before')",
+    )
     execute(sites.source, AFTER)
     sites.settle()
     sites.assert_same()
 
 
-def test_a_truncate_of_the_partition_alone_reaches_a_copy_that_is_made_again(sites: Sites, held: pytest.MonkeyPatch) -> None:
+def test_a_truncate_of_the_partition_alone_reaches_a_copy_that_is_made_again(
+    sites: Sites, held: pytest.MonkeyPatch
+) -> None:
     sites.begin_part()
     execute(sites.source, "TRUNCATE ev_2; INSERT INTO ev VALUES (1, 2, 'after')")
     held.undo()
@@ -192,10 +233,21 @@ def test_a_truncate_of_the_partition_alone_reaches_a_copy_that_is_made_again(sit
     sites.assert_same()
 
 
-@pytest.mark.parametrize(("when", "is_truncated"), cases({
-    "copying-changed": ("copying", False), "copying-truncated": ("copying", True), "copied-changed": ("copied", False), "copied-truncated": ("copied", True),
-}, core=["copying-changed", "copied-truncated"]))
-def test_a_driver_that_ends_between_goes_on(sites: Sites, monkeypatch: pytest.MonkeyPatch, when: str, is_truncated: bool) -> None:
+@pytest.mark.parametrize(
+    ("when", "is_truncated"),
+    cases(
+        {
+            "copying-changed": ("copying", False),
+            "copying-truncated": ("copying", True),
+            "copied-changed": ("copied", False),
+            "copied-truncated": ("copied", True),
+        },
+        core=["copying-changed", "copied-truncated"],
+    ),
+)
+def test_a_driver_that_ends_between_goes_on(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch, when: str, is_truncated: bool
+) -> None:
     def join(self: JoinCalls, tables: Sequence[Instantiation]) -> bool:
         return False
 
@@ -207,8 +259,16 @@ def test_a_driver_that_ends_between_goes_on(sites: Sites, monkeypatch: pytest.Mo
         else:
             patched.setattr(JoinCalls, "join", join)
         execute(sites.source, ATTACH.format(2))
-        wait_for("the copy", lambda: sites.driver.control.look_at_tables() is not None and sites.states().get("ev_2") == when.upper(), WAIT_S)
-        execute(sites.source, "UPDATE ev SET v = 'between' WHERE id < 20; DELETE FROM ev WHERE id = 30; INSERT INTO ev VALUES (7000, 2, 'between')")
+        wait_for(
+            "the copy",
+            lambda: sites.driver.control.look_at_tables() is not None and sites.states().get("ev_2") == when.upper(),
+            WAIT_S,
+        )
+        execute(
+            sites.source,
+            "UPDATE ev SET v = 'between' WHERE id < 20; DELETE FROM ev WHERE id = 30; INSERT INTO ev VALUES (7000, 2,"
+            " 'between')",
+        )
         sites.stop()
     execute(sites.source, AFTER if is_truncated else "UPDATE ev SET v = 'away' WHERE id BETWEEN 10 AND 40")
     sites.start()
@@ -275,7 +335,10 @@ def test_a_partition_that_is_kept_outlives_a_truncate_and_one_that_is_followed_d
     sites.settle()
     sites.assert_same()
     assert sites.problem() == ""
-    assert execute(sites.destination, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'ev'::regclass ORDER BY 1") == [("ev_2",), ("ev_4",)]
+    assert execute(
+        sites.destination,
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'ev'::regclass ORDER BY 1",
+    ) == [("ev_2",), ("ev_4",)]
     assert digest(sites.source, "ev_3") == digest(sites.destination, "ev_3")
     assert execute(sites.destination, "SELECT to_regclass('ev_1') IS NULL") == [(True,)]
 
@@ -284,14 +347,20 @@ def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_sinc
     for statement in ATTACH.format(2).split("; "):
         execute(sites.source, statement)
     execute(sites.source, "UPDATE ev SET v = 'before' WHERE (id, day) = (1, 2)")
-    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (1, 1, 'after'), (1, 2, 'after'); INSERT INTO other VALUES (7, 'in the same transaction')")
+    execute(
+        sites.source,
+        "TRUNCATE ev; INSERT INTO ev VALUES (1, 1, 'after'), (1, 2, 'after'); INSERT INTO other VALUES (7, 'in the same"
+        " transaction')",
+    )
     wait_for("both to fail", lambda: len(sites.errors()) == 2, WAIT_S)
     sites.settle()
     wait_for("what the copy has to be deleted", lambda: len(sites.errors()) == 1, WAIT_S)
     assert execute(sites.destination, "SELECT v FROM ev WHERE day = 2") == [("after",)]
     ((number,),) = execute(sites.destination, "SELECT number FROM headrace.apply_error")
     name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(numbers=[number])) and "again"
-    (outcome,) = wait_for("it to be refused", lambda: sites.driver.control.execution_outcomes(name, 1.0).outcomes, WAIT_S)
+    (outcome,) = wait_for(
+        "it to be refused", lambda: sites.driver.control.execution_outcomes(name, 1.0).outcomes, WAIT_S
+    )
     assert "a partition of that was attached and copied since" in outcome.failure.message
     assert execute(sites.destination, "SELECT v FROM ev WHERE day = 2") == [("after",)]
     assert "`headrace copy FILE` with that table" in outcome.failure.message
@@ -299,7 +368,9 @@ def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_sinc
     sites.settle()
     assert "then `headrace errors execute FILE --all`" in outcome.failure.message
     assert sites.driver.control.begin_execution("the rest", pb.ErrorsRequest(all=True)) == 1
-    wait_for("the rest to be executed", lambda: sites.driver.control.execution_outcomes("the rest", 1.0).is_over, WAIT_S)
+    wait_for(
+        "the rest to be executed", lambda: sites.driver.control.execution_outcomes("the rest", 1.0).is_over, WAIT_S
+    )
     sites.assert_same()
 
 
@@ -311,8 +382,9 @@ def test_what_the_log_has_of_the_rows_before_the_attach_is_applied_before_they_a
     execute(sites.source, "ALTER TABLE other ADD COLUMN n int; INSERT INTO other VALUES (1, 'x', 1)")
     wait_for("apply to wait for the column", lambda: "ALTER" in str(sites.driver.control.status()), WAIT_S)
     execute(
-        sites.source, "BEGIN; CREATE TABLE ev_2 (LIKE ev INCLUDING ALL); INSERT INTO ev_2 SELECT * FROM ev WHERE day = 2; DELETE FROM ev WHERE day = 2;"
-        " ALTER TABLE ev ATTACH PARTITION ev_2 FOR VALUES FROM (2) TO (3); COMMIT",
+        sites.source,
+        "BEGIN; CREATE TABLE ev_2 (LIKE ev INCLUDING ALL); INSERT INTO ev_2 SELECT * FROM ev WHERE day = 2; DELETE FROM"
+        " ev WHERE day = 2; ALTER TABLE ev ATTACH PARTITION ev_2 FOR VALUES FROM (2) TO (3); COMMIT",
     )
     for _ in range(3):
         sites.driver.control.look_at_tables()
@@ -325,7 +397,9 @@ def test_what_the_log_has_of_the_rows_before_the_attach_is_applied_before_they_a
 def test_a_copy_of_the_table_has_a_partition_whose_own_copy_failed(sites: Sites) -> None:
     execute(sites.destination, "ALTER TABLE ev_2 ADD CONSTRAINT no CHECK (v <> 'bulk')")
     execute(sites.source, ATTACH.format(2))
-    wait_for("it to fail", lambda: sites.driver.control.look_at_tables() and sites.states().get("ev_2") == "FAILED", WAIT_S)
+    wait_for(
+        "it to fail", lambda: sites.driver.control.look_at_tables() and sites.states().get("ev_2") == "FAILED", WAIT_S
+    )
     execute(sites.destination, "ALTER TABLE ev_2 DROP CONSTRAINT no")
     sites.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="ev")]))
     sites.settle()
@@ -334,22 +408,34 @@ def test_a_copy_of_the_table_has_a_partition_whose_own_copy_failed(sites: Sites)
     sites.assert_same()
 
 
-def test_a_second_partition_of_the_name_of_one_that_left_is_left_out_by_the_next_driver_too(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_partition_of_the_name_of_one_that_left_is_left_out_by_the_next_driver_too(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
     execute(sites.source, ATTACH.format(2))
     sites.settle()
     with monkeypatch.context() as patched:
         patched.setattr(CopyBoard, "add", lambda self, pieces: list(pieces))
         execute(sites.source, "ALTER TABLE ev DETACH PARTITION ev_2; DROP TABLE ev_2")
         execute(sites.source, ATTACH.format(2))
-        wait_for("its copy to begin", lambda: sites.driver.control.look_at_tables() is not None and execute(
-            sites.destination, "SELECT 1 FROM headrace.instantiation WHERE state = 'COPYING' AND scn > 1"), WAIT_S)
+        wait_for(
+            "its copy to begin",
+            lambda: (
+                sites.driver.control.look_at_tables() is not None
+                and execute(
+                    sites.destination, "SELECT 1 FROM headrace.instantiation WHERE state = 'COPYING' AND scn > 1"
+                )
+            ),
+            WAIT_S,
+        )
         sites.stop()
         begun = "SELECT scn FROM headrace.instantiation WHERE state = 'COPYING'"
         before = execute(sites.destination, begun)
         sites.start()
         wait_for("it to begin again", lambda: execute(sites.destination, begun) not in ([], before), WAIT_S)
         time.sleep(1.0)
-        execute(sites.source, "BEGIN; INSERT INTO ev VALUES (7000, 2, 'x'); INSERT INTO other VALUES (7000, 'x'); COMMIT")
+        execute(
+            sites.source, "BEGIN; INSERT INTO ev VALUES (7000, 2, 'x'); INSERT INTO other VALUES (7000, 'x'); COMMIT"
+        )
         wait_for("it to be applied", lambda: execute(sites.destination, "SELECT 1 FROM other"), WAIT_S)
         assert execute(sites.destination, "SELECT count(*) FROM ev WHERE day = 2") == [(0,)]
         sites.stop()
@@ -365,14 +451,19 @@ def test_rows_that_an_error_transaction_moves_into_the_partition_stay(sites: Sit
     execute(sites.source, "INSERT INTO ev SELECT g, 2, 'of the default' FROM generate_series(1, 50) g")
     sites.settle()
     execute(
-        sites.source, "BEGIN; CREATE TABLE ev_2 (LIKE ev INCLUDING ALL); INSERT INTO ev_2 SELECT * FROM ev WHERE day = 2; DELETE FROM ev WHERE day = 2;"
-        " ALTER TABLE ev ATTACH PARTITION ev_2 FOR VALUES FROM (2) TO (3); UPDATE ev SET v = 'moved' WHERE (id, day) = (1, 2); COMMIT",
+        sites.source,
+        "BEGIN; CREATE TABLE ev_2 (LIKE ev INCLUDING ALL); INSERT INTO ev_2 SELECT * FROM ev WHERE day = 2; DELETE FROM"
+        " ev WHERE day = 2;"
+        " ALTER TABLE ev ATTACH PARTITION ev_2 FOR VALUES FROM (2) TO (3); UPDATE ev SET v = 'moved' WHERE (id, day) ="
+        " (1, 2); COMMIT",
     )
     wait_for("the error", sites.errors, WAIT_S)
     sites.settle()
     ((number,),) = execute(sites.destination, "SELECT number FROM headrace.apply_error")
     name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(numbers=[number])) and "again"
-    (outcome,) = wait_for("it to be refused", lambda: sites.driver.control.execution_outcomes(name, 1.0).outcomes, WAIT_S)
+    (outcome,) = wait_for(
+        "it to be refused", lambda: sites.driver.control.execution_outcomes(name, 1.0).outcomes, WAIT_S
+    )
     assert "which may have these rows now" in outcome.failure.message
     list(sites.driver.control.delete_errors(pb.ErrorsRequest(numbers=[number])))
     sites.assert_same()
@@ -400,18 +491,35 @@ def test_a_partition_waits_for_error_transactions_that_may_be_of_rows_it_took_ov
     assert sites.problem() == ""
 
 
-def test_what_changes_in_a_renamed_partition_while_another_one_of_its_name_is_copied_is_not_lost(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_in_a_renamed_partition_while_another_one_of_its_name_is_copied_is_not_lost(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
     execute(sites.source, ATTACH.format(2))
     sites.settle()
     for dsn in (sites.source, sites.destination):
         execute(dsn, "ALTER TABLE ev_2 RENAME TO ev_old")
-    execute(sites.destination, "ALTER TABLE ev DETACH PARTITION ev_3; DROP TABLE ev_3; CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (3) TO (4)")
+    execute(
+        sites.destination,
+        "ALTER TABLE ev DETACH PARTITION ev_3; DROP TABLE ev_3; CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (3)"
+        " TO (4)",
+    )
     with monkeypatch.context() as patched:
         patched.setattr(CopyBoard, "add", lambda self, pieces: list(pieces))
         execute(sites.source, ATTACH.format(3).replace("ev_3", "ev_2"))
-        wait_for("its copy to begin", lambda: sites.driver.control.look_at_tables() is not None and execute(
-            sites.destination, "SELECT 1 FROM headrace.instantiation WHERE state = 'COPYING' AND scn > 1"), WAIT_S)
-        execute(sites.source, "UPDATE ev SET v = 'meanwhile' WHERE day = 2 AND id <= 10; INSERT INTO other VALUES (7000, 'x')")
+        wait_for(
+            "its copy to begin",
+            lambda: (
+                sites.driver.control.look_at_tables() is not None
+                and execute(
+                    sites.destination, "SELECT 1 FROM headrace.instantiation WHERE state = 'COPYING' AND scn > 1"
+                )
+            ),
+            WAIT_S,
+        )
+        execute(
+            sites.source,
+            "UPDATE ev SET v = 'meanwhile' WHERE day = 2 AND id <= 10; INSERT INTO other VALUES (7000, 'x')",
+        )
         wait_for("it to be applied", lambda: execute(sites.destination, "SELECT 1 FROM other"), WAIT_S)
         assert execute(sites.destination, "SELECT count(*) FROM ev WHERE v = 'meanwhile'") == [(10,)]
         sites.stop()
@@ -419,7 +527,10 @@ def test_what_changes_in_a_renamed_partition_while_another_one_of_its_name_is_co
     execute(sites.source, "UPDATE ev SET v = 'later' WHERE id <= 5")
     sites.settle()
     sites.assert_same()
-    assert execute(sites.destination, "SELECT name, count(*) FROM headrace.instantiation WHERE identity LIKE '%/%' GROUP BY 1 ORDER BY 1") == [("ev_2", 1), ("ev_old", 1)]
+    assert execute(
+        sites.destination,
+        "SELECT name, count(*) FROM headrace.instantiation WHERE identity LIKE '%/%' GROUP BY 1 ORDER BY 1",
+    ) == [("ev_2", 1), ("ev_old", 1)]
 
 
 def test_a_partition_does_not_wait_for_what_failed_after_it_was_seen(sites: Sites, held: pytest.MonkeyPatch) -> None:
@@ -432,7 +543,9 @@ def test_a_partition_does_not_wait_for_what_failed_after_it_was_seen(sites: Site
     execute(sites.source, "UPDATE ev SET v = 'changed' WHERE (id, day) = (7, 1)")
     execute(sites.destination, "ALTER TABLE other ADD COLUMN n int")
     wait_for("the error", sites.errors, WAIT_S)
-    wait_for("the copy to begin", lambda: sites.driver.control.look_at_tables() is not None and sites.is_left_out(), WAIT_S)
+    wait_for(
+        "the copy to begin", lambda: sites.driver.control.look_at_tables() is not None and sites.is_left_out(), WAIT_S
+    )
 
 
 def test_a_truncate_of_the_partition_that_another_one_replaced_empties_no_copy(sites: Sites) -> None:
@@ -453,7 +566,9 @@ def test_a_truncate_of_the_partition_that_another_one_replaced_empties_no_copy(s
     wait_for("it to be told", is_told, WAIT_S)
     execute(sites.destination, "INSERT INTO other VALUES (1, 'x')")
     name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(all=True)) and "again"
-    wait_for("them to be executed", lambda: len(sites.driver.control.execution_outcomes(name, 1.0).outcomes) == 2, WAIT_S)
+    wait_for(
+        "them to be executed", lambda: len(sites.driver.control.execution_outcomes(name, 1.0).outcomes) == 2, WAIT_S
+    )
     sites.settle()
     sites.assert_same()
     assert sites.problem() == ""
@@ -464,7 +579,11 @@ def test_rows_of_a_partition_of_a_table_that_others_write_come_by_what_is_printe
     sites.start(is_shared=True)
     execute(sites.source, ATTACH.format(2))
     end = end_of_log(sites.source)
-    wait_for("it to be told", lambda: sites.driver.control.look_at_tables() is not None and "others write the table, too" in sites.problem(), WAIT_S)
+    wait_for(
+        "it to be told",
+        lambda: sites.driver.control.look_at_tables() is not None and "others write the table, too" in sites.problem(),
+        WAIT_S,
+    )
     (statements,) = re.findall("`(BEGIN; .*?)`", sites.problem())
     execute(sites.source, statements)
     execute(sites.source, "INSERT INTO other VALUES (1, 'x')")

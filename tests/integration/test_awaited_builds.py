@@ -1,4 +1,6 @@
-"""The dictionary build on a real server: the log writer waits for no user, and no row is mined before the catalog shows its table."""
+"""The dictionary build on a real server: the log writer waits for no user, and no row is mined before the catalog shows
+its table.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,15 @@ from tests.support.server_settings import reload_settings
 
 pytestmark = [pytest.mark.postgres]
 
-RULES = RuleSet(include=(Rule(owner="public", name="a"), Rule(owner="public", name="b"), Rule(owner="public", name="t")))
+RULES = RuleSet(
+    include=(Rule(owner="public", name="a"), Rule(owner="public", name="b"), Rule(owner="public", name="t"))
+)
 
 
 @pytest.fixture
-def site(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path) -> Iterator[RedoSite]:
+def site(
+    pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
+) -> Iterator[RedoSite]:
     made = RedoSite(fresh_database(pg_source), tmp_path / "redo")
     for statement in (
         "CREATE TABLE a (id int, c text) PARTITION BY LIST (id)",
@@ -66,7 +72,9 @@ class Commit:
     def __init__(self, site: RedoSite, *statements: str) -> None:
         self.site = site
         self.session = psycopg.connect(site.dsn, autocommit=True)
-        self._thread = threading.Thread(target=self.session.execute, args=("BEGIN; " + "; ".join(statements) + "; COMMIT",))
+        self._thread = threading.Thread(
+            target=self.session.execute, args=("BEGIN; " + "; ".join(statements) + "; COMMIT",)
+        )
         self._thread.start()
 
     def wait_logged(self) -> None:
@@ -90,8 +98,12 @@ class Commit:
 
 def tables(batches: list[LcrBatch]) -> list[str]:
     return [
-        batch.tables[place].qualified_name for batch in batches
-        for place in [*(group.table for group in batch.groups for _ in group.row_numbers), *(t for each in batch.truncates for t in each.tables)]
+        batch.tables[place].qualified_name
+        for batch in batches
+        for place in [
+            *(group.table for group in batch.groups for _ in group.row_numbers),
+            *(t for each in batch.truncates for t in each.tables),
+        ]
     ]
 
 
@@ -99,10 +111,18 @@ def mined(site: RedoSite) -> list[str]:
     return sorted(tables(list(site.mine(site.miner(FIRST_SCN, RULES)))))
 
 
-@pytest.mark.parametrize("statements", [
-    ("TRUNCATE a1",), ("ALTER TABLE a ADD d int", "INSERT INTO a VALUES (1)"), ("CREATE TABLE a4 PARTITION OF a FOR VALUES IN (4)", "INSERT INTO a VALUES (4)"),
-], ids=["truncate", "alter", "new partition"])
-def test_commit_that_waits_for_the_log_writer_and_holds_a_partition_ends(site: RedoSite, statements: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("TRUNCATE a1",),
+        ("ALTER TABLE a ADD d int", "INSERT INTO a VALUES (1)"),
+        ("CREATE TABLE a4 PARTITION OF a FOR VALUES IN (4)", "INSERT INTO a VALUES (4)"),
+    ],
+    ids=["truncate", "alter", "new partition"],
+)
+def test_commit_that_waits_for_the_log_writer_and_holds_a_partition_ends(
+    site: RedoSite, statements: tuple[str, ...]
+) -> None:
     with synchronous(site, slot_name("topo", site.user.info.dbname)):
         commit = Commit(site, *statements)
         wait_until(lambda: bool(site.writer.step(READ_TIMEOUT_S) and False) or commit.is_over)
@@ -165,12 +185,17 @@ def test_partition_that_was_archived_goes_on_under_its_new_table(site: RedoSite)
 
 
 @pytest.mark.parametrize("column", ["regclass", "own_regclass", "pair"])
-def test_column_that_nobody_sees_yet_and_cannot_travel_in_binary_form_is_not_written_so(site: RedoSite, column: str) -> None:
+def test_column_that_nobody_sees_yet_and_cannot_travel_in_binary_form_is_not_written_so(
+    site: RedoSite, column: str
+) -> None:
     """A value that is a number of the source's catalog would be stored as another one, without a word."""
     assert site.stream.options.binary
     with synchronous(site, "away"):
         commit = Commit(
-            site, "CREATE DOMAIN own_regclass AS regclass", "CREATE TYPE pair AS (a int, b regclass)", f"ALTER TABLE t ADD c {column}",
+            site,
+            "CREATE DOMAIN own_regclass AS regclass",
+            "CREATE TYPE pair AS (a int, b regclass)",
+            f"ALTER TABLE t ADD c {column}",
             "INSERT INTO t VALUES (1)",
         )
         commit.wait_logged()
@@ -188,7 +213,9 @@ def test_column_that_nobody_sees_yet_and_cannot_travel_in_binary_form_is_not_wri
 
 
 def test_commit_that_waits_until_it_is_written_waits_until_it_is_durable(site: RedoSite) -> None:
-    """`remote_write` promises that another process has the commit; what the log writer has read only is in nobody's keeping."""
+    """`remote_write` promises that another process has the commit; what the log writer has read only is in nobody's
+    keeping.
+    """
     asked = "SELECT reply_time > %s, write_lsn <= flush_lsn FROM pg_stat_replication WHERE application_name = %s"
     name = slot_name("topo", site.user.info.dbname)
     site.catch_up()
@@ -217,7 +244,8 @@ def test_visible_is_told_of_transactions_whose_numbers_have_gone_round(site: Red
         number = running.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
         assert number is not None
         assert not are_visible(site.user, [number[0]])
-        assert not are_visible(site.user, [number[0] + 100_000]), "it has not begun"  # autovacuum takes some of the next ones
+        # autovacuum takes some of the next ones
+        assert not are_visible(site.user, [number[0] + 100_000]), "it has not begun"
         assert are_visible(site.user, [number[0] - 1])
         assert are_visible(site.user, [(1 << 32) - 7]), "of the round before"
     wait_until(lambda: are_visible(site.user, [number[0]]))

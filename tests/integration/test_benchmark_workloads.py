@@ -21,7 +21,9 @@ def written(dsn: str, workload: Workload) -> psycopg.Connection:
 def test_bulk_writes_inserts_updates_and_deletes_of_a_hundred_rows_each(fresh_database, pg_source):
     workload = Bulk.of(0.01)
     with written(fresh_database(pg_source), workload) as connection:
-        rows, transactions = connection.execute("SELECT count(*), count(DISTINCT xmin::text) FROM bench_rows").fetchone()
+        rows, transactions = connection.execute(
+            "SELECT count(*), count(DISTINCT xmin::text) FROM bench_rows"
+        ).fetchone()
         changed = connection.execute("SELECT count(*) FROM bench_rows WHERE note LIKE 'changed%'").fetchone()
     # 20 × 100 inserted, the first 10 × 100 updated, of these 5 × 100 deleted.
     assert (rows, transactions, changed) == (1500, 15, (500,))

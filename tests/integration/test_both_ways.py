@@ -53,7 +53,9 @@ class Both:
 
 
 @pytest.fixture
-def both(fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
+def both(
+    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Both]:
     monkeypatch.setattr(module, "_WAITING_S", 0.1)
     monkeypatch.setattr(module, "_RETRY_S", 0.1)
     monkeypatch.setattr(module, "_FIRST_WAITS_MAX", 1000)
@@ -77,7 +79,9 @@ def test_rows_of_the_full_site_go_to_the_empty_one_and_stay_where_they_are(both:
     at_once(both.at_a, both.at_b)
     assert both.states() == {has.there: "KEPT", lacks.there: "DONE"}
     assert recorded
-    assert all(each is not None and each.state == "KEPT" for each in recorded), "rows came to the empty site before its having none was recorded"
+    assert all(each is not None and each.state == "KEPT" for each in recorded), (
+        "rows came to the empty site before its having none was recorded"
+    )
     assert execute(has.target, KEPT) == [(100, 1, "there")]
     assert execute(lacks.target, KEPT)[0][0] == 100
 
@@ -88,7 +92,8 @@ def test_empty_site_waits_for_as_long_as_the_other_way_is_not_recorded(both: Bot
     both.at_b.run()
     said = next(each.problem for each in both.at_b.shown if each.problem)
     assert said == (
-        "table public.rooms waits for the other way: apply process apply_from_b at a records the table first, as soon as it runs and has a snapshot of b"
+        "table public.rooms waits for the other way: apply process apply_from_b at a records the table first, as soon"
+        " as it runs and has a snapshot of b"
     )
     assert both.states() == {"a": None, "b": None}
     both.at_a.run()
@@ -102,9 +107,19 @@ def test_record_of_another_source_s_table_is_not_what_is_waited_for(both: Both):
     """An apply process of that name got its changes from a third site once."""
     execute(both.a, FILL)
     epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
-    both.at_a.destination.record_instantiation(TOPOLOGY, both.at_a.name, epoch, Instantiation(
-        source="c", identity="1", owner="public", name="rooms", scn=Scn(100), state="LEFT",
-    ))
+    both.at_a.destination.record_instantiation(
+        TOPOLOGY,
+        both.at_a.name,
+        epoch,
+        Instantiation(
+            source="c",
+            identity="1",
+            owner="public",
+            name="rooms",
+            scn=Scn(100),
+            state="LEFT",
+        ),
+    )
     both.at_b.should_end = lambda: any(each.problem for each in both.at_b.shown)
     both.at_b.run()
     assert both.states()["b"] is None
@@ -116,7 +131,11 @@ def test_rows_at_both_sites_that_no_copy_made_are_an_operator_s_to_judge(both: B
     execute(both.b, "INSERT INTO rooms VALUES (1, 'here')")
     at_once(both.at_a, both.at_b)
     assert both.states() == {"a": "FAILED", "b": "FAILED"}
-    assert all("other sites get their rows from here: delete none of them" in each.record.problem for each in (both.at_a, both.at_b) if each.record)
+    assert all(
+        "other sites get their rows from here: delete none of them" in each.record.problem
+        for each in (both.at_a, both.at_b)
+        if each.record
+    )
 
 
 def test_rows_that_a_user_writes_at_the_empty_site_before_the_copy_are_an_operator_s_to_judge(both: Both):
@@ -189,13 +208,27 @@ def test_copy_that_has_another_site_s_rows_beside_it_is_not_kept(both: Both):
 def begin_at_b_from_a_third_site(both: Both) -> None:
     with contextlib.closing(PostgresDestination(both.b, site="b")) as destination:
         epoch = destination.raise_epoch(TOPOLOGY, "apply_from_c").epoch
-        assert destination.record_instantiation(TOPOLOGY, "apply_from_c", epoch, Instantiation(
-            source="c", identity="1", owner="public", name="rooms", scn=Scn(100), state="KEPT",
-        ))
+        assert destination.record_instantiation(
+            TOPOLOGY,
+            "apply_from_c",
+            epoch,
+            Instantiation(
+                source="c",
+                identity="1",
+                owner="public",
+                name="rooms",
+                scn=Scn(100),
+                state="KEPT",
+            ),
+        )
 
 
-def test_row_of_a_third_site_that_comes_before_the_snapshot_is_not_taken_for_one_that_is_here(both: Both, monkeypatch: pytest.MonkeyPatch):
-    """A transaction that is open there holds the snapshot up for as long as it lasts: that row is behind the look, and no stream sends it."""
+def test_row_of_a_third_site_that_comes_before_the_snapshot_is_not_taken_for_one_that_is_here(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+):
+    """A transaction that is open there holds the snapshot up for as long as it lasts: that row is behind the look, and
+    no stream sends it.
+    """
     one_way_first(both)
     open_snapshot = both.at_a.source.open_snapshot
 
@@ -334,8 +367,14 @@ def test_rows_that_users_write_while_their_site_gets_its_copy_stay_when_it_is_ma
     interrupted_with_a_row_of_a_user(both)
     again = threading.Thread(target=both.at_b.run)
     again.start()
-    assert wait_shown(both.at_b, "table public.rooms is copied again as soon as apply process apply_from_b at a has applied what was written into it here, up to SCN")
-    assert execute(both.b, "SELECT v FROM rooms WHERE id = 1001") == [("of a user",)], "removed while the source lacks it"
+    assert wait_shown(
+        both.at_b,
+        "table public.rooms is copied again as soon as apply process apply_from_b at a has applied what was written"
+        " into it here, up to SCN",
+    )
+    assert execute(both.b, "SELECT v FROM rooms WHERE id = 1001") == [("of a user",)], (
+        "removed while the source lacks it"
+    )
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
     with going_on(both):
         again.join(ENDED_S)
@@ -348,14 +387,21 @@ def test_rows_that_users_write_while_their_site_gets_its_copy_stay_when_it_is_ma
 def test_copy_is_not_made_again_while_what_users_wrote_there_is_in_the_error_queue_of_the_source(both: Both):
     interrupted_with_a_row_of_a_user(both)
     epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
-    with contextlib.closing(both.at_a.destination.open_session(TOPOLOGY, both.at_a.name, server=0, epoch=epoch, tag=b"\x00")) as session:
+    with contextlib.closing(
+        both.at_a.destination.open_session(TOPOLOGY, both.at_a.name, server=0, epoch=epoch, tag=b"\x00")
+    ) as session:
         session.begin()
-        number = session.put_error(error_transaction(apply=both.at_a.name, source="b"), b"", np.empty(0, np.uint64), part=0)
+        number = session.put_error(
+            error_transaction(apply=both.at_a.name, source="b"), b"", np.empty(0, np.uint64), part=0
+        )
         session.commit([], Scn(0))
     again = threading.Thread(target=both.at_b.run)
     again.start()
     with going_on(both):
-        assert wait_shown(both.at_b, "has no error transaction: one may hold what was written into the table here. `headrace errors list FILE")
+        assert wait_shown(
+            both.at_b,
+            "has no error transaction: one may hold what was written into the table here. `headrace errors list FILE",
+        )
         assert execute(both.b, "SELECT v FROM rooms WHERE id = 1001") == [("of a user",)]
         execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
         both.at_a.destination.delete_errors(TOPOLOGY, [number])
@@ -364,7 +410,9 @@ def test_copy_is_not_made_again_while_what_users_wrote_there_is_in_the_error_que
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(101,)]
 
 
-def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_again(both: Both, monkeypatch: pytest.MonkeyPatch):
+def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_again(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+):
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
     open_snapshot = both.at_b.source.open_snapshot
@@ -384,7 +432,9 @@ def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_agai
     assert execute(both.b, "SELECT * FROM rooms") == [(1002, "late")]
 
 
-def test_source_that_is_always_behind_holds_up_a_copy_for_as_long_as_it_is_behind(both: Both, monkeypatch: pytest.MonkeyPatch):
+def test_source_that_is_always_behind_holds_up_a_copy_for_as_long_as_it_is_behind(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(module, "_RETURN_S", 0.2)
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
@@ -411,7 +461,8 @@ def test_copy_that_was_interrupted_before_the_second_way_came_is_made_again(both
     both.at_b.returned_by, returned_by = "", both.at_b.returned_by
     both.at_b.run()
     both.at_b.before_piece, both.at_b.should_end, both.at_b.returned_by = lambda _: None, lambda: False, returned_by
-    execute(both.b, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 10) n ON CONFLICT DO NOTHING")  # a piece of it
+    # a piece of it
+    execute(both.b, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 10) n ON CONFLICT DO NOTHING")
     assert both.states() == {"a": None, "b": "COPYING"}
     again = threading.Thread(target=both.at_b.run)
     again.start()
@@ -424,7 +475,9 @@ def test_copy_that_was_interrupted_before_the_second_way_came_is_made_again(both
     assert execute(both.a, KEPT) == [(100, 1, "there")]
 
 
-def test_rows_of_a_table_that_users_created_in_its_place_are_not_removed_while_the_other_way_knows_only_the_earlier_one(both: Both):
+def test_rows_of_a_table_that_users_created_in_its_place_are_not_removed_while_the_other_way_knows_only_the_earlier_one(
+    both: Both,
+):
     interrupted_with_a_row_of_a_user(both)
     execute(both.b, f"DROP TABLE rooms; {ROOMS}; INSERT INTO rooms VALUES (1001, 'of a user')")
     both.at_a.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
@@ -437,22 +490,30 @@ def test_rows_of_a_table_that_users_created_in_its_place_are_not_removed_while_t
 def test_table_that_cannot_be_emptied_holds_up_no_other_one(both: Both):
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
-    execute(both.b, """
+    execute(
+        both.b,
+        """
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept by a trigger'; END $$;
         CREATE TRIGGER t BEFORE TRUNCATE ON rooms EXECUTE FUNCTION refuse(); CREATE TRIGGER d BEFORE DELETE ON rooms EXECUTE FUNCTION refuse();
         ALTER TABLE rooms ENABLE ALWAYS TRIGGER t, ENABLE ALWAYS TRIGGER d;
-    """)
+    """,
+    )
     for dsn in (both.a, both.b):
         execute(dsn, "CREATE TABLE halls (id int PRIMARY KEY)")
-    both.at_b.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"), Rule(owner="public", name="halls")))])
+    both.at_b.source.prepare(
+        TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"), Rule(owner="public", name="halls")))]
+    )
     epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
-    both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, Scn(1 << 60))  # so that both are copied in one round
+    # so that both are copied in one round
+    both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, Scn(1 << 60))
     both.at_b.run()
     found = {each.name: each.state for each in both.at_b.destination.instantiations(TOPOLOGY, both.at_b.name)}
     assert found == {"rooms": "FAILED", "halls": "DONE"}
 
 
-def test_row_that_comes_and_goes_between_the_emptying_and_the_copy_does_not_come_back(both: Both, monkeypatch: pytest.MonkeyPatch):
+def test_row_that_comes_and_goes_between_the_emptying_and_the_copy_does_not_come_back(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+):
     """The snapshot has it if its deletion has not reached the source: that is not sent back."""
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")

@@ -1,4 +1,6 @@
-"""Real servers, one source and two destinations: one is restored from a backup and gets what it lost; the other gets nothing twice."""
+"""Real servers, one source and two destinations: one is restored from a backup and gets what it lost; the other gets
+nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ class Destination:
 
     def __init__(self, dsn: str, apply: str, capture: Callable[[], None]) -> None:
         self.dsn, self.apply, self.capture = dsn, apply, capture
-        with psycopg.connect(dsn, autocommit=True) as user, contextlib.closing(PostgresDestination(dsn, site="dbs2")) as database:
+        with (
+            psycopg.connect(dsn, autocommit=True) as user,
+            contextlib.closing(PostgresDestination(dsn, site="dbs2")) as database,
+        ):
             user.execute(TABLE)
             database.prepare("t")
 
@@ -89,20 +94,26 @@ class Destination:
     def back_up(self, server: EmbeddedServer) -> str:
         """A copy of the database; answers its connection string."""
         name = conninfo_to_dict(self.dsn)["dbname"]
-        made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(f"{name}_copy"), sql.Identifier(str(name)))
+        made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+            sql.Identifier(f"{name}_copy"), sql.Identifier(str(name))
+        )
         deadline = time.monotonic() + 120.0
         with psycopg.connect(server.dsn(), autocommit=True) as admin:
             while True:
                 try:
                     admin.execute(made)
                     break
-                except psycopg.errors.ObjectInUse:  # a session that was closed has not ended yet, and the server waits for it for 5 s
+                except (
+                    psycopg.errors.ObjectInUse
+                ):  # a session that was closed has not ended yet, and the server waits for it for 5 s
                     assert time.monotonic() < deadline
         return make_conninfo(self.dsn, dbname=f"{name}_copy")
 
 
 @pytest.fixture
-def site(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path) -> Iterator[RedoSite]:
+def site(
+    pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
+) -> Iterator[RedoSite]:
     made = RedoSite(fresh_database(pg_source), tmp_path / "redo")
     made.user.execute(TABLE)
     made.source.prepare("topo", (RULES,))
@@ -115,7 +126,10 @@ def site(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], s
 
 
 def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
-    site: RedoSite, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    site: RedoSite,
+    pg_destination: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> None:
     checkpoints = site.writer.required_checkpoints
     checkpoints.register("capture_dbs1", retention_s=3600.0)
@@ -124,8 +138,12 @@ def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
     a, b = (Destination(prepared_database(pg_destination), name, capture.catch_up) for name in ("apply_a", "apply_b"))
 
     def write(first: int, last: int) -> None:
-        site.user.execute("INSERT INTO rows SELECT n, %s FROM generate_series(%s::int, %s::int) n", (FILLER, first, last))
-        site.user.execute("UPDATE rows SET body = 'changed' WHERE id %% 7 = 0 AND id BETWEEN %s AND %s", (first // 2, last))
+        site.user.execute(
+            "INSERT INTO rows SELECT n, %s FROM generate_series(%s::int, %s::int) n", (FILLER, first, last)
+        )
+        site.user.execute(
+            "UPDATE rows SET body = 'changed' WHERE id %% 7 = 0 AND id BETWEEN %s AND %s", (first // 2, last)
+        )
 
     def settle() -> None:
         """The queue saves what is acknowledged, and tells it; the log writer purges what it may."""

@@ -69,7 +69,11 @@ class Checked:
         source, destination = (DatabaseSite(spec, site, "") for site in ("a", "b"))
         domains = source.domain_shapes([TableName("public", table)])
         versions = source.table_versions([rules])
-        return list(destination.preflight_tables(versions, spec.applies[0].name, NO_CONFLICT_RULES, NO_TABLE_SETTINGS, {}, domains))
+        return list(
+            destination.preflight_tables(
+                versions, spec.applies[0].name, NO_CONFLICT_RULES, NO_TABLE_SETTINGS, {}, domains
+            )
+        )
 
     def about(self, table: str) -> list[Finding]:
         return [finding for finding in self.findings() if finding.path.endswith(f"table public.{table}")]
@@ -77,7 +81,10 @@ class Checked:
 
 @pytest.fixture
 def checked(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Checked:
     return Checked(fresh_database(pg_source), fresh_database(pg_destination), tmp_path, monkeypatch)
@@ -103,9 +110,21 @@ def test_rows_of_a_way_that_ended_and_comes_back_are_said_to_be_out_of_date(chec
     with closing(PostgresDestination(checked.dsns["b"], site="b")) as destination:
         destination.prepare(spec.name)
         (apply,) = (each.name for each in spec.applies if each.site == "b")
-        destination.record_instantiation(spec.name, apply, destination.raise_epoch(spec.name, apply).epoch, Instantiation(
-            source="a", identity="1", owner="public", name="t", scn=Scn(100), state="DONE", row_count=1, digest="1",
-        ))
+        destination.record_instantiation(
+            spec.name,
+            apply,
+            destination.raise_epoch(spec.name, apply).epoch,
+            Instantiation(
+                source="a",
+                identity="1",
+                owner="public",
+                name="t",
+                scn=Scn(100),
+                state="DONE",
+                row_count=1,
+                digest="1",
+            ),
+        )
         destination.leave_out(spec.name, apply, kept=())
     (found,) = [finding for finding in checked.about("t") if finding.path == "sites.b table public.t"]
     assert found.is_error
@@ -120,7 +139,10 @@ def test_a_full_site_is_not_to_be_emptied_for_one_that_gets_its_rows(checked: Ch
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)")
     checked.execute("a", "INSERT INTO t VALUES (1)")
     assert [finding for finding in checked.about("t") if finding.is_error] == []
-    assert "Rows that stay as they are\n  at a, b has none: public.t\n" in plan_topology(checked.file, ask_databases=True).as_text()
+    assert (
+        "Rows that stay as they are\n  at a, b has none: public.t\n"
+        in plan_topology(checked.file, ask_databases=True).as_text()
+    )
     checked.execute("b", "INSERT INTO t VALUES (2)")  # rows of its own: nobody but an operator can say what they are
     both = [finding for finding in checked.about("t") if finding.is_error]
     assert {finding.path for finding in both} == {"sites.a table public.t", "sites.b table public.t"}
@@ -146,11 +168,14 @@ def test_the_only_rows_there_are_are_never_to_be_deleted(checked: Checked) -> No
 
 
 FAMILY = (
-    "CREATE TABLE item (id int PRIMARY KEY, label text)", "CREATE TABLE item_tool (size int, PRIMARY KEY (id)) INHERITS (item)",
-    "CREATE TABLE sold (item int PRIMARY KEY REFERENCES item ON DELETE CASCADE)", "INSERT INTO item_tool SELECT g, 't', g FROM generate_series(100, 199) g",
+    "CREATE TABLE item (id int PRIMARY KEY, label text)",
+    "CREATE TABLE item_tool (size int, PRIMARY KEY (id)) INHERITS (item)",
+    "CREATE TABLE sold (item int PRIMARY KEY REFERENCES item ON DELETE CASCADE)",
+    "INSERT INTO item_tool SELECT g, 't', g FROM generate_series(100, 199) g",
 )
 PARTITIONED = (
-    "CREATE TABLE ev (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)", "CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (0) TO (100)",
+    "CREATE TABLE ev (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+    "CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (0) TO (100)",
 )
 
 
@@ -159,11 +184,26 @@ def test_rows_of_another_topology_are_not_to_be_deleted(checked: Checked) -> Non
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with closing(PostgresDestination(checked.dsns["b"], site="b")) as destination:
         destination.prepare("earlier")
-        destination.record_instantiation("earlier", "apply_1", destination.raise_epoch("earlier", "apply_1").epoch, Instantiation(
-            source="c", identity="1", owner="public", name="t", scn=Scn(100), state="DONE", row_count=1, digest="1",
-        ))
+        destination.record_instantiation(
+            "earlier",
+            "apply_1",
+            destination.raise_epoch("earlier", "apply_1").epoch,
+            Instantiation(
+                source="c",
+                identity="1",
+                owner="public",
+                name="t",
+                scn=Scn(100),
+                state="DONE",
+                row_count=1,
+                digest="1",
+            ),
+        )
     (found,) = [finding for finding in checked.about("t") if finding.path == "sites.b table public.t"]
-    assert found.problem == "the destination table is not empty: apply process apply_1 of topology earlier has rows there, from site c"
+    assert (
+        found.problem
+        == "the destination table is not empty: apply process apply_1 of topology earlier has rows there, from site c"
+    )
     assert "DELETE" not in found.fix
     assert "take it out of the file of one of the two topologies" in found.fix
 
@@ -173,7 +213,9 @@ def test_rows_of_a_table_that_inherits_are_not_those_of_its_parent(checked: Chec
         checked.execute(site, *FAMILY)
     checked.execute("a", "INSERT INTO item VALUES (1, 'p1')")
     assert [finding for finding in checked.about("item") if "not empty" in finding.problem] == []
-    assert [finding.problem for finding in checked.about("item_tool") if finding.is_error] == ["the destination table is not empty, and was never copied"]
+    assert [finding.problem for finding in checked.about("item_tool") if finding.is_error] == [
+        "the destination table is not empty, and was never copied"
+    ]
     with closing(PostgresDestination(checked.dsns["b"])) as destination:
         destination.prepare("t")
         epoch = destination.raise_epoch("t", "a").epoch
@@ -182,14 +224,28 @@ def test_rows_of_a_table_that_inherits_are_not_those_of_its_parent(checked: Chec
             assert (session.has_rows(parent), session.has_rows(child)) == (False, True)
 
 
-@pytest.mark.parametrize("made", [FAMILY, (*PARTITIONED, "CREATE TABLE item (LIKE ev) PARTITION BY RANGE (id)", "CREATE TABLE item_1 PARTITION OF item DEFAULT")], ids=["inherited, referred to", "partitioned"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        FAMILY,
+        (
+            *PARTITIONED,
+            "CREATE TABLE item (LIKE ev) PARTITION BY RANGE (id)",
+            "CREATE TABLE item_1 PARTITION OF item DEFAULT",
+        ),
+    ],
+    ids=["inherited, referred to", "partitioned"],
+)
 def test_emptying_a_table_as_check_says_removes_rows_of_no_other_one(checked: Checked, made: tuple[str, ...]) -> None:
     for site in ("a", "b"):
         checked.execute(site, *made)
         checked.execute(site, "INSERT INTO item VALUES (1, 'p1')")
     if made is FAMILY:
         checked.execute(
-            "b", "INSERT INTO sold VALUES (1)", "CREATE FUNCTION wipe() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN DELETE FROM item_tool; RETURN NULL; END$$",
+            "b",
+            "INSERT INTO sold VALUES (1)",
+            "CREATE FUNCTION wipe() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN DELETE FROM item_tool; RETURN NULL;"
+            " END$$",
             "CREATE TRIGGER wipe AFTER DELETE ON item FOR EACH STATEMENT EXECUTE FUNCTION wipe()",
         )
     (finding,) = [finding for finding in checked.about("item") if "not empty" in finding.problem]
@@ -197,14 +253,21 @@ def test_emptying_a_table_as_check_says_removes_rows_of_no_other_one(checked: Ch
     assert [finding for finding in checked.about("item") if "not empty" in finding.problem] == []
     with psycopg.connect(checked.dsns["b"]) as connection:
         if made is FAMILY:
-            counts = connection.execute("SELECT (SELECT count(*) FROM ONLY item), (SELECT count(*) FROM item_tool), (SELECT count(*) FROM sold)").fetchone()
+            counts = connection.execute(
+                "SELECT (SELECT count(*) FROM ONLY item), (SELECT count(*) FROM item_tool), (SELECT count(*) FROM sold)"
+            ).fetchone()
             assert counts == (0, 100, 1)
 
 
 def test_a_partition_of_a_table_that_arrives_too_is_to_be_detached_and_not_to_be_emptied(checked: Checked) -> None:
     """The source has it as a table of its own. Its rows here are the partitioned table's."""
     for site in ("a", "b"):
-        checked.execute(site, *PARTITIONED, "CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (id)", "CREATE TABLE ev_3 PARTITION OF ev_2 DEFAULT")
+        checked.execute(
+            site,
+            *PARTITIONED,
+            "CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (id)",
+            "CREATE TABLE ev_3 PARTITION OF ev_2 DEFAULT",
+        )
         checked.execute(site, "INSERT INTO ev VALUES (1, 'first'), (101, 'third')")
     checked.execute("a", "ALTER TABLE ev DETACH PARTITION ev_1", "ALTER TABLE ev_2 DETACH PARTITION ev_3")
     for table, parent in (("ev_1", "ev"), ("ev_3", "ev_2")):
@@ -218,19 +281,27 @@ def test_a_partition_of_a_table_that_arrives_too_is_to_be_detached_and_not_to_be
 
 @pytest.mark.parametrize("site", ["a", "b"])
 def test_a_partition_that_is_a_foreign_table_is_refused_by_name(checked: Checked, site: str) -> None:
-    """A copy and a comparison pass over it, and the log has nothing of it: the rest of the table would be taken for all of it."""
+    """A copy and a comparison pass over it, and the log has nothing of it: the rest of the table would be taken for all
+    of it.
+    """
     for each in ("a", "b"):
-        checked.execute(each, *(statement.replace(" PRIMARY KEY", "") for statement in PARTITIONED))  # a unique index admits no foreign partition
+        # a unique index admits no foreign partition
+        checked.execute(each, *(statement.replace(" PRIMARY KEY", "") for statement in PARTITIONED))
         checked.execute(each, "ALTER TABLE ev_1 REPLICA IDENTITY FULL")
     checked.execute(
-        site, "CREATE FOREIGN DATA WRAPPER elsewhere", "CREATE SERVER archive FOREIGN DATA WRAPPER elsewhere",
+        site,
+        "CREATE FOREIGN DATA WRAPPER elsewhere",
+        "CREATE SERVER archive FOREIGN DATA WRAPPER elsewhere",
         "CREATE FOREIGN TABLE ev_old PARTITION OF ev FOR VALUES FROM (100) TO (200) SERVER archive",
     )
     found = [finding for finding in checked.findings() if "foreign table" in finding.problem]
-    assert [(finding.path, finding.is_error) for finding in found] == [(f"sites.{site} table public.ev partition public.ev_old", True)]
+    assert [(finding.path, finding.is_error) for finding in found] == [
+        (f"sites.{site} table public.ev partition public.ev_old", True)
+    ]
     checked.execute(site, found[0].fix)
     left = [(finding.path, finding.is_error) for finding in checked.findings() if "foreign table" in finding.problem]
-    assert left == ([("sites.a table public.ev_old", False)] if site == "a" else [])  # by itself, and its rows are in no log
+    # by itself, and its rows are in no log
+    assert left == ([("sites.a table public.ev_old", False)] if site == "a" else [])
 
 
 def test_an_unlogged_destination_table_or_partition_is_warned_of(checked: Checked) -> None:
@@ -239,7 +310,8 @@ def test_an_unlogged_destination_table_or_partition_is_warned_of(checked: Checke
     checked.execute("b", "ALTER TABLE t SET UNLOGGED", "ALTER TABLE ev_1 SET UNLOGGED")
     found = {finding.path: finding for finding in checked.findings() if "UNLOGGED" in finding.problem}
     assert {path: finding.is_error for path, finding in found.items()} == {
-        "sites.b table public.t": False, "sites.b table public.ev partition public.ev_1": False,
+        "sites.b table public.t": False,
+        "sites.b table public.ev partition public.ev_1": False,
     }
     for finding in found.values():
         checked.execute("b", finding.fix)
@@ -249,7 +321,9 @@ def test_an_unlogged_destination_table_or_partition_is_warned_of(checked: Checke
 READER = "headrace_reader_of_checks"
 
 
-def test_a_role_that_may_only_read_gets_every_grant_and_they_are_enough(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_that_may_only_read_gets_every_grant_and_they_are_enough(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the schema headrace belongs to somebody else: what it cannot be asked hides nothing."""
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)")
@@ -257,7 +331,9 @@ def test_a_role_that_may_only_read_gets_every_grant_and_they_are_enough(checked:
         there.prepare("checked")
     checked.execute("b", f"CREATE ROLE {READER} LOGIN PASSWORD 'secret'", f"GRANT SELECT ON t TO {READER}")
     try:
-        monkeypatch.setenv("TEST_B_DSN", psycopg.conninfo.make_conninfo(checked.dsns["b"], user=READER, password="secret"))
+        monkeypatch.setenv(
+            "TEST_B_DSN", psycopg.conninfo.make_conninfo(checked.dsns["b"], user=READER, password="secret")
+        )
         done: list[str] = []
         for _ in range(5):  # a right on a schema shows which ones on its tables are missing, and so on
             errors = [finding for finding in checked.findings() if finding.is_error]
@@ -270,9 +346,22 @@ def test_a_role_that_may_only_read_gets_every_grant_and_they_are_enough(checked:
         assert any("SCHEMA headrace" in fix for fix in done)
         assert len(done) == len(set(done))
     finally:
-        for function in ("create(text)", "session_setup(text)", "xact_setup(pg_lsn, timestamptz)", "session_reset()", "drop(text)"):
-            checked.execute("b", f"REVOKE EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_{function} FROM {READER}")
-        checked.execute("b", f"REVOKE SET ON PARAMETER session_replication_role FROM {READER}", f"DROP OWNED BY {READER}", f"DROP ROLE {READER}")
+        for function in (
+            "create(text)",
+            "session_setup(text)",
+            "xact_setup(pg_lsn, timestamptz)",
+            "session_reset()",
+            "drop(text)",
+        ):
+            checked.execute(
+                "b", f"REVOKE EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_{function} FROM {READER}"
+            )
+        checked.execute(
+            "b",
+            f"REVOKE SET ON PARAMETER session_replication_role FROM {READER}",
+            f"DROP OWNED BY {READER}",
+            f"DROP ROLE {READER}",
+        )
 
 
 SHOP = """
@@ -285,13 +374,18 @@ CREATE TABLE "Odd $HOME ""name" (id int PRIMARY KEY);
 """
 
 
-def test_tables_that_are_missing_are_made_by_one_command_with_all_that_belongs_to_them(checked: Checked, pg_destination: EmbeddedServer) -> None:
+def test_tables_that_are_missing_are_made_by_one_command_with_all_that_belongs_to_them(
+    checked: Checked, pg_destination: EmbeddedServer
+) -> None:
     checked.execute("a", SHOP)
     (missing,) = [finding for finding in checked.findings() if finding.is_error]
     assert missing.problem.startswith("4 tables do not exist here: ")
     followed(checked, missing.fix, pg_destination)
     assert [finding for finding in checked.findings() if finding.is_error] == []
-    constraints = "SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND contype <> 'n' ORDER BY 1, 2"
+    constraints = (
+        "SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace ="
+        " 'public'::regnamespace AND contype <> 'n' ORDER BY 1, 2"
+    )
     assert rows(checked, "a", constraints) == rows(checked, "b", constraints)
     assert rows(checked, "b", "SELECT count(*) FROM pg_publication") == [(0,)]
 
@@ -309,7 +403,13 @@ def followed(checked: Checked, command: str, server: EmbeddedServer) -> None:
     for name, dsn in (("SOURCE_DSN", checked.dsns["a"]), ("DESTINATION_DSN", checked.dsns["b"])):
         command = command.replace(name, shlex.quote(dsn))
     programs = str(server.binary("pg_dump").parent)
-    done = subprocess.run(["sh", "-c", command], env={"PATH": f"{programs}:{os.environ['PATH']}"}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env={"PATH": f"{programs}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -322,7 +422,10 @@ def test_every_table_that_is_not_empty_is_said_at_once_and_none_that_was_begun(c
     for site in ("a", "b"):
         checked.execute(site, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("t", "u", "v")))
     checked.execute("b", "INSERT INTO t VALUES (1)", "INSERT INTO v VALUES (1)")
-    assert [f.path for f in checked.findings() if "not empty" in f.problem] == ["sites.b table public.t", "sites.b table public.v"]
+    assert [f.path for f in checked.findings() if "not empty" in f.problem] == [
+        "sites.b table public.t",
+        "sites.b table public.v",
+    ]
     checked.execute("b", "TRUNCATE t, v")
     assert not [f for f in checked.findings() if "not empty" in f.problem]
 
@@ -331,17 +434,33 @@ def _copied(checked: Checked) -> None:
     """What `up` leaves: the tables of a are captured, and each is recorded as copied at b."""
     spec = read_topology(checked.file)
     (apply,) = spec.applies
-    with closing(PostgresSource(checked.dsns["a"], site="a")) as source, closing(PostgresDestination(checked.dsns["b"], site="b")) as there:
+    with (
+        closing(PostgresSource(checked.dsns["a"], site="a")) as source,
+        closing(PostgresDestination(checked.dsns["b"], site="b")) as there,
+    ):
         source.prepare(spec.name, [RuleSet(include=(Rule(owner="public"),))])
         there.prepare(spec.name)
         epoch = there.raise_epoch(spec.name, apply.name).epoch
         for table in source.captured(spec.name):
-            there.record_instantiation(spec.name, apply.name, epoch, Instantiation(
-                source="a", identity=table.identity, owner=table.owner, name=table.name, scn=Scn(1), state="DONE", digest="copied",
-            ))
+            there.record_instantiation(
+                spec.name,
+                apply.name,
+                epoch,
+                Instantiation(
+                    source="a",
+                    identity=table.identity,
+                    owner=table.owner,
+                    name=table.name,
+                    scn=Scn(1),
+                    state="DONE",
+                    digest="copied",
+                ),
+            )
 
 
-def test_table_that_was_renamed_at_the_source_gets_the_rename_as_its_one_fix_and_no_second_table(checked: Checked) -> None:
+def test_table_that_was_renamed_at_the_source_gets_the_rename_as_its_one_fix_and_no_second_table(
+    checked: Checked,
+) -> None:
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     _copied(checked)
@@ -379,7 +498,9 @@ def test_conflicts_that_nobody_would_see_are_said_and_the_fix_is_enough(checked:
 def test_sequences_of_a_table_that_both_sites_write_are_said_and_the_fixes_keep_them_apart(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(
-            site, "CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int)", "CREATE TABLE u (id int PRIMARY KEY)",
+            site,
+            "CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int)",
+            "CREATE TABLE u (id int PRIMARY KEY)",
         )
     assert not [f for f in checked.findings() if "hand out the same value" in f.problem], "only a is written by users"
     checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
@@ -393,13 +514,19 @@ def test_sequences_of_a_table_that_both_sites_write_are_said_and_the_fixes_keep_
     assert not [f for f in checked.findings() if "hand out the same value" in f.problem]
 
 
-def test_a_table_that_may_not_be_read_is_said_with_the_others(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_may_not_be_read_is_said_with_the_others(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
     role = "headrace_checked_role"
     checked.execute(
-        "b", f"DROP ROLE IF EXISTS {role}", f"CREATE ROLE {role} LOGIN PASSWORD 'secret'", "INSERT INTO t VALUES (1)",
-        "INSERT INTO u VALUES (1)", f"GRANT ALL ON u TO {role}",
+        "b",
+        f"DROP ROLE IF EXISTS {role}",
+        f"CREATE ROLE {role} LOGIN PASSWORD 'secret'",
+        "INSERT INTO t VALUES (1)",
+        "INSERT INTO u VALUES (1)",
+        f"GRANT ALL ON u TO {role}",
     )
     monkeypatch.setenv("TEST_B_DSN", psycopg.conninfo.make_conninfo(checked.dsns["b"], user=role, password="secret"))
     assert any("lacks" in finding.problem for finding in checked.about("t"))
@@ -410,12 +537,19 @@ def test_a_table_that_may_not_be_read_is_said_with_the_others(checked: Checked, 
 def test_keys_with_columns_that_only_the_destination_has_are_said(checked: Checked) -> None:
     checked.execute("a", "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE u (id int PRIMARY KEY)")
     checked.execute(
-        "b", "CREATE TABLE w (site int, id int, PRIMARY KEY (site, id))",
-        "CREATE TABLE t (id int PRIMARY KEY, v int, site int DEFAULT 1, UNIQUE (site, v), FOREIGN KEY (site, id) REFERENCES w)",
+        "b",
+        "CREATE TABLE w (site int, id int, PRIMARY KEY (site, id))",
+        "CREATE TABLE t (id int PRIMARY KEY, v int, site int DEFAULT 1, UNIQUE (site, v), FOREIGN KEY (site, id)"
+        " REFERENCES w)",
         "CREATE TABLE u (id int UNIQUE NOT NULL, own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)",
     )
-    said = [finding.problem for finding in checked.about("t") if "columns that the source does not have" in finding.problem]
-    assert [problem.partition(" has ")[0] for problem in said] == ["the unique key (site, v)", 'the foreign key "t_site_id_fkey"']
+    said = [
+        finding.problem for finding in checked.about("t") if "columns that the source does not have" in finding.problem
+    ]
+    assert [problem.partition(" has ")[0] for problem in said] == [
+        "the unique key (site, v)",
+        'the foreign key "t_site_id_fkey"',
+    ]
     assert not [finding for finding in checked.about("u") if "columns that the source" in finding.problem]
 
 
@@ -429,7 +563,12 @@ def test_rows_that_changed_without_events_since_they_were_copied_are_said(checke
         (apply,) = read_topology(checked.file).applies
         epoch = destination.raise_epoch("checked", apply.name).epoch
         (table,) = source.captured("checked")
-        destination.record_instantiation("checked", apply.name, epoch, Instantiation(source="a", identity=table.identity, owner="public", name="t", scn=Scn(1), state="DONE"))
+        destination.record_instantiation(
+            "checked",
+            apply.name,
+            epoch,
+            Instantiation(source="a", identity=table.identity, owner="public", name="t", scn=Scn(1), state="DONE"),
+        )
         destination.record_row_marks("checked", apply.name, epoch, "a", source.row_marks("checked"))
         assert checked.about("t") == []
         checked.execute("a", "ALTER TABLE t ALTER v TYPE int USING v + 1")
@@ -443,15 +582,24 @@ def test_partitions_that_only_the_source_has_are_said_and_the_fixes_make_them(ch
     table = "CREATE TABLE t (id int, region text, PRIMARY KEY (id, region)) PARTITION BY RANGE (id)"
     first = "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"
     checked.execute(
-        "a", table, first, "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (100) TO (200) PARTITION BY LIST (region)",
-        "CREATE TABLE t2_n PARTITION OF t2 FOR VALUES IN ('n', 'it''s')", "CREATE TABLE t3 PARTITION OF t DEFAULT",
+        "a",
+        table,
+        first,
+        "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (100) TO (200) PARTITION BY LIST (region)",
+        "CREATE TABLE t2_n PARTITION OF t2 FOR VALUES IN ('n', 'it''s')",
+        "CREATE TABLE t3 PARTITION OF t DEFAULT",
         "CREATE TABLE h (id int PRIMARY KEY) PARTITION BY HASH (id)",
         *(f"CREATE TABLE h{k} PARTITION OF h FOR VALUES WITH (MODULUS 2, REMAINDER {k})" for k in range(2)),
-        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT",
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF p DEFAULT",
     )
     checked.execute(
-        "b", table, first, "CREATE TABLE h (id int PRIMARY KEY) PARTITION BY HASH (id)",
-        "CREATE TABLE h0 PARTITION OF h FOR VALUES WITH (MODULUS 2, REMAINDER 0)", "CREATE TABLE p (id int PRIMARY KEY)",
+        "b",
+        table,
+        first,
+        "CREATE TABLE h (id int PRIMARY KEY) PARTITION BY HASH (id)",
+        "CREATE TABLE h0 PARTITION OF h FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+        "CREATE TABLE p (id int PRIMARY KEY)",
     )
     said = [finding for finding in checked.findings() if "no partition here" in finding.problem]
     assert [finding.problem.split("'s public.")[1].split()[0] for finding in said] == ["h1", "t2", "t3", "t2_n"]
@@ -481,15 +629,25 @@ def test_enum_labels_that_only_the_source_has_are_said_and_the_fixes_keep_their_
     assert [label for (label,) in found if label != "own"] == labels
 
 
-@pytest.mark.parametrize(("there", "here", "renamed"), [
-    (["active", "done"], ["open", "done"], {"open": "active"}),
-    (["new", "active", "done", "last"], ["open", "done"], None),
-    (["a", "x", "b", "y's"], ["a", "m", "b", "n"], {"m": "x", "n": "y's"}),
-    (["a", "x", "b", "c"], ["a", "m", "b"], {"m": "x"}),
-], ids=["one", "doubtful", "two", "one, and a new one"])
-def test_a_renamed_label_is_not_to_be_added(checked: Checked, there: list[str], here: list[str], renamed: dict[str, str] | None) -> None:
+@pytest.mark.parametrize(
+    ("there", "here", "renamed"),
+    [
+        (["active", "done"], ["open", "done"], {"open": "active"}),
+        (["new", "active", "done", "last"], ["open", "done"], None),
+        (["a", "x", "b", "y's"], ["a", "m", "b", "n"], {"m": "x", "n": "y's"}),
+        (["a", "x", "b", "c"], ["a", "m", "b"], {"m": "x"}),
+    ],
+    ids=["one", "doubtful", "two", "one, and a new one"],
+)
+def test_a_renamed_label_is_not_to_be_added(
+    checked: Checked, there: list[str], here: list[str], renamed: dict[str, str] | None
+) -> None:
     for site, labels in (("a", there), ("b", here)):
-        checked.execute(site, f"CREATE TYPE mood AS ENUM ({', '.join(sql.Literal(label).as_string(None) for label in labels)})", "CREATE TABLE t (id int PRIMARY KEY, m mood)")
+        checked.execute(
+            site,
+            f"CREATE TYPE mood AS ENUM ({', '.join(sql.Literal(label).as_string(None) for label in labels)})",
+            "CREATE TABLE t (id int PRIMARY KEY, m mood)",
+        )
     (finding,) = [finding for finding in checked.about("t") if "lacks labels" in finding.problem]
     if renamed is None:
         assert "ADD VALUE 'active'" not in finding.fix
@@ -504,7 +662,9 @@ def test_a_renamed_label_is_not_to_be_added(checked: Checked, there: list[str], 
 
 def test_a_partition_whose_name_a_table_has_is_to_be_attached(checked: Checked) -> None:
     for site in ("a", "b"):
-        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE t1 (id int PRIMARY KEY)")
+        checked.execute(
+            site, "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE t1 (id int PRIMARY KEY)"
+        )
     checked.execute("a", "ALTER TABLE t ATTACH PARTITION t1 FOR VALUES FROM (0) TO (100)")
     (finding,) = [finding for finding in checked.findings() if "no partition here" in finding.problem]
     checked.execute("b", finding.fix)
@@ -526,7 +686,10 @@ def test_domain_that_is_narrower_here_than_at_the_source_is_an_error_and_the_fix
     checked.execute("b", "CREATE DOMAIN price AS numeric(5,2); CREATE DOMAIN name_of AS varchar(9)", table)
     (finding,) = [finding for finding in checked.about("t") if "domain" in finding.problem]
     assert finding.is_error
-    assert "v is of the domain public.price over numeric(5,2), and at the source of public.price over numeric(9,4)" in finding.problem
+    assert (
+        "v is of the domain public.price over numeric(5,2), and at the source of public.price over numeric(9,4)"
+        in finding.problem
+    )
     checked.execute("b", *finding.fix.splitlines())
     assert not [finding for finding in checked.about("t") if finding.is_error]
 
@@ -536,35 +699,93 @@ def _soak(*case: str) -> Any:
     return pytest.param(*case, marks=pytest.mark.soak)
 
 
-@pytest.mark.parametrize(("types", "here", "column", "problem"), [
-    ("CREATE DOMAIN p AS numeric(9,4)", "CREATE DOMAIN p AS numeric(5,2)", "p[]", "where v[] is numeric(5,2), and at the source numeric(9,4)"),
-    _soak("CREATE DOMAIN p AS timestamp", "CREATE DOMAIN p AS timestamp(0)", "p[]", "where v[] is timestamp(0), and at the source timestamp"),
-    ("CREATE TYPE p AS (a int, b varchar)", "CREATE TYPE p AS (a int, b varchar(3))", "p", "where v.b is varchar(3), and at the source varchar"),
-    _soak("CREATE TYPE p AS (a numeric[])", "CREATE TYPE p AS (a numeric(5,2)[])", "p[]", "where v[].a is numeric(5,2)[], and at the source numeric[]"),
-    _soak("CREATE TYPE p AS (a int, b timestamp)", "CREATE TYPE p AS (a int, b date)", "p", "where v.b is date, and at the source timestamp"),
-    _soak("CREATE DOMAIN p AS float8", "CREATE DOMAIN p AS float4", "p[]", "where v[] is float4, and at the source float8"),
-    ("CREATE TYPE p AS (a int, b int)", "CREATE TYPE p AS (b int, a int)", "p", "fields are in another order than at the source (.a, .b)"),
-])
-def test_types_whose_parts_are_narrower_or_in_another_order_here_are_an_error(checked: Checked, types: str, here: str, column: str, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("types", "here", "column", "problem"),
+    [
+        (
+            "CREATE DOMAIN p AS numeric(9,4)",
+            "CREATE DOMAIN p AS numeric(5,2)",
+            "p[]",
+            "where v[] is numeric(5,2), and at the source numeric(9,4)",
+        ),
+        _soak(
+            "CREATE DOMAIN p AS timestamp",
+            "CREATE DOMAIN p AS timestamp(0)",
+            "p[]",
+            "where v[] is timestamp(0), and at the source timestamp",
+        ),
+        (
+            "CREATE TYPE p AS (a int, b varchar)",
+            "CREATE TYPE p AS (a int, b varchar(3))",
+            "p",
+            "where v.b is varchar(3), and at the source varchar",
+        ),
+        _soak(
+            "CREATE TYPE p AS (a numeric[])",
+            "CREATE TYPE p AS (a numeric(5,2)[])",
+            "p[]",
+            "where v[].a is numeric(5,2)[], and at the source numeric[]",
+        ),
+        _soak(
+            "CREATE TYPE p AS (a int, b timestamp)",
+            "CREATE TYPE p AS (a int, b date)",
+            "p",
+            "where v.b is date, and at the source timestamp",
+        ),
+        _soak(
+            "CREATE DOMAIN p AS float8",
+            "CREATE DOMAIN p AS float4",
+            "p[]",
+            "where v[] is float4, and at the source float8",
+        ),
+        (
+            "CREATE TYPE p AS (a int, b int)",
+            "CREATE TYPE p AS (b int, a int)",
+            "p",
+            "fields are in another order than at the source (.a, .b)",
+        ),
+    ],
+)
+def test_types_whose_parts_are_narrower_or_in_another_order_here_are_an_error(
+    checked: Checked, types: str, here: str, column: str, problem: str
+) -> None:
     checked.execute("a", types, f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
     checked.execute("b", here, f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
     (finding,) = [finding for finding in checked.about("t") if finding.is_error]
     assert problem in finding.problem
     assert checked.at_up("t") == [finding]
     checked.execute(
-        "b", f"ALTER {'DOMAIN' if 'DOMAIN' in here else 'TYPE'} p RENAME TO before", types, f"ALTER TABLE public.t ALTER COLUMN v TYPE {column} USING v::text::{column}",
+        "b",
+        f"ALTER {'DOMAIN' if 'DOMAIN' in here else 'TYPE'} p RENAME TO before",
+        types,
+        f"ALTER TABLE public.t ALTER COLUMN v TYPE {column} USING v::text::{column}",
     )
     assert 'ALTER TABLE "public"."t" ALTER COLUMN "v" TYPE ... USING "v"::text::...' in finding.fix
     assert not [finding for finding in checked.about("t") if finding.is_error]
 
 
-@pytest.mark.parametrize(("there", "here", "problem", "fix"), [
-    ("a int, b int, c text", "a int", "lacks .b, .c", 'ALTER TYPE "public"."p" ADD ATTRIBUTE "b" int4, ADD ATTRIBUTE "c" text;'),
-    ("a int", "a int, b int", "has besides .b", 'ALTER TYPE "public"."p" DROP ATTRIBUTE "b";'),
-    ("a int, c text", "a int, b int", "lacks .c and has besides .b", 'ALTER TYPE "public"."p" DROP ATTRIBUTE "b", ADD ATTRIBUTE "c" text;'),
-    ("a int, b int, c int", "a int, c int", "lacks .b", "make the type anew"),
-])
-def test_composite_type_with_other_fields_here_is_an_error_whose_fix_ends_it(checked: Checked, there: str, here: str, problem: str, fix: str) -> None:
+@pytest.mark.parametrize(
+    ("there", "here", "problem", "fix"),
+    [
+        (
+            "a int, b int, c text",
+            "a int",
+            "lacks .b, .c",
+            'ALTER TYPE "public"."p" ADD ATTRIBUTE "b" int4, ADD ATTRIBUTE "c" text;',
+        ),
+        ("a int", "a int, b int", "has besides .b", 'ALTER TYPE "public"."p" DROP ATTRIBUTE "b";'),
+        (
+            "a int, c text",
+            "a int, b int",
+            "lacks .c and has besides .b",
+            'ALTER TYPE "public"."p" DROP ATTRIBUTE "b", ADD ATTRIBUTE "c" text;',
+        ),
+        ("a int, b int, c int", "a int, c int", "lacks .b", "make the type anew"),
+    ],
+)
+def test_composite_type_with_other_fields_here_is_an_error_whose_fix_ends_it(
+    checked: Checked, there: str, here: str, problem: str, fix: str
+) -> None:
     checked.execute("a", f"CREATE TYPE p AS ({there})", "CREATE TABLE t (id int PRIMARY KEY, v p)")
     checked.execute("b", f"CREATE TYPE p AS ({here})", "CREATE TABLE t (id int PRIMARY KEY, v p)")
     (finding,) = [finding for finding in checked.about("t") if finding.is_error]
@@ -578,10 +799,18 @@ def test_composite_type_with_other_fields_here_is_an_error_whose_fix_ends_it(che
 
 @pytest.mark.parametrize("columns", ["v p", "v p[]", "v p, w p[]", "v o"])
 def test_a_field_that_looks_renamed_is_to_be_renamed_and_keeps_its_values(checked: Checked, columns: str) -> None:
-    values = {"v p": "ROW('Elm', '1')::p", "v p[]": "ARRAY[ROW('Elm', '1')::p]", "v p, w p[]": "ROW('Elm', '1')::p, ARRAY[ROW('Elm', '1')::p]", "v o": "ROW(ROW('Elm', '1')::p)::o"}
+    values = {
+        "v p": "ROW('Elm', '1')::p",
+        "v p[]": "ARRAY[ROW('Elm', '1')::p]",
+        "v p, w p[]": "ROW('Elm', '1')::p, ARRAY[ROW('Elm', '1')::p]",
+        "v o": "ROW(ROW('Elm', '1')::p)::o",
+    }
     for site in ("a", "b"):
         checked.execute(
-            site, "CREATE TYPE p AS (street text, zip text)", "CREATE TYPE o AS (inner_one p)", f"CREATE TABLE t (id int PRIMARY KEY, {columns})",
+            site,
+            "CREATE TYPE p AS (street text, zip text)",
+            "CREATE TYPE o AS (inner_one p)",
+            f"CREATE TABLE t (id int PRIMARY KEY, {columns})",
             f"INSERT INTO t SELECT 1, {values[columns]}",
         )
     checked.execute("a", "ALTER TYPE p RENAME ATTRIBUTE zip TO plz")
@@ -597,11 +826,20 @@ def test_a_field_that_looks_renamed_is_to_be_renamed_and_keeps_its_values(checke
     assert "plz" in str(shown[0])
 
 
-@pytest.mark.parametrize(("there", "here", "problem"), [
-    ("", "subtype = float8", "where v[]<> is float8, and at the source numeric"),
-    ("CREATE DOMAIN d AS numeric(5,2);", "subtype = d, subtype_opclass = numeric_ops", "where v[]<> is numeric(5,2), and at the source numeric"),
-])
-def test_a_range_over_a_type_that_would_change_the_values_is_an_error(checked: Checked, there: str, here: str, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("there", "here", "problem"),
+    [
+        ("", "subtype = float8", "where v[]<> is float8, and at the source numeric"),
+        (
+            "CREATE DOMAIN d AS numeric(5,2);",
+            "subtype = d, subtype_opclass = numeric_ops",
+            "where v[]<> is numeric(5,2), and at the source numeric",
+        ),
+    ],
+)
+def test_a_range_over_a_type_that_would_change_the_values_is_an_error(
+    checked: Checked, there: str, here: str, problem: str
+) -> None:
     checked.execute("a", "CREATE TYPE p AS RANGE (subtype = numeric)", "CREATE TABLE t (id int PRIMARY KEY, v p[])")
     checked.execute("b", f"{there} CREATE TYPE p AS RANGE ({here})", "CREATE TABLE t (id int PRIMARY KEY, v p[])")
     (finding,) = checked.at_up("t")
@@ -609,14 +847,38 @@ def test_a_range_over_a_type_that_would_change_the_values_is_an_error(checked: C
     assert problem in finding.problem
 
 
-@pytest.mark.parametrize(("types", "here", "column"), [
-    ("CREATE DOMAIN p AS numeric(5,2)", "CREATE DOMAIN p AS numeric(9,2)", "p[]"), ("CREATE DOMAIN p AS varchar(5)[]", "CREATE DOMAIN p AS varchar(9)[]", "p"),
-    _soak("CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS o", "CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS timestamp(6)", "p"),
-    ("CREATE TYPE p AS (a varchar(3), gone int, b int); ALTER TYPE p DROP ATTRIBUTE gone", "CREATE TYPE p AS (a varchar, b int)", "p"),
-    ("CREATE TYPE p AS (a int2, b int4, c varchar(5), d numeric(5,2)[])", "CREATE TYPE p AS (a int4, b int8, c text, d numeric(7,2)[])", "p"),
-    _soak("CREATE DOMAIN d AS numeric(5,2); CREATE TYPE p AS RANGE (subtype = d, subtype_opclass = numeric_ops)", "CREATE TYPE p AS RANGE (subtype = numeric)", "p"),
-    _soak("CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "p"),
-])
+@pytest.mark.parametrize(
+    ("types", "here", "column"),
+    [
+        ("CREATE DOMAIN p AS numeric(5,2)", "CREATE DOMAIN p AS numeric(9,2)", "p[]"),
+        ("CREATE DOMAIN p AS varchar(5)[]", "CREATE DOMAIN p AS varchar(9)[]", "p"),
+        _soak(
+            "CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS o",
+            "CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS timestamp(6)",
+            "p",
+        ),
+        (
+            "CREATE TYPE p AS (a varchar(3), gone int, b int); ALTER TYPE p DROP ATTRIBUTE gone",
+            "CREATE TYPE p AS (a varchar, b int)",
+            "p",
+        ),
+        (
+            "CREATE TYPE p AS (a int2, b int4, c varchar(5), d numeric(5,2)[])",
+            "CREATE TYPE p AS (a int4, b int8, c text, d numeric(7,2)[])",
+            "p",
+        ),
+        _soak(
+            "CREATE DOMAIN d AS numeric(5,2); CREATE TYPE p AS RANGE (subtype = d, subtype_opclass = numeric_ops)",
+            "CREATE TYPE p AS RANGE (subtype = numeric)",
+            "p",
+        ),
+        _soak(
+            "CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m",
+            "CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m",
+            "p",
+        ),
+    ],
+)
 def test_types_whose_parts_take_every_value_are_no_error(checked: Checked, types: str, here: str, column: str) -> None:
     for site, statements in (("a", types), ("b", here)):
         checked.execute(site, *statements.split("; "), f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
@@ -625,8 +887,14 @@ def test_types_whose_parts_take_every_value_are_no_error(checked: Checked, types
 
 def test_keys_of_the_destination_on_other_columns_than_the_source_are_said(checked: Checked) -> None:
     columns = "id int NOT NULL, email text NOT NULL, v int"
-    checked.execute("a", f"CREATE TABLE t ({columns}, PRIMARY KEY (id))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id))")
-    checked.execute("b", f"CREATE TABLE t ({columns}, PRIMARY KEY (email))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id), UNIQUE (id, v))")
+    checked.execute(
+        "a", f"CREATE TABLE t ({columns}, PRIMARY KEY (id))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id))"
+    )
+    checked.execute(
+        "b",
+        f"CREATE TABLE t ({columns}, PRIMARY KEY (email))",
+        f"CREATE TABLE u ({columns}, PRIMARY KEY (id), UNIQUE (id, v))",
+    )
     assert not [finding for finding in checked.about("u") if "unique key" in finding.problem]
     said = [finding for finding in checked.about("t") if "unique key" in finding.problem]
     assert [finding.problem.partition(":")[0] for finding in said] == [
@@ -648,7 +916,11 @@ def test_conflict_handlers_are_checked_against_the_tables_and_the_fix_of_the_log
     assert "the source's log has no old values of the table outside its key" in finding.problem
     checked.execute("a", finding.fix.removeprefix("at the source: "))
     assert not [f for f in checked.findings() if f.path.startswith("applies.")]
-    for column, problem in (("doc", "is json, whose values have no order"), ("id", "id is in the key"), ("late", "the table has no column late")):
+    for column, problem in (
+        ("doc", "is json, whose values have no order"),
+        ("id", "id is in the key"),
+        ("late", "the table has no column late"),
+    ):
         checked.file.write_text(FILE + handlers % (column, column))
         assert any(problem in f.problem for f in checked.findings())
     checked.file.write_text(FILE + "conflict_handlers: [{table: public.nowhere, method: discard}]\n")
@@ -662,9 +934,18 @@ def test_handlers_of_tables_that_do_not_arrive_are_said(checked: Checked) -> Non
     dml = "dml_handlers: [{table: public.%s, statements: [lcr.execute true]}]\n"
     checked.file.write_text(FILE + dml % "t")
     assert not [f for f in checked.findings() if f.path.startswith("applies.")]
-    (checked.file.parent / "own.py").write_text("def fix(lcr, error, session):\n    pass\n\n\ndef run(lcr, session):\n    pass\n")
+    (checked.file.parent / "own.py").write_text(
+        "def fix(lcr, error, session):\n    pass\n\n\ndef run(lcr, session):\n    pass\n"
+    )
     errors = 'code: .\nerror_handlers: [{table: public.%s, function: "own:fix"}]\n'
-    for handlers in (dml % "nowhere", errors % "nowhere", 'code: .\ndml_handlers: [{table: public.t, function: "own:run", tables: [public.nowhere]}]\n'):
+    for handlers in (
+        dml % "nowhere",
+        errors % "nowhere",
+        'code: .\ndml_handlers: [{table: public.t, function: "own:run", tables: [public.nowhere]}]\n',
+    ):
         checked.file.write_text(FILE + handlers)
         (finding,) = [f for f in checked.findings() if f.path.startswith("applies.")]
-        assert (finding.is_error, "public.nowhere, a table that it does not get from a" in finding.problem) == (False, True)
+        assert (finding.is_error, "public.nowhere, a table that it does not get from a" in finding.problem) == (
+            False,
+            True,
+        )

@@ -1,5 +1,7 @@
-"""Combined capture and apply on real PostgreSQL in one process: under load, capture and apply are combined, parted and combined again; the capture process is
-replaced; the apply process falls behind."""
+"""Combined capture and apply on real PostgreSQL in one process: under load, capture and apply are combined, parted and
+combined again; the capture process is
+replaced; the apply process falls behind.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def combined(
     made.close()
 
 
-def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_lost_doubled_or_reordered(combined: OneWay) -> None:
+def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_lost_doubled_or_reordered(
+    combined: OneWay,
+) -> None:
     def wait_arrived(number: int) -> None:
         there = "SELECT 1 FROM log WHERE number = %s"
 

@@ -33,7 +33,9 @@ def as_process(system: System, *words: object) -> subprocess.CompletedProcess[st
     """Run a verb as a person does, in a process of its own."""
     program = Path(sys.executable).parent / "headrace"
     command = [program, str(words[0]), system.spec.file, *map(str, words[1:])]
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+    )
 
 
 def answer(system: System, *arguments: object, verb_end: int = 1, code: int = DONE) -> Any:
@@ -45,6 +47,7 @@ def answer(system: System, *arguments: object, verb_end: int = 1, code: int = DO
 
 def whole_status(system: System) -> dict[str, Any]:
     """What `status` answers; again, if somebody had no time to tell it how he is."""
+
     def whole() -> dict[str, Any] | None:
         ended, out, err = headrace(system, "status", "--json")
         assert ended in (DONE, FINDING), err
@@ -108,7 +111,10 @@ def test_edited_error_transaction_can_be_deleted_and_nothing_of_it_is_applied(on
     edit = answer(one_way, "errors", "edit", conflict, "--set", "body=edited", verb_end=2)["edit"]
     assert (edit["position"], edit["changes"]) == (0, ["new.body: from the source -> edited"])
     assert answer(one_way, "errors", "show", conflict, verb_end=2)["lcrs"][0]["new"] == {"id": "7", "body": "edited"}
-    views = "SELECT a.status, e.edits FROM headrace.dba_apply a JOIN headrace.dba_apply_error e USING (topology, apply_name)"
+    views = (
+        "SELECT a.status, e.edits FROM headrace.dba_apply a JOIN headrace.dba_apply_error e USING (topology,"
+        " apply_name)"
+    )
     # The apply process writes its state there from time to time.
     wait_until("the view shows it", lambda: one_way.execute("dst", views) == [("ENABLED", 1)])
     outcome = answer(one_way, "errors", "delete", conflict, "--yes", verb_end=2)["outcomes"][0]
@@ -126,9 +132,16 @@ def test_labelled_transaction_is_tracked_to_the_destination_and_its_rows_are_exp
     assert out.strip().splitlines()[-1] == "label order 4711: APPLIED at dst"
     (transaction,) = answer(one_way, "track", "--label", "order 4711")["transactions"]
     seen = [(step["component"].partition(":")[0], step["action"]) for step in transaction["steps"]]
-    assert sorted(step for step in seen if step[1] != "DEQUEUED") == sorted([
-        ("capture", "CAPTURED"), ("capture", "ENQUEUED"), ("queue", "ENQUEUED"), ("propagation", "SENT"), ("queue", "ENQUEUED"), ("apply", "APPLIED"),
-    ])
+    assert sorted(step for step in seen if step[1] != "DEQUEUED") == sorted(
+        [
+            ("capture", "CAPTURED"),
+            ("capture", "ENQUEUED"),
+            ("queue", "ENQUEUED"),
+            ("propagation", "SENT"),
+            ("queue", "ENQUEUED"),
+            ("apply", "APPLIED"),
+        ]
+    )
     assert headrace(one_way, "track", "--label", "no such label")[0] == FINDING
 
     assert answer(one_way, "explain", "public.notes", "4711")["verdicts"][0]["verdict"] == "SAME"
@@ -155,7 +168,10 @@ def test_stopped_component_stays_stopped_until_it_is_started(one_way: System):
     assert (done.returncode, "Traceback" in done.stderr) == (DONE, False), done.stderr
     one_way.wait_state(capture, "DISABLED")
     # It is as it was told to be, so nothing is found; the controller's overview is a second old.
-    wait_until("status says so", lambda: {c["name"]: c["state"] for c in answer(one_way, "status")["components"]}[capture] == "DISABLED")
+    wait_until(
+        "status says so",
+        lambda: {c["name"]: c["state"] for c in answer(one_way, "status")["components"]}[capture] == "DISABLED",
+    )
     one_way.execute("src", "INSERT INTO notes VALUES (1, 'written meanwhile')")
     code, _, err = headrace(one_way, "wait", "--caught-up", "--timeout", 3)
     assert code == FAILURE, err
@@ -183,7 +199,9 @@ def test_verify_finds_a_difference_and_names_the_table(one_way: System):
     one_way.execute("dst", "DELETE FROM notes WHERE id = 99")
     compared = answer(one_way, "verify")
     assert compared["identical"] is True
-    assert {f"{table['owner']}.{table['name']}" for table in compared["tables"]} >= {f"public.{table}" for table in TABLES}
+    assert {f"{table['owner']}.{table['name']}" for table in compared["tables"]} >= {
+        f"public.{table}" for table in TABLES
+    }
 
 
 def test_up_again_changes_nothing_and_says_so_quickly(one_way: System):
@@ -198,7 +216,9 @@ def test_check_and_plan_of_a_running_topology_find_everything_done(one_way: Syst
     assert not any(finding["is_error"] for finding in answer(one_way, "check")["findings"])
     plan = answer(one_way, "plan")
     made = [
-        step for site in plan["sites"] for step in site["live"]["statements"]
+        step
+        for site in plan["sites"]
+        for step in site["live"]["statements"]
         if step["statement"].startswith(("CREATE SCHEMA", "CREATE TABLE", "CREATE PUBLICATION", "SELECT pg_"))
     ]
     assert {step["is_done"] for step in made} == {True}

@@ -27,13 +27,19 @@ NEEDED = {
 def test_rehearsal_compiles_what_a_first_topology_needs(tmp_path: Path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-P", ROOT / "scripts" / "compile_kernels.py"], env=environment, capture_output=True, text=True, check=False,
+        [sys.executable, "-P", ROOT / "scripts" / "compile_kernels.py"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "rows are the same in both databases" in done.stdout
     compiled = {path.name.partition("-")[0] for path in (tmp_path / "cache").rglob("*.nbc")}
     for module, names in NEEDED.items():
-        kernels = {each.partition(".")[2] for each in compiled if each.startswith("mining" if module == "redo" else module)}
+        kernels = {
+            each.partition(".")[2] for each in compiled if each.startswith("mining" if module == "redo" else module)
+        }
         assert kernels >= names, (module, sorted(compiled))
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
     # With `on` a JVM refuses to start without the archive of its classes.

@@ -32,7 +32,9 @@ def deployed(folder: Path, address: str) -> Deployment:
     return Deployment(read_topology(file), address)
 
 
-def test_component_whose_creator_died_before_its_process_began_is_gone_after_down(ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_component_whose_creator_died_before_its_process_began_is_gone_after_down(
+    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Its record would make every `up` from another folder believe that the topology runs in this one."""
     import ray
 
@@ -44,7 +46,15 @@ def test_component_whose_creator_died_before_its_process_began_is_gone_after_dow
     actors = first.connect()
     monkeypatch.setattr(ray, "remote", dies)
     with pytest.raises(ControllerDiedError):
-        actors.create("queue:q", "actors.queue:build", {}, process="queue:q", state_dir=first.spec.state_dir, node={}, environment={})
+        actors.create(
+            "queue:q",
+            "actors.queue:build",
+            {},
+            process="queue:q",
+            state_dir=first.spec.state_dir,
+            node={},
+            environment={},
+        )
     monkeypatch.undo()
     assert actors.state_dir() == first.spec.state_dir
     assert first.down() == []

@@ -1,4 +1,6 @@
-"""Columns that a source computes: copied, applied and compared where their values travel, refused by name where they cannot; two databases, no Ray."""
+"""Columns that a source computes: copied, applied and compared where their values travel, refused by name where they
+cannot; two databases, no Ray.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,18 @@ COMPUTED = "total int GENERATED ALWAYS AS (qty * price) STORED"
 LINE = "CREATE TABLE line (id int PRIMARY KEY, qty int, price int, {})"
 ROWS = "INSERT INTO line (id, qty, price) SELECT g, g, 10 FROM generate_series(1, 100) g"
 CHANGES = (
-    "INSERT INTO line (id, qty, price) VALUES (200, 2, 3)", "UPDATE line SET qty = qty + 1 WHERE id <= 5", "DELETE FROM line WHERE id = 6",
+    "INSERT INTO line (id, qty, price) VALUES (200, 2, 3)",
+    "UPDATE line SET qty = qty + 1 WHERE id <= 5",
+    "DELETE FROM line WHERE id = 6",
 )
 ALL = "SELECT * FROM line ORDER BY id"
 PROGRESS_STEPS = 300  # of an engine: far more than the few rows here take
 
 
 @pytest.fixture
-def made(tmp_path: Path, fresh_database: Callable[[EmbeddedServer], str], prepared_database: Callable[[EmbeddedServer], str]) -> Iterator[Any]:
+def made(
+    tmp_path: Path, fresh_database: Callable[[EmbeddedServer], str], prepared_database: Callable[[EmbeddedServer], str]
+) -> Iterator[Any]:
     """Makes a pair of databases on two servers."""
     pairs: list[CopiedPair] = []
 
@@ -60,8 +66,14 @@ def run_fix(pair: CopiedPair, finding: Any) -> None:
     pair.there.execute(finding.fix.encode())
 
 
-@pytest.mark.parametrize(("key", "identity"), [(" PRIMARY KEY", ""), (" PRIMARY KEY", "FULL"), ("", "FULL")], ids=["key", "key, FULL", "no key"])
-def test_stored_column_of_18_is_copied_applied_and_compared_where_it_is_plain(newest: CopiedPair, key: str, identity: str):
+@pytest.mark.parametrize(
+    ("key", "identity"),
+    [(" PRIMARY KEY", ""), (" PRIMARY KEY", "FULL"), ("", "FULL")],
+    ids=["key", "key, FULL", "no key"],
+)
+def test_stored_column_of_18_is_copied_applied_and_compared_where_it_is_plain(
+    newest: CopiedPair, key: str, identity: str
+):
     here, there = (LINE.format(column).replace(" PRIMARY KEY", key) for column in (COMPUTED, "total int"))
     newest.create(here + (f"; ALTER TABLE line REPLICA IDENTITY {identity}" if identity else ""), there)
     newest.run(ROWS)
@@ -80,7 +92,9 @@ def test_stored_column_of_18_is_copied_applied_and_compared_where_it_is_plain(ne
 
 @pytest.mark.parametrize("kind", ["STORED of 16", "VIRTUAL of 18"])
 @pytest.mark.parametrize("plain", ["total int", "total int NOT NULL DEFAULT 0"])
-def test_column_whose_values_are_not_in_the_log_is_refused_where_it_is_plain_and_the_printed_fix_works(request, kind: str, plain: str):
+def test_column_whose_values_are_not_in_the_log_is_refused_where_it_is_plain_and_the_printed_fix_works(
+    request, kind: str, plain: str
+):
     pair: CopiedPair = request.getfixturevalue("older" if "16" in kind else "newest")
     pair.create(LINE.format(COMPUTED.replace("STORED", kind.split(maxsplit=1)[0])), LINE.format(plain))
     pair.run(ROWS)
@@ -106,7 +120,10 @@ def test_column_that_a_transformation_leaves_out_is_the_destination_s_own(older:
     assert older.findings() == []
     copied(older)
     found = older.verify()["line"]
-    assert (found.is_equal, found.left_out) == (True, ("total (a transformation leaves it out)", "total (only at the destination)"))
+    assert (found.is_equal, found.left_out) == (
+        True,
+        ("total (a transformation leaves it out)", "total (only at the destination)"),
+    )
     assert older.there.execute("SELECT DISTINCT total FROM line").fetchall() == [(7,)]
 
 
@@ -122,7 +139,9 @@ def test_verifier_sees_wrong_values_that_nobody_copies(older: CopiedPair):
 
 @pytest.mark.parametrize("version", ["newest", "older"])
 @pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
-def test_plain_column_is_refused_where_the_destination_computes_it_and_the_printed_fix_works(request, version: str, kind: str):
+def test_plain_column_is_refused_where_the_destination_computes_it_and_the_printed_fix_works(
+    request, version: str, kind: str
+):
     pair: CopiedPair = request.getfixturevalue(version)
     pair.create(LINE.format("total int"), LINE.format(COMPUTED.replace("STORED", kind)))
     pair.run("INSERT INTO line SELECT g, g, 10, g * 3 FROM generate_series(1, 10) g")
@@ -146,7 +165,11 @@ def test_expression_that_the_source_drops_makes_apply_wait_for_the_same_statemen
     pair.run(*CHANGES)
     engine = pair.apply(instantiation=pair.starts())
     pair.assert_same(ALL)
-    pair.run("ALTER TABLE line ALTER total DROP EXPRESSION", "UPDATE line SET total = 7 WHERE id = 1", "UPDATE line SET qty = 0 WHERE id = 2")
+    pair.run(
+        "ALTER TABLE line ALTER total DROP EXPRESSION",
+        "UPDATE line SET total = 7 WHERE id = 1",
+        "UPDATE line SET qty = 0 WHERE id = 2",
+    )
     pair.redo.catch_up()
     engine.batches = list(pair.redo.mine(pair.redo.miner()))
     engine.subscribe()
@@ -186,7 +209,10 @@ def test_generated_column_in_the_key_finds_rows(newest: CopiedPair, key: str, id
     assert newest.errors_found() == []
     copied(newest)
     newest.run(
-        "UPDATE line SET v = 'b' WHERE id < 4", "UPDATE line SET id = id + 100 WHERE id = 5", "DELETE FROM line WHERE id = 6", "UPDATE line SET x = x WHERE id > 18",
+        "UPDATE line SET v = 'b' WHERE id < 4",
+        "UPDATE line SET id = id + 100 WHERE id = 5",
+        "DELETE FROM line WHERE id = 6",
+        "UPDATE line SET x = x WHERE id > 18",
         "INSERT INTO line (id, x, v) VALUES (50, 1, 'c')",
     )
     newest.apply(instantiation=newest.starts())
@@ -203,33 +229,47 @@ def test_generated_column_in_the_key_of_an_older_source_is_refused_and_the_print
     older.run(finding.fix)
     assert older.source_findings() == []
     copied(older)
-    older.run("UPDATE line SET v = 'b' WHERE id < 4", "DELETE FROM line WHERE id = 6", "UPDATE line SET id = 77 WHERE id = 7")
+    older.run(
+        "UPDATE line SET v = 'b' WHERE id < 4", "DELETE FROM line WHERE id = 6", "UPDATE line SET id = 77 WHERE id = 7"
+    )
     older.apply(instantiation=older.starts())
     assert older.errors() == ()
     older.assert_same(ALL)
 
 
 def test_verifier_lists_foreign_partitions_and_asks_nothing_of_them(newest: CopiedPair):
-    parts = "CREATE TABLE line (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE near PARTITION OF line FOR VALUES FROM (0) TO (100)"
+    parts = (
+        "CREATE TABLE line (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE near PARTITION OF"
+        " line FOR VALUES FROM (0) TO (100)"
+    )
     far = "CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing"
     newest.create(parts, parts)
     newest.run("INSERT INTO line VALUES (1, 'a')")
     copied(newest)
-    newest.there.execute(f"{far}; ALTER TABLE line DROP CONSTRAINT line_pkey; CREATE FOREIGN TABLE far PARTITION OF line FOR VALUES FROM (100) TO (200) SERVER nowhere".encode())
+    newest.there.execute(
+        f"{far}; ALTER TABLE line DROP CONSTRAINT line_pkey; CREATE FOREIGN TABLE far PARTITION OF line FOR VALUES FROM"
+        " (100) TO (200) SERVER nowhere".encode()
+    )
     found = newest.verify()["line"]
-    assert (found.is_equal, found.problem, found.left_out) == (True, "", ("the rows of public.far, a foreign table, at the destination",))
+    assert (found.is_equal, found.problem, found.left_out) == (
+        True,
+        "",
+        ("the rows of public.far, a foreign table, at the destination",),
+    )
 
 
 def test_verifier_lists_what_it_leaves_out(newest: CopiedPair):
     newest.create(
         "CREATE TABLE line (id int PRIMARY KEY, qty int, seen int GENERATED ALWAYS AS (qty * 2) VIRTUAL)",
-        "CREATE TABLE line (id int PRIMARY KEY, qty int, own text); CREATE TABLE child (note text) INHERITS (line); INSERT INTO child (id) VALUES (1)",
+        "CREATE TABLE line (id int PRIMARY KEY, qty int, own text); CREATE TABLE child (note text) INHERITS (line);"
+        " INSERT INTO child (id) VALUES (1)",
     )
     newest.run("INSERT INTO line VALUES (1, 2)")
     copied(newest)
     found = newest.verify()["line"]
     assert found.is_equal
     assert found.left_out == (
-        "seen (the source computes it, and the destination has no such column)", "own (only at the destination)",
+        "seen (the source computes it, and the destination has no such column)",
+        "own (only at the destination)",
         "the rows of public.child, a table of its own, which inherits from it, at the destination",
     )

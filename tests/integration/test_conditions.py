@@ -1,4 +1,6 @@
-"""Conditions and subsets with a real server: it answers as the rules do, and its rows are copied, replicated and compared as a subset."""
+"""Conditions and subsets with a real server: it answers as the rules do, and its rows are copied, replicated and
+compared as a subset.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +53,25 @@ ROWS = 12  # of each example: every comparison meets several of them
 def server(fresh_database: Any, pg_source: Any) -> Any:
     with psycopg.connect(fresh_database(pg_source), autocommit=True) as connection:
         connection.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
-        defined = ", ".join(f'"{each.name}" {"mood" if each.name == "mood" else SPELLED.get(type_of(each.name), type_of(each.name))}' for each in columns())
+        defined = ", ".join(
+            f'"{each.name}" {"mood" if each.name == "mood" else SPELLED.get(type_of(each.name), type_of(each.name))}'
+            for each in columns()
+        )
         connection.execute(f"CREATE TABLE every_type ({defined})")
         yield connection
 
 
 @pytest.mark.seeded
-@settings(max_examples=scaled(72, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=scaled(72, 1000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
 @given(st.data())
 def test_server_and_rules_agree_on_every_type(server: Any, data: Any) -> None:
-    """The condition goes to the server as `rules.conditions.spelling` writes it; the values come back as its log has them, in both forms."""
+    """The condition goes to the server as `rules.conditions.spelling` writes it; the values come back as its log has
+    them, in both forms.
+    """
     tree = of_image(data.draw(conditions(with_attributes=False)), Image.NEW)
     tree = parsed(spelled_tree(tree).replace('new."', '"').replace('old."', '"'), "where")
     used = [column for column in columns() if column.name in {value.column for value in columns_of(tree)} | {"id"}]
@@ -71,21 +82,41 @@ def test_server_and_rules_agree_on_every_type(server: Any, data: Any) -> None:
         row[0] = number.to_bytes(4, "big")
         formats = [psycopg.pq.Format(int(column.is_binary)) for column in used]
         places = ", ".join(f"${place + 1}" for place in range(len(used)))
-        done = server.pgconn.exec_params(f"INSERT INTO every_type ({names}) VALUES ({places})".encode(), row, param_formats=formats)
+        done = server.pgconn.exec_params(
+            f"INSERT INTO every_type ({names}) VALUES ({places})".encode(), row, param_formats=formats
+        )
         assert done.status == psycopg.pq.ExecStatus.COMMAND_OK, done.error_message
     answers = [row[0] for row in server.execute(f"SELECT {spelled_tree(tree)} FROM every_type ORDER BY id").fetchall()]
     stored = {}
     for form in (0, 1):
-        found = server.pgconn.exec_params(f"SELECT {names} FROM every_type ORDER BY id".encode(), [], result_format=form)
+        found = server.pgconn.exec_params(
+            f"SELECT {names} FROM every_type ORDER BY id".encode(), [], result_format=form
+        )
         stored[bool(form)] = [[found.get_value(row, place) for place in range(len(used))] for row in range(ROWS)]
     values = [[stored[column.is_binary][row][place] for place, column in enumerate(used)] for row in range(ROWS)]
     assert [is_true_of(tree, used, row, TYPES) for row in values] == [answer is True for answer in answers]
-    table = TableVersion(object_number=1, version=1, owner="public", name="every_type", columns=tuple(used), old_image=OldImage.FULL)
-    image = column_values([[NULL_LENGTH if row[place] is None else row[place] for row in values] for place in range(len(used))])
+    table = TableVersion(
+        object_number=1, version=1, owner="public", name="every_type", columns=tuple(used), old_image=OldImage.FULL
+    )
+    image = column_values(
+        [[NULL_LENGTH if row[place] is None else row[place] for row in values] for place in range(len(used))]
+    )
     numbers = np.arange(ROWS)
-    outcomes = CompiledCondition(tree, table, TYPES).outcomes(Rows(
-        table=table, command=Command.INSERT, count=ROWS, old=None, new=image, source="dbs1", tags=(), tag=np.full(ROWS, -1), transaction_id=numbers, scn=numbers, source_time_us=numbers,
-    ))
+    outcomes = CompiledCondition(tree, table, TYPES).outcomes(
+        Rows(
+            table=table,
+            command=Command.INSERT,
+            count=ROWS,
+            old=None,
+            new=image,
+            source="dbs1",
+            tags=(),
+            tag=np.full(ROWS, -1),
+            transaction_id=numbers,
+            scn=numbers,
+            source_time_us=numbers,
+        )
+    )
     assert outcomes.tolist() == [{True: TRUE, False: FALSE, None: NULL}[answer] for answer in answers]
 
 
@@ -121,7 +152,9 @@ def test_check_names_the_replica_identity_that_rules_need(site: Site) -> None:
     assert not is_error
     assert "needs new note, which the log does not have where it is stored out of line" in problem
     assert fix == full
-    ((is_error, problem, _),) = findings(site, Rule(owner="public", name="e", subset=parse("department_id = 1", "subset")))
+    ((is_error, problem, _),) = findings(
+        site, Rule(owner="public", name="e", subset=parse("department_id = 1", "subset"))
+    )
     assert is_error
     assert "needs the whole old row" in problem
     site.run("CREATE UNIQUE INDEX by_department ON e (id, department_id)")
@@ -133,24 +166,39 @@ def test_check_names_the_replica_identity_that_rules_need(site: Site) -> None:
 
 
 def test_check_warns_of_large_values_whose_storage_was_set_to_main(site: Site) -> None:
-    """MAIN is out of line, too, where the row would not fit a page. Of types that are MAIN by themselves, numbers, nobody has values of that size."""
+    """MAIN is out of line, too, where the row would not fit a page.
+
+    Of types that are MAIN by themselves, numbers, nobody has values of that size.
+    """
     site.run("CREATE TABLE m (id int PRIMARY KEY, note text STORAGE MAIN, price numeric, short text STORAGE PLAIN)")
     site.run("INSERT INTO m SELECT 1, string_agg(md5(i::text), ''), 1, 'x' FROM generate_series(1, 1000) i")
     with psycopg.connect(site.dsn) as connection:
         assert connection.execute("SELECT pg_column_toast_chunk_id(note) IS NOT NULL FROM m").fetchone() == (True,)
-    ((is_error, problem, _),) = findings(site, Rule(owner="public", name="m", condition=parse("new.note = 'x'", "where")))
+    ((is_error, problem, _),) = findings(
+        site, Rule(owner="public", name="m", condition=parse("new.note = 'x'", "where"))
+    )
     assert not is_error
     assert "needs new note" in problem
-    assert findings(site, Rule(owner="public", name="m", condition=parse("new.price = 1 and new.short = 'x'", "where"))) == []
+    assert (
+        findings(site, Rule(owner="public", name="m", condition=parse("new.price = 1 and new.short = 'x'", "where")))
+        == []
+    )
 
 
 def test_check_refuses_what_the_table_does_not_have_or_compares_otherwise(site: Site) -> None:
     site.run("CREATE TABLE e (id int PRIMARY KEY, department_id int, note text, at timestamptz, f float4, tags text[])")
     site.run("ALTER TABLE e REPLICA IDENTITY FULL")
     refused = {
-        "departement_id = 1": "did you mean department_id?", "department_id = '1'": "write 1 without quotes", "note = 5": "put the literal in quotes",
-        "note < 'm'": 'COLLATE "C"', "at > '2026-01-31 08:30:00'": "offset from UTC", "at > 'yesterday'": "offset from UTC",
-        "f in (0.1, 0.2)": "= and OR", "tags = '{}'": "IS NULL", "note = id": "one kind", "department_id like '5%'": "type text or varchar",
+        "departement_id = 1": "did you mean department_id?",
+        "department_id = '1'": "write 1 without quotes",
+        "note = 5": "put the literal in quotes",
+        "note < 'm'": 'COLLATE "C"',
+        "at > '2026-01-31 08:30:00'": "offset from UTC",
+        "at > 'yesterday'": "offset from UTC",
+        "f in (0.1, 0.2)": "= and OR",
+        "tags = '{}'": "IS NULL",
+        "note = id": "one kind",
+        "department_id like '5%'": "type text or varchar",
     }
     for text, advice in refused.items():
         ((is_error, problem, fix),) = findings(site, Rule(owner="public", name="e", condition=parse(text, "where")))
@@ -159,19 +207,23 @@ def test_check_refuses_what_the_table_does_not_have_or_compares_otherwise(site: 
         assert advice in fix, text
 
 
-def test_check_refuses_texts_that_have_another_order_or_equality_at_the_source(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_refuses_texts_that_have_another_order_or_equality_at_the_source(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.run("CREATE COLLATION loose (provider = builtin, locale = 'C.UTF-8')")
     site.run("CREATE TABLE e (id int PRIMARY KEY, note text COLLATE loose)")
     site.run("ALTER TABLE e REPLICA IDENTITY FULL")
     rule = Rule(owner="public", name="e", condition=parse("note > 'm' collate \"C\"", "where"))
     assert findings(site, rule) == []
-    monkeypatch.setattr("databases.postgres.source.supplemental_logging._IN_ORDER_OF_UTF8", ())  # as of a database in another encoding
+    # as of a database in another encoding
+    monkeypatch.setattr("databases.postgres.source.supplemental_logging._IN_ORDER_OF_UTF8", ())
     ((is_error, problem, fix),) = findings(site, rule)
     assert is_error
     assert "in the encoding of the database, UTF8" in problem
     assert fix == "compare with =, IN or LIKE"
     monkeypatch.undo()
-    site.run("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'loose'")  # none of this build's collations is
+    # none of this build's collations is
+    site.run("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'loose'")
     ((is_error, problem, _),) = findings(site, Rule(owner="public", name="e", condition=parse("note = 'm'", "where")))
     assert is_error
     assert "equal texts of note may have other bytes" in problem
@@ -179,7 +231,10 @@ def test_check_refuses_texts_that_have_another_order_or_equality_at_the_source(s
 
 def test_check_refuses_to_ask_whether_a_composite_is_null(site: Site) -> None:
     """To the server `ROW(NULL, NULL) IS NULL` is true, and `ROW(1, NULL) IS NOT NULL` is false."""
-    site.run("CREATE TYPE pair AS (a int, b int); CREATE DOMAIN pairs AS pair; CREATE TABLE e (id int PRIMARY KEY, p pair, q pairs, s pair[], t text)")
+    site.run(
+        "CREATE TYPE pair AS (a int, b int); CREATE DOMAIN pairs AS pair; CREATE TABLE e (id int PRIMARY KEY, p pair, q"
+        " pairs, s pair[], t text)"
+    )
     site.run("ALTER TABLE e REPLICA IDENTITY FULL")
     for text, name in (("p is null", "p"), ("id = 1 or q is not null", "q")):
         ((is_error, problem, _),) = findings(site, Rule(owner="public", name="e", condition=parse(text, "where")))
@@ -189,7 +244,10 @@ def test_check_refuses_to_ask_whether_a_composite_is_null(site: Site) -> None:
 
 
 def test_conditions_on_columns_of_a_domain_are_those_on_what_is_below_it(site: Site) -> None:
-    site.run("CREATE DOMAIN price AS numeric(9, 2); CREATE TABLE e (id int PRIMARY KEY, v price); ALTER TABLE e REPLICA IDENTITY FULL")
+    site.run(
+        "CREATE DOMAIN price AS numeric(9, 2); CREATE TABLE e (id int PRIMARY KEY, v price); ALTER TABLE e REPLICA"
+        " IDENTITY FULL"
+    )
     assert findings(site, Rule(owner="public", name="e", condition=parse("v > 1.5", "where"))) == []
     ((is_error, _, fix),) = findings(site, Rule(owner="public", name="e", condition=parse("v = '1'", "where")))
     assert is_error
@@ -202,15 +260,23 @@ def test_check_names_the_replica_identity_that_handlers_need(site: Site) -> None
 
     def handler(**needed: tuple[str, ...]) -> list[tuple[bool, str, str]]:
         of_handler = LogNeed(place="applies.a.dml_handlers[0]", rule=Rule(owner="public", name="h"), **needed)
-        return [(each.is_error, each.problem, each.fix) for each in site.source.preflight(rules, streams=1, needs=(of_handler,)) if of_handler.place in each.problem]
+        return [
+            (each.is_error, each.problem, each.fix)
+            for each in site.source.preflight(rules, streams=1, needs=(of_handler,))
+            if of_handler.place in each.problem
+        ]
 
     assert handler(old=("id",), new=("price", "id")) == []
     full = 'ALTER TABLE "public"."h" REPLICA IDENTITY FULL;'
-    assert handler(old=("id", "price")) == [(True, "applies.a.dml_handlers[0] needs old price, which the log does not have", full)]
+    assert handler(old=("id", "price")) == [
+        (True, "applies.a.dml_handlers[0] needs old price, which the log does not have", full)
+    ]
     ((is_error, problem, _),) = handler(new=("note",))
     assert not is_error
     assert "a handler has no value" in problem
-    (listed,) = site.source.supplemental_logging(rules, (LogNeed(place="x", rule=Rule(owner="public", name="h"), old=("price",)),))
+    (listed,) = site.source.supplemental_logging(
+        rules, (LogNeed(place="x", rule=Rule(owner="public", name="h"), old=("price",)),)
+    )
     assert (listed.columns, listed.lacking, listed.statement) == (("old price",), ("old price",), full)
     site.run("ALTER TABLE h REPLICA IDENTITY FULL")
     assert handler(old=("id", "price"), new=("note",)) == []
@@ -222,7 +288,11 @@ def test_plan_lists_every_old_value_of_a_conflict_handler_without_a_column_list(
     rules = (RuleSet(include=(Rule(owner="public"),)),)
     (listed,) = site.source.supplemental_logging(rules, (need,))
     full = 'ALTER TABLE "public"."every_old" REPLICA IDENTITY FULL;'
-    assert (listed.columns, listed.lacking, listed.statement) == (("old price", "old note"), ("old price", "old note"), full)
+    assert (listed.columns, listed.lacking, listed.statement) == (
+        ("old price", "old note"),
+        ("old price", "old note"),
+        full,
+    )
     site.run("ALTER TABLE every_old REPLICA IDENTITY FULL")
     (listed,) = site.source.supplemental_logging(rules, (need,))
     assert (listed.lacking, listed.statement) == ((), "")
@@ -232,7 +302,10 @@ def test_columns_that_a_key_s_index_only_includes_have_no_old_values_in_the_log(
     site.run("CREATE TABLE included (id int, price int, PRIMARY KEY (id) INCLUDE (price))")
     need = LogNeed(place="x", rule=Rule(owner="public", name="included"), old=("id", "price"))
     (listed,) = site.source.supplemental_logging((RuleSet(include=(Rule(owner="public"),)),), (need,))
-    assert (listed.lacking, listed.statement) == (("old price",), 'ALTER TABLE "public"."included" REPLICA IDENTITY FULL;')
+    assert (listed.lacking, listed.statement) == (
+        ("old price",),
+        'ALTER TABLE "public"."included" REPLICA IDENTITY FULL;',
+    )
 
 
 def test_check_warns_of_large_values_that_a_function_may_not_get(site: Site) -> None:
@@ -240,8 +313,17 @@ def test_check_warns_of_large_values_that_a_function_may_not_get(site: Site) -> 
     rules = (RuleSet(include=(Rule(owner="public"),)),)
 
     def function(*columns: str) -> list[tuple[bool, str]]:
-        of_function = LogNeed(place="captures.c.rules.include[0].transform", rule=Rule(owner="public", name="fn"), function="m:f", new=columns)
-        return [(each.is_error, each.fix) for each in site.source.preflight(rules, streams=1, needs=(of_function,)) if of_function.place in each.problem]
+        of_function = LogNeed(
+            place="captures.c.rules.include[0].transform",
+            rule=Rule(owner="public", name="fn"),
+            function="m:f",
+            new=columns,
+        )
+        return [
+            (each.is_error, each.fix)
+            for each in site.source.preflight(rules, streams=1, needs=(of_function,))
+            if of_function.place in each.problem
+        ]
 
     full = 'ALTER TABLE "public"."fn" REPLICA IDENTITY FULL;'
     assert function() == function("note", "price") == [(False, full)]
@@ -257,12 +339,16 @@ def test_plan_lists_the_values_that_the_log_must_have(site: Site) -> None:
     rule = Rule(owner="public", name="p", condition=parse("v = 1", "where"))
     found = site.source.supplemental_logging((RuleSet(include=(Rule(owner="public"),)),), (need(rule),))
     assert [(each.name, each.columns, each.lacking, each.statement) for each in found] == [
-        ("p1", ("old v", "new v"), ("old v",), 'ALTER TABLE "public"."p1" REPLICA IDENTITY FULL;'), ("p2", ("old v", "new v"), (), ""),
+        ("p1", ("old v", "new v"), ("old v",), 'ALTER TABLE "public"."p1" REPLICA IDENTITY FULL;'),
+        ("p2", ("old v", "new v"), (), ""),
     ]
 
 
 def test_old_values_of_a_substitute_key_must_be_in_the_log(site: Site) -> None:
-    site.run("CREATE TABLE k (id int PRIMARY KEY, code text); CREATE TABLE f (id int PRIMARY KEY, code text); ALTER TABLE f REPLICA IDENTITY FULL")
+    site.run(
+        "CREATE TABLE k (id int PRIMARY KEY, code text); CREATE TABLE f (id int PRIMARY KEY, code text); ALTER TABLE f"
+        " REPLICA IDENTITY FULL"
+    )
     rules = (RuleSet(include=(Rule(owner="public"),)),)
 
     def asked(table: str, *columns: str) -> list[tuple[tuple[str, ...], str]]:
@@ -292,24 +378,41 @@ def write(dsn: str, rng: random.Random, first: int) -> None:
             if kind < 0.3:
                 connection.execute(
                     f"INSERT INTO {table} VALUES (%s, %s, %s, repeat(%s, %s))",
-                    (1000 + number, department, round(rng.random() * 7, 1), rng.choice(["x", None]), rng.choice([1, 9000])),
+                    (
+                        1000 + number,
+                        department,
+                        round(rng.random() * 7, 1),
+                        rng.choice(["x", None]),
+                        rng.choice([1, 9000]),
+                    ),
                 )
             elif kind < 0.7:
-                connection.execute(f"UPDATE {table} SET department_id = %s WHERE id BETWEEN %s AND %s", (department, key, key + 9))
+                connection.execute(
+                    f"UPDATE {table} SET department_id = %s WHERE id BETWEEN %s AND %s", (department, key, key + 9)
+                )
             elif kind < 0.8:
                 connection.execute(f"UPDATE {table} SET grade = grade + 1, note = 'n' WHERE id = %s", (key,))
             elif kind < 0.9:
-                connection.execute(f"UPDATE {table} SET id = %s, department_id = %s WHERE id = %s", (5000 + number, department, key))
+                connection.execute(
+                    f"UPDATE {table} SET id = %s, department_id = %s WHERE id = %s", (5000 + number, department, key)
+                )
             else:
                 connection.execute(f"DELETE FROM {table} WHERE id BETWEEN %s AND %s", (key, key + 2))
             if rng.random() < 0.4:
                 connection.commit()
     if first > 1000:
-        execute(dsn, "INSERT INTO staff SELECT i, 1, 5, 'after' FROM generate_series(9000, 9100) i; UPDATE staff SET department_id = 3, grade = 0 WHERE id < 9050")
+        execute(
+            dsn,
+            "INSERT INTO staff SELECT i, 1, 5, 'after' FROM generate_series(9000, 9100) i; UPDATE staff SET"
+            " department_id = 3, grade = 0 WHERE id < 9050",
+        )
 
 
 def test_subset_is_copied_replicated_and_compared(
-    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    source_database: str,
+    destination_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One subset at the capture process, one at the apply process; the driver is replaced while users write."""
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
@@ -320,8 +423,9 @@ def test_subset_is_copied_replicated_and_compared(
             execute(dsn, f"ALTER TABLE {table} REPLICA IDENTITY FULL")
     for table in ("employees", "staff", "jobs"):
         execute(
-            source_database, f"INSERT INTO {table} SELECT i, nullif(i % 4, 0), i % 7, CASE WHEN i % 5 > 0 THEN repeat(md5(i::text), i % 3 * 200) END"
-            " FROM generate_series(1, 400) i",
+            source_database,
+            f"INSERT INTO {table} SELECT i, nullif(i % 4, 0), i % 7, CASE WHEN i % 5 > 0 THEN repeat(md5(i::text), i %"
+            " 3 * 200) END FROM generate_series(1, 400) i",
         )
     taken = [Rule(owner="public", name=name) for name in ("employees", "staff", "jobs")]
     mined = RuleSet(include=(Rule(owner="public", name="employees", subset=CAPTURED), *taken[1:]))
@@ -332,15 +436,25 @@ def test_subset_is_copied_replicated_and_compared(
     with_source = PostgresSource(source_database, site="dbs1")
     tables = tuple(
         TableToInstantiate(
-            identity=table.identity, source=TableName.of(table), destination=TableName.of(table), rows=rows[table.name], may_empty=True,
+            identity=table.identity,
+            source=TableName.of(table),
+            destination=TableName.of(table),
+            rows=rows[table.name],
+            may_empty=True,
             object_numbers=tuple(map(int, table.object_numbers)),
         )
         for table in with_source.captured("subset_test")
     )
     with_source.close()
     config = ApplyConfig(
-        topology="subset_test", apply=queue.apply.name, source=access(site="dbs1", dsn=source_database),
-        destination=access(site="dbs2", dsn=destination_database), queue=queue.apply.queue, parallelism=2, tables=tables, rules=(mined.without_conditions(), applied),
+        topology="subset_test",
+        apply=queue.apply.name,
+        source=access(site="dbs1", dsn=source_database),
+        destination=access(site="dbs2", dsn=destination_database),
+        queue=queue.apply.queue,
+        parallelism=2,
+        tables=tables,
+        rules=(mined.without_conditions(), applied),
     )
 
     def start() -> Any:
@@ -365,14 +479,20 @@ def test_subset_is_copied_replicated_and_compared(
             assert execute(destination_database, f"SELECT * FROM {table} ORDER BY id") == wanted
             assert len(wanted) > 20
         assert execute(destination_database, "SELECT * FROM headrace.apply_error") == []
-        execute(destination_database, "INSERT INTO staff VALUES (-1, 3, 0, 'of the destination'); DELETE FROM employees WHERE id = (SELECT min(id) FROM employees)")
+        execute(
+            destination_database,
+            "INSERT INTO staff VALUES (-1, 3, 0, 'of the destination'); DELETE FROM employees WHERE id = (SELECT"
+            " min(id) FROM employees)",
+        )
         found = {each.name: each for each in driver.control.compare(pb.CompareRequest(rechecks=0))}
-        assert {name: (each.equal, each.problem) for name, each in found.items()} == {"employees": (False, ""), "staff": (True, ""), "jobs": (True, "")}
+        assert {name: (each.equal, each.problem) for name, each in found.items()} == {
+            "employees": (False, ""),
+            "staff": (True, ""),
+            "jobs": (True, ""),
+        }
         assert [each.what for each in found["employees"].differences] == ["missing at the destination"]
     finally:
         driver.stop(5.0)
         driver.join(60.0)
         queue.close()
     driver.outcome()
-
-

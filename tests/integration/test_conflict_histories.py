@@ -1,4 +1,6 @@
-"""Random histories with conflicts on PostgreSQL: what the memory database leaves row by row, a real server leaves row by row and in groups."""
+"""Random histories with conflicts on PostgreSQL: what the memory database leaves row by row, a real server leaves row
+by row and in groups.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ FOUND = (
     37223000,  # a negative number decides
     3885635753,  # an INSERT meets two rows; it loses against one, and NULL of the other one decides nothing
 )
-_STATE = ("apply_process", "apply_progress", "apply_epoch", "apply_session", "apply_error", "apply_error_part", "apply_error_key", "conflict_history")
+_STATE = (
+    "apply_process",
+    "apply_progress",
+    "apply_epoch",
+    "apply_session",
+    "apply_error",
+    "apply_error_part",
+    "apply_error_key",
+    "conflict_history",
+)
 
 
 class _Server:
@@ -56,7 +67,8 @@ class _Server:
 
 @pytest.mark.seeded
 def test_groups_on_a_server_leave_what_each_transaction_alone_leaves_there_and_in_memory(
-    pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str],
+    pg_destination: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
 ) -> None:
     server, met = _Server(prepared_database(pg_destination)), 0
     for seed in (*FOUND, *seeds("histories with conflicts", test=HISTORIES, soak=HISTORIES)):
@@ -71,7 +83,7 @@ def test_groups_on_a_server_leave_what_each_transaction_alone_leaves_there_and_i
         for is_grouped in (False, True):
             server.create(history)
             version = described(server.destination, history)
-            if is_grouped:
+            if is_grouped:  # noqa: SIM108
                 found = by_engine(server.destination, "t", version, history, seed)
             else:
                 found = one_by_one(server.destination, "t", version, history)

@@ -67,15 +67,31 @@ def test_another_type_does_not_fit(admin, destination, source, here):
     assert "ALTER COLUMN" in finding.fix
 
 
-@pytest.mark.parametrize(("source", "below", "fits"), [
-    ("numeric(5,2)", "numeric(5,2)", True), ("numeric(5,2)", "numeric(7,2)", True), ("numeric", "numeric", True), ("int", "int CHECK (value > 0)", True),
-    ("numeric", "numeric(5,2)", False), ("numeric(5,2)", "numeric(9,4)", False), ("varchar(9)", "varchar(5)", False), ("varchar", "varchar(5)", False),
-    ("char(5)", "char(3)", False), ("timestamp", "timestamp(0)", False), ("bit(5)", "bit(3)", False), ("interval", "interval(0)", False),
-    ("numeric[]", "numeric(5,2)[]", False), ("numeric(5,2)[]", "numeric(5,2)[]", True),
-])
+@pytest.mark.parametrize(
+    ("source", "below", "fits"),
+    [
+        ("numeric(5,2)", "numeric(5,2)", True),
+        ("numeric(5,2)", "numeric(7,2)", True),
+        ("numeric", "numeric", True),
+        ("int", "int CHECK (value > 0)", True),
+        ("numeric", "numeric(5,2)", False),
+        ("numeric(5,2)", "numeric(9,4)", False),
+        ("varchar(9)", "varchar(5)", False),
+        ("varchar", "varchar(5)", False),
+        ("char(5)", "char(3)", False),
+        ("timestamp", "timestamp(0)", False),
+        ("bit(5)", "bit(3)", False),
+        ("interval", "interval(0)", False),
+        ("numeric[]", "numeric(5,2)[]", False),
+        ("numeric(5,2)[]", "numeric(5,2)[]", True),
+    ],
+)
 def test_a_domain_that_would_round_or_cut_the_value_does_not_fit(admin, destination, source, below, fits):
     admin.execute(f"CREATE DOMAIN d AS {below}; CREATE DOMAIN d2 AS d")
-    admin.execute(f"CREATE TABLE s (id int PRIMARY KEY, v {source}); CREATE TABLE t (id int PRIMARY KEY, v d); CREATE TABLE t2 (id int PRIMARY KEY, v d2)")
+    admin.execute(
+        f"CREATE TABLE s (id int PRIMARY KEY, v {source}); CREATE TABLE t (id int PRIMARY KEY, v d); CREATE TABLE t2"
+        " (id int PRIMARY KEY, v d2)"
+    )
     catalog = describe_table(admin, "public", "s")
     assert catalog is not None
     for name in ("t", "t2"):
@@ -83,10 +99,19 @@ def test_a_domain_that_would_round_or_cut_the_value_does_not_fit(admin, destinat
         assert [finding.is_error for finding in found] == ([] if fits else [True])
 
 
-@pytest.mark.parametrize(("ddl", "problem"), [
-    ("CREATE TABLE t (id int PRIMARY KEY, v int, own int DEFAULT 0, UNIQUE (v, own))", "the unique key (v, own) has columns that the source does not have (own)"),
-    ("CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY, v int, own int REFERENCES q)", "has columns that the source does not have (own)"),
-])
+@pytest.mark.parametrize(
+    ("ddl", "problem"),
+    [
+        (
+            "CREATE TABLE t (id int PRIMARY KEY, v int, own int DEFAULT 0, UNIQUE (v, own))",
+            "the unique key (v, own) has columns that the source does not have (own)",
+        ),
+        (
+            "CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY, v int, own int REFERENCES q)",
+            "has columns that the source does not have (own)",
+        ),
+    ],
+)
 def test_extra_columns_inside_a_unique_or_foreign_key_are_an_error(admin, destination, ddl, problem):
     admin.execute("CREATE TABLE s (id int PRIMARY KEY, v int);" + ddl)
     catalog = describe_table(admin, "public", "s")

@@ -1,4 +1,6 @@
-"""A table that is added later is copied while the others are applied, and joins them; one that cannot be copied holds up none."""
+"""A table that is added later is copied while the others are applied, and joins them; one that cannot be copied holds
+up none.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.post
 
 LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
 ROWS = 150_000
-BUSY = "CREATE TABLE busy (id integer PRIMARY KEY, note text) PARTITION BY RANGE (id); CREATE TABLE busy_1 PARTITION OF busy FOR VALUES FROM (0) TO (1000000)"
+BUSY = (
+    "CREATE TABLE busy (id integer PRIMARY KEY, note text) PARTITION BY RANGE (id); CREATE TABLE busy_1 PARTITION"
+    " OF busy FOR VALUES FROM (0) TO (1000000)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -80,26 +85,40 @@ def test_others_are_applied_while_a_table_is_missing_copied_and_its_driver_kille
     with writing(source) as counts:
         wait_for("the first copy", lambda: {states(driver).get(name) for name in TABLES} == {"DONE"}, STARTED_S)
         # Later than every copy: it comes as a change.
-        wait_for("the others to be applied", lambda n=counts["transactions"] + 1: is_applied(drivers, "notes", 1_000_000 + n), STARTED_S)
+        wait_for(
+            "the others to be applied",
+            lambda n=counts["transactions"] + 1: is_applied(drivers, "notes", 1_000_000 + n),
+            STARTED_S,
+        )
         found = states(driver)
         assert (found["late"], found["nothing"]) == ("FAILED", "FAILED")
         assert driver.status().caught_up_scn == 0
         driver.kill()
         # One sick table and a missing one do not hold up the next driver either.
         driver = drivers.start(tables=tables)
-        wait_for("the others to be applied again", lambda n=counts["transactions"]: is_applied(drivers, "notes", 1_000_000 + n), STARTED_S)
+        wait_for(
+            "the others to be applied again",
+            lambda n=counts["transactions"]: is_applied(drivers, "notes", 1_000_000 + n),
+            STARTED_S,
+        )
         execute(destination, LATE)
         wait_for("the copy to begin", lambda: states(driver).get("late") not in {"FAILED", None}, STARTED_S)
         driver.kill()
         driver = drivers.start(tables=tables)
         wait_for("the late table to join", lambda: states(driver).get("late") in {"DONE", "JOINING"}, STARTED_S)
-        wait_for("a row of it that was written later", lambda n=counts["transactions"]: is_applied(drivers, "late", ROWS + n), STARTED_S)
+        wait_for(
+            "a row of it that was written later",
+            lambda n=counts["transactions"]: is_applied(drivers, "late", ROWS + n),
+            STARTED_S,
+        )
     driver.wait_applied(end_of_log(source))
     for table in (*TABLES, "late"):
         assert digest(source, table) == digest(destination, table), table
     assert execute(destination, "SELECT * FROM headrace.apply_error") == []
     assert states(driver)["nothing"] == "FAILED"
-    scn, done = execute(destination, "SELECT scn, state IN ('DONE', 'JOINING') FROM headrace.instantiation WHERE name = 'late'")[0]
+    scn, done = execute(
+        destination, "SELECT scn, state IN ('DONE', 'JOINING') FROM headrace.instantiation WHERE name = 'late'"
+    )[0]
     assert done
     assert scn > 0
 
@@ -114,7 +133,9 @@ def refilling(dsn: str) -> Iterator[dict[str, int]]:
             while not stop.is_set():
                 counts["times"] += 1
                 connection.execute("TRUNCATE busy_1")
-                connection.execute("INSERT INTO busy SELECT g, %s FROM generate_series(1, 500) g", (f"filled {counts['times']} times",))
+                connection.execute(
+                    "INSERT INTO busy SELECT g, %s FROM generate_series(1, 500) g", (f"filled {counts['times']} times",)
+                )
                 connection.execute("UPDATE busy SET note = note || ', changed' WHERE id % 7 = 0")
                 connection.commit()
                 time.sleep(0.1)

@@ -1,4 +1,5 @@
-"""The destination's server stops at once, again and again, while commits of rows are in its memory alone: what it takes with it comes again.
+"""The destination's server stops at once, again and again, while commits of rows are in its memory alone: what it takes
+with it comes again.
 
 The real hosts and one whole driver run on threads, combined and through queues, without Ray and Spark.
 """
@@ -59,7 +60,10 @@ class Crashing:
         self.wait(f"row {number} to arrive", lambda: self.count(f"number = {number}"))
 
     def crash(self) -> None:
-        """Stop the server while commits are in its memory alone. What is acknowledged upstream then is there when it starts again."""
+        """Stop the server while commits are in its memory alone.
+
+        What is acknowledged upstream then is there when it starts again.
+        """
         rows, acknowledged = self._stop(), self._acknowledged()
         self._server.start()
         assert self._recorded() >= acknowledged, "what was told to be durable is gone"
@@ -81,7 +85,9 @@ class Crashing:
 
             before = committed()
             rows: list[int] = []
-            self.wait("a commit that is not on disk", lambda: (found := committed_more()) and (rows.append(found) or True))
+            self.wait(
+                "a commit that is not on disk", lambda: (found := committed_more()) and (rows.append(found) or True)
+            )
         self._server.stop(immediate=True)
         return rows[-1]
 
@@ -126,9 +132,18 @@ class Crashing:
         assert len(outcomes) == len(found)
 
 
-@pytest.fixture(params=cases({"combined": [ONE_WAY, ""], "queued": [ONE_WAY, QUEUED], "downstream": [DOWNSTREAM, ""]}, core=["combined", "downstream"]))
+@pytest.fixture(
+    params=cases(
+        {"combined": [ONE_WAY, ""], "queued": [ONE_WAY, QUEUED], "downstream": [DOWNSTREAM, ""]},
+        core=["combined", "downstream"],
+    )
+)
 def crashing(
-    request: pytest.FixtureRequest, source_database: str, postgres_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    source_database: str,
+    postgres_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Crashing]:
     with lazy_server(postgres_folder) as server:
         create_tables(source_database, server.dsn())
@@ -145,10 +160,14 @@ def crashing(
 
 
 @pytest.mark.seeded
-def test_destination_that_stops_at_once_under_load_loses_what_nobody_was_told_and_gets_it_again(crashing: Crashing) -> None:
+def test_destination_that_stops_at_once_under_load_loses_what_nobody_was_told_and_gets_it_again(
+    crashing: Crashing,
+) -> None:
     way = crashing.way
     with load(way.source_dsn) as last:
-        crashing.wait("the copies", lambda: [each.state for each in way.driver.control.status().instantiation] == ["DONE"] * 2)
+        crashing.wait(
+            "the copies", lambda: [each.state for each in way.driver.control.status().instantiation] == ["DONE"] * 2
+        )
         crashing.wait_arrived(last[0] + 1)
         for _ in range(scaled(1, 4)):
             crashing.crash()
@@ -165,12 +184,18 @@ def test_destination_that_stops_at_once_under_load_loses_what_nobody_was_told_an
                 user.execute("INSERT INTO first VALUES (%s, 'of the source')", (IN_THE_WAY + number,))
         crashing.crash()
         crashing.wait_arrived(last[0] + 1)
-        crashing.wait("the error transactions", lambda: len(execute(way.destination_dsn, "SELECT * FROM headrace.apply_error")) == 20)
+        crashing.wait(
+            "the error transactions",
+            lambda: len(execute(way.destination_dsn, "SELECT * FROM headrace.apply_error")) == 20,
+        )
         crashing.execute_errors()
         _copy_again(crashing)
         crashing.crash()
         crashing.wait_arrived(last[0] + 1)
-        crashing.wait("the copy", lambda: {each.state for each in way.driver.control.status().instantiation} <= {"DONE", "JOINING"})
+        crashing.wait(
+            "the copy",
+            lambda: {each.state for each in way.driver.control.status().instantiation} <= {"DONE", "JOINING"},
+        )
         crashing.crash()
         crashing.wait_arrived(last[0] + 1)
     crashing.check()
@@ -180,7 +205,9 @@ def test_destination_that_stops_at_once_under_load_loses_what_nobody_was_told_an
 def _copy_again(crashing: Crashing) -> None:
     def asked() -> bool:
         try:
-            crashing.way.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="first")]))
+            crashing.way.driver.control.copy_again(
+                pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="first")])
+            )
         except StreamsError:
             return False
         return True
@@ -189,9 +216,12 @@ def _copy_again(crashing: Crashing) -> None:
 
 
 @pytest.mark.parametrize("crashing", [(ONE_WAY, "")], ids=["combined"], indirect=True)
-def test_a_commit_that_is_told_when_it_is_answered_is_found_out(crashing: Crashing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_is_told_when_it_is_answered_is_found_out(
+    crashing: Crashing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The planted defect: what the crash takes was acknowledged upstream."""
     monkeypatch.setattr(FlushGate, "durable_scn", lambda self, recorded: recorded)
+
     def crash() -> None:
         for _ in range(10):
             crashing.crash()

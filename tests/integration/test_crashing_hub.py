@@ -1,4 +1,6 @@
-"""A hub whose server stops at once: what it forwards is on its disk, so that no spoke has what the hub has lost, and nothing comes twice."""
+"""A hub whose server stops at once: what it forwards is on its disk, so that no spoke has what the hub has lost, and
+nothing comes twice.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ class Hub:
 
 
 @pytest.fixture
-def hub(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], postgres_folder: Path, tmp_path: Path) -> Iterator[Hub]:
+def hub(
+    pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], postgres_folder: Path, tmp_path: Path
+) -> Iterator[Hub]:
     file = tmp_path / "hub.yaml"
     file.write_text(TOPOLOGY)
     with lazy_server(postgres_folder, wal_level="logical") as server:
@@ -111,7 +115,10 @@ def test_spokes_have_nothing_that_a_hub_loses_in_a_crash_and_everything_once_in_
         hub.crash()
     hub.settle()
     rows = {
-        name: (site.user.execute("SELECT * FROM first ORDER BY 1").fetchall(), site.user.execute("SELECT * FROM log ORDER BY 1").fetchall())
+        name: (
+            site.user.execute("SELECT * FROM first ORDER BY 1").fetchall(),
+            site.user.execute("SELECT * FROM log ORDER BY 1").fetchall(),
+        )
         for name, site in hub.network.sites.items()
     }
     assert rows["a"] == rows["hub"] == rows["c"]

@@ -1,4 +1,6 @@
-"""What the log writer's session at a source may hold of transactions in flight, instead of spilling them to the server's disk."""
+"""What the log writer's session at a source may hold of transactions in flight, instead of spilling them to the
+server's disk.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def _spilled(site: Site, source: PostgresSource) -> int:
         reading.through(end)
         deadline = time.monotonic() + WAITED_S
         while True:  # the server reports its counters a moment later
-            found = site.run("SELECT total_txns, spill_txns FROM pg_stat_replication_slots WHERE slot_name = %s", slot_of(site)).fetchone()
+            found = site.run(
+                "SELECT total_txns, spill_txns FROM pg_stat_replication_slots WHERE slot_name = %s", slot_of(site)
+            ).fetchone()
             assert found is not None
             if int(found[0]):  # type: ignore[call-overload]
                 return int(found[1])  # type: ignore[call-overload]
@@ -61,7 +65,9 @@ def test_decoding_memory_of_the_file_bounds_the_session(spilling: Site):
 
 def test_role_without_rights_on_the_parameter_sets_it_all_the_same(spilling: Site):
     """The server lets every role set it, and ignores a REVOKE."""
-    assert spilling.run("SELECT context FROM pg_settings WHERE name = 'logical_decoding_work_mem'").fetchone() == ("user",)
+    assert spilling.run("SELECT context FROM pg_settings WHERE name = 'logical_decoding_work_mem'").fetchone() == (
+        "user",
+    )
     role = f"plain_{secrets.token_hex(4)}"
     spilling.run(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'")
     try:
@@ -73,12 +79,15 @@ def test_role_without_rights_on_the_parameter_sets_it_all_the_same(spilling: Sit
         spilling.run(f"DROP ROLE {role}")
 
 
-@pytest.mark.parametrize(("server_kb", "shared_kb", "chosen_kb"), [
-    (64 << 10, 128 << 10, 128 << 10),  # as much as shared_buffers
-    (64 << 10, 8 << 20, DEFAULT_BYTES_MAX >> 10),  # a large server gives no more than was measured to help
-    (64 << 10, 16 << 10, 64 << 10),  # never less than the server's own setting
-    (2 << 20, 8 << 20, 2 << 20),
-])
+@pytest.mark.parametrize(
+    ("server_kb", "shared_kb", "chosen_kb"),
+    [
+        (64 << 10, 128 << 10, 128 << 10),  # as much as shared_buffers
+        (64 << 10, 8 << 20, DEFAULT_BYTES_MAX >> 10),  # a large server gives no more than was measured to help
+        (64 << 10, 16 << 10, 64 << 10),  # never less than the server's own setting
+        (2 << 20, 8 << 20, 2 << 20),
+    ],
+)
 def test_default_is_as_much_as_shared_buffers_within_bounds(server_kb: int, shared_kb: int, chosen_kb: int):
     assert default_kb(server_kb, shared_kb) == chosen_kb
 
@@ -88,7 +97,9 @@ def test_memory_above_shared_buffers_is_a_warning_of_check(spilling: Site):
         with closing(PostgresSource(spilling.dsn, site="a", decoding_memory=size)) as source:
             return [f.problem for f in source.preflight(ALL, streams=1) if f.path == "sites.a.database.decoding_memory"]
 
-    shared = int(spilling.run("SELECT setting::int8 * 8192 FROM pg_settings WHERE name = 'shared_buffers'").fetchone()[0])  # type: ignore[index, call-overload]
+    shared = int(
+        spilling.run("SELECT setting::int8 * 8192 FROM pg_settings WHERE name = 'shared_buffers'").fetchone()[0]
+    )  # type: ignore[index, call-overload]
     assert said(0) == said(shared) == []
     (problem,) = said(shared * 2)
     assert "more than shared_buffers" in problem

@@ -1,4 +1,6 @@
-"""A unique key that the source checks behind the statement: `check` says what that means, and the statement that it prints helps."""
+"""A unique key that the source checks behind the statement: `check` says what that means, and the statement that it
+prints helps.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,27 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 THERE = "CREATE TABLE p (id int PRIMARY KEY, v int, UNIQUE (v))"
 HERE = THERE.replace("(v))", "(v) DEFERRABLE INITIALLY DEFERRED)")
-EXCHANGES = ["UPDATE p SET v = 11 - v", "UPDATE p SET v = v + 1", "BEGIN; UPDATE p SET v = 3 WHERE id = 1; UPDATE p SET v = 11 WHERE id = 3; COMMIT"]
+EXCHANGES = [
+    "UPDATE p SET v = 11 - v",
+    "UPDATE p SET v = v + 1",
+    "BEGIN; UPDATE p SET v = 3 WHERE id = 1; UPDATE p SET v = 11 WHERE id = 3; COMMIT",
+]
 
 
 def found(pair: Pair, *, may_be_copied: bool = True) -> list[Finding]:
-    return [each for each in pair.redo.source.preflight((RULES,), streams=1, may_be_copied=lambda table: may_be_copied and table.name == "p") if "DEFERRABLE" in each.problem]
+    return [
+        each
+        for each in pair.redo.source.preflight(
+            (RULES,), streams=1, may_be_copied=lambda table: may_be_copied and table.name == "p"
+        )
+        if "DEFERRABLE" in each.problem
+    ]
 
 
 @pytest.mark.parametrize("statement", EXCHANGES)
-def test_check_names_the_key_and_a_transaction_that_exchanges_values_is_in_the_error_queue(pair: Pair, statement: str) -> None:
+def test_check_names_the_key_and_a_transaction_that_exchanges_values_is_in_the_error_queue(
+    pair: Pair, statement: str
+) -> None:
     pair.create(HERE, THERE)
     (finding,) = found(pair)
     assert finding.path.endswith("table public.p")
@@ -47,7 +61,9 @@ def test_a_table_that_others_write_is_not_to_be_copied(pair: Pair) -> None:
     pair.create(HERE, THERE)
     (finding,) = found(pair, may_be_copied=False)
     assert "headrace copy" not in finding.fix
-    assert finding.fix.endswith("headrace errors delete FILE NUMBER, then headrace verify FILE public.p and the fix that it prints")
+    assert finding.fix.endswith(
+        "headrace errors delete FILE NUMBER, then headrace verify FILE public.p and the fix that it prints"
+    )
     (finding,) = found(pair)
     assert "headrace copy FILE public.p" in finding.fix
     assert "errors delete" not in finding.fix

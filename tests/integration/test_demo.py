@@ -22,8 +22,16 @@ from headrace.demo.load import ORDERS
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 KEYS = {
-    "identical", "transactions", "row_changes", "rows_per_s", "latency_p50_ms", "latency_p99_ms", "killed", "healed_s",
-    "returned_changes", "duration_s",
+    "identical",
+    "transactions",
+    "row_changes",
+    "rows_per_s",
+    "latency_p50_ms",
+    "latency_p99_ms",
+    "killed",
+    "healed_s",
+    "returned_changes",
+    "duration_s",
 }
 TRANSACTIONS = 2000  # five seconds of writing at each site: enough is left after the kill
 MARKER = "HEADRACE_TEST_DEMO"
@@ -45,8 +53,13 @@ def demo(folder: Path, *arguments: object) -> dict[str, Any]:
     marker = uuid.uuid4().hex
     command = [str(Path(sys.executable).parent / "headrace"), "demo", "--json", "--state-dir", str(folder / "state")]
     done = subprocess.run(
-        [*command, *map(str, arguments)], env={**os.environ, MARKER: marker, "TMPDIR": str(folder)}, capture_output=True,
-        text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
+        [*command, *map(str, arguments)],
+        env={**os.environ, MARKER: marker, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == DONE, done.stderr + done.stdout
     psutil.wait_procs(_running(marker), timeout=GONE_S)

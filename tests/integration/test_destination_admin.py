@@ -1,4 +1,6 @@
-"""A destination with an `admin_dsn`: its role makes and drops what is in the schema headrace, and the role that applies can use it and no more."""
+"""A destination with an `admin_dsn`: its role makes and drops what is in the schema headrace, and the role that applies
+can use it and no more.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,19 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 APPLIES, ADMIN, OWNER = "headrace_test_applies", 'headrace test "admin"', "headrace_test_owner"
 TABLE = ("shop", "t")
 FORBIDDEN = (
-    "CREATE TABLE headrace.mine (id int)", "CREATE SCHEMA mine", "CREATE FUNCTION headrace.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-    "DROP TRIGGER headrace_tombstones ON shop.t", "ALTER TABLE shop.t DISABLE TRIGGER headrace_tombstones", "DROP TABLE headrace.apply_progress",
-    "ALTER TABLE headrace.apply_progress ADD COLUMN mine int", "DROP SCHEMA headrace CASCADE", "ALTER SCHEMA headrace RENAME TO mine",
-    "CREATE OR REPLACE FUNCTION headrace.track(label text) RETURNS void LANGUAGE sql AS ''", "SELECT headrace.keep_tombstones('shop.t')",
-    "TRUNCATE headrace.apply_progress", 'SET ROLE "headrace test ""admin"""',
+    "CREATE TABLE headrace.mine (id int)",
+    "CREATE SCHEMA mine",
+    "CREATE FUNCTION headrace.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "DROP TRIGGER headrace_tombstones ON shop.t",
+    "ALTER TABLE shop.t DISABLE TRIGGER headrace_tombstones",
+    "DROP TABLE headrace.apply_progress",
+    "ALTER TABLE headrace.apply_progress ADD COLUMN mine int",
+    "DROP SCHEMA headrace CASCADE",
+    "ALTER SCHEMA headrace RENAME TO mine",
+    "CREATE OR REPLACE FUNCTION headrace.track(label text) RETURNS void LANGUAGE sql AS ''",
+    "SELECT headrace.keep_tombstones('shop.t')",
+    "TRUNCATE headrace.apply_progress",
+    'SET ROLE "headrace test ""admin"""',
 )
 
 
@@ -75,7 +85,10 @@ class Site:
 
 
 def _drop_roles(superuser: psycopg.Connection) -> None:
-    superuser.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = ANY (%s)", ([APPLIES, ADMIN, OWNER],))
+    superuser.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = ANY (%s)",
+        ([APPLIES, ADMIN, OWNER],),
+    )
     for role in (APPLIES, ADMIN, OWNER):
         name = psycopg.sql.Identifier(role)
         if superuser.execute("SELECT FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is not None:
@@ -89,9 +102,15 @@ def site(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServe
     with psycopg.connect(dsn, autocommit=True) as superuser:
         _drop_roles(superuser)
         for role in (APPLIES, ADMIN, OWNER):
-            superuser.execute(psycopg.sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(psycopg.sql.Identifier(role)))
-        superuser.execute(f"CREATE SCHEMA shop; CREATE TABLE shop.t (id int PRIMARY KEY, v text); ALTER TABLE shop.t OWNER TO {OWNER}")
-        superuser.execute(f"GRANT USAGE ON SCHEMA shop TO {OWNER}; REVOKE TEMP ON DATABASE {superuser.info.dbname} FROM PUBLIC")
+            superuser.execute(
+                psycopg.sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(psycopg.sql.Identifier(role))
+            )
+        superuser.execute(
+            f"CREATE SCHEMA shop; CREATE TABLE shop.t (id int PRIMARY KEY, v text); ALTER TABLE shop.t OWNER TO {OWNER}"
+        )
+        superuser.execute(
+            f"GRANT USAGE ON SCHEMA shop TO {OWNER}; REVOKE TEMP ON DATABASE {superuser.info.dbname} FROM PUBLIC"
+        )
         yield Site(superuser, *(conninfo.make_conninfo(dsn, user=role, password="secret") for role in (APPLIES, ADMIN)))
         _drop_roles(superuser)
 
@@ -115,7 +134,12 @@ def _apply(site: Site) -> None:
             assert table is not None
             session.begin()
             version = version_of(table, is_binary=False)
-            assert session.write([insert(table, [(b"1", b"one"), (b"2", b"two")], version), delete(table, [(b"1", b"one")], version=version)]) == (2, 1)
+            assert session.write(
+                [
+                    insert(table, [(b"1", b"one"), (b"2", b"two")], version),
+                    delete(table, [(b"1", b"one")], version=version),
+                ]
+            ) == (2, 1)
             session.commit([], 7)
         destination.record_low_watermark("top", "a", epoch, 7)
         destination.describe_apply("top", "a", epoch, {"a": 1}, {"b": 2})
@@ -126,7 +150,9 @@ def _apply(site: Site) -> None:
         assert destination.conflicts("top", last=1) == ()
 
 
-@pytest.mark.parametrize("site", ["pg_15", pytest.param("pg_16", marks=pytest.mark.soak), "pg_destination"], indirect=True)
+@pytest.mark.parametrize(
+    "site", ["pg_15", pytest.param("pg_16", marks=pytest.mark.soak), "pg_destination"], indirect=True
+)
 def test_rights_that_are_printed_are_enough_and_the_role_that_applies_can_change_nothing_of_it(site: Site) -> None:
     made = site.prepared()
     assert any(statement.startswith("CREATE SCHEMA") for statement in made)
@@ -143,10 +169,15 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_applies_can_change
         lines = destination.remove("top")
     assert lines[-1] == LEFT_TO_ADMIN
     assert "DROP SCHEMA headrace" in site.admin().remove("top")
-    assert site.superuser.execute("SELECT to_regnamespace('headrace') IS NULL, (SELECT count(*) FROM pg_trigger WHERE tgname = 'headrace_tombstones')").fetchone() == (True, 0)
+    assert site.superuser.execute(
+        "SELECT to_regnamespace('headrace') IS NULL, (SELECT count(*) FROM pg_trigger WHERE tgname ="
+        " 'headrace_tombstones')"
+    ).fetchone() == (True, 0)
 
 
-def test_later_version_of_the_schema_is_made_by_the_administrator_and_used_by_the_role_that_applies(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_version_of_the_schema_is_made_by_the_administrator_and_used_by_the_role_that_applies(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.prepared()
     later = ("CREATE TABLE headrace.later (id int GENERATED ALWAYS AS IDENTITY, v text)",)
     monkeypatch.setattr(schema, "VERSIONS", (*schema.VERSIONS, later))
@@ -169,7 +200,9 @@ def test_schema_of_the_role_that_applies_is_taken_over_with_what_is_printed(site
         site.grant(lambda: destination.preflight("top", sessions=1))
         destination.prepare("top")
         destination.keep_tombstones([TABLE])
-    site.superuser.execute(f"REVOKE {OWNER} FROM {APPLIES}; REVOKE CREATE ON DATABASE {site.superuser.info.dbname} FROM {APPLIES}")
+    site.superuser.execute(
+        f"REVOKE {OWNER} FROM {APPLIES}; REVOKE CREATE ON DATABASE {site.superuser.info.dbname} FROM {APPLIES}"
+    )
     (found,) = site.admin().preflight([])
     assert f'belongs to "{APPLIES}", and not to the role of admin_dsn' in found.problem
     with pytest.raises(DatabaseError, match="belongs to"):
@@ -181,14 +214,21 @@ def test_schema_of_the_role_that_applies_is_taken_over_with_what_is_printed(site
         assert [statement for statement in FORBIDDEN if not _is_refused(applies, statement)] == []
 
 
-def test_administrator_that_keeps_nothing_apart_is_told(site: Site, fresh_database: Callable[[EmbeddedServer], str]) -> None:
+def test_administrator_that_keeps_nothing_apart_is_told(
+    site: Site, fresh_database: Callable[[EmbeddedServer], str]
+) -> None:
     (same,) = PostgresAdmin(site.dsn, site.dsn, site="dst").preflight([])
     assert same.is_error
     assert "have one role" in same.problem
-    site.superuser.execute(psycopg.sql.SQL("GRANT {} TO {}").format(psycopg.sql.Identifier(ADMIN), psycopg.sql.Identifier(APPLIES)))
-    site.superuser.execute(psycopg.sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(
-        psycopg.sql.Identifier(site.superuser.info.dbname), psycopg.sql.Identifier(ADMIN),
-    ))
+    site.superuser.execute(
+        psycopg.sql.SQL("GRANT {} TO {}").format(psycopg.sql.Identifier(ADMIN), psycopg.sql.Identifier(APPLIES))
+    )
+    site.superuser.execute(
+        psycopg.sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(
+            psycopg.sql.Identifier(site.superuser.info.dbname),
+            psycopg.sql.Identifier(ADMIN),
+        )
+    )
     (member,) = site.admin().preflight([])
     assert not member.is_error
     assert "keeps nothing from it" in member.problem
@@ -204,7 +244,9 @@ def test_administrator_that_keeps_nothing_apart_is_told(site: Site, fresh_databa
 
 def test_role_of_another_topology_gets_its_rights_by_up_or_by_what_check_prints(site: Site) -> None:
     site.prepared()
-    site.superuser.execute(f"REVOKE ALL ON SCHEMA headrace FROM {APPLIES}; GRANT CREATE ON SCHEMA headrace TO {APPLIES}")
+    site.superuser.execute(
+        f"REVOKE ALL ON SCHEMA headrace FROM {APPLIES}; GRANT CREATE ON SCHEMA headrace TO {APPLIES}"
+    )
     site.superuser.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA headrace FROM {APPLIES}")
     found = site.admin().preflight([TABLE])
     assert len(found) == 3
@@ -269,8 +311,9 @@ def test_apply_process_goes_on_while_the_schema_is_taken_over_and_given_back(sit
         destination.record_low_watermark("top", "a", epoch, 8)
         assert [each for each in destination.preflight("top", sessions=1) if each.is_error] == []
     owners = site.superuser.execute(
-        "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'headrace'::regnamespace AND relkind IN ('r', 'v')"
-        " UNION SELECT pg_get_userbyid(proowner) FROM pg_proc WHERE pronamespace = 'headrace'::regnamespace"
+        "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'headrace'::regnamespace AND"
+        " relkind IN ('r', 'v') UNION SELECT pg_get_userbyid(proowner) FROM pg_proc WHERE pronamespace ="
+        " 'headrace'::regnamespace"
     ).fetchall()
     assert owners == [(APPLIES,)]
 
@@ -278,7 +321,9 @@ def test_apply_process_goes_on_while_the_schema_is_taken_over_and_given_back(sit
 def test_wrong_password_of_the_administrator_is_told_as_that(site: Site) -> None:
     admin = PostgresAdmin(conninfo.make_conninfo(site.admin_dsn, password="wrong"), site.dsn, site="dst")
     for ask in (lambda: admin.preflight([]), lambda: admin.prepare([]), lambda: admin.remove("top")):
-        with pytest.raises(DatabaseUnavailable, match=r"as the administrator: .*password authentication failed") as caught:
+        with pytest.raises(
+            DatabaseUnavailable, match=r"as the administrator: .*password authentication failed"
+        ) as caught:
             ask()
         assert "admin_dsn" in caught.value.hint
 
@@ -286,7 +331,8 @@ def test_wrong_password_of_the_administrator_is_told_as_that(site: Site) -> None
 def test_topology_that_never_got_its_rights_is_purged_and_leaves_the_others_rows(site: Site) -> None:
     site.prepared()
     _apply(site)
-    site.superuser.execute(f"REVOKE ALL ON SCHEMA headrace FROM {APPLIES}")  # as a second topology's role before its `up`
+    # as a second topology's role before its `up`
+    site.superuser.execute(f"REVOKE ALL ON SCHEMA headrace FROM {APPLIES}")
     with closing(site.destination()) as destination:
         assert destination.remove("second") == (LEFT_TO_ADMIN,)
     assert site.admin().remove("second") == ()
@@ -295,10 +341,13 @@ def test_topology_that_never_got_its_rights_is_purged_and_leaves_the_others_rows
     assert any("apply_process" in line for line in site.admin().remove("top"))
 
 
-def test_up_goes_on_without_the_administrator_where_everything_is_there(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_goes_on_without_the_administrator_where_everything_is_there(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "top.yaml"
     file.write_text(
-        "topology: top\nsites:\n  src: {database: {kind: embedded}}\n  dst: {database: {kind: postgres, dsn: \"${RUNS}\", admin_dsn: \"${ADMIN}\"}}\n"
+        'topology: top\nsites:\n  src: {database: {kind: embedded}}\n  dst: {database: {kind: postgres, dsn: "${RUNS}",'
+        ' admin_dsn: "${ADMIN}"}}\n'
         "replicate:\n  - {tables: [shop.t], from: src, to: [dst]}\n"
         "conflict_handlers: [{table: shop.t, method: latest_timestamp}]\ntombstones: {retention_days: 7}\n"
     )

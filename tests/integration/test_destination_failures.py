@@ -1,4 +1,6 @@
-"""An apply server at a real destination that fails: what is waited for, what is refused, and what an operator must mend."""
+"""An apply server at a real destination that fails: what is waited for, what is refused, and what an operator must
+mend.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,10 @@ class Serving:
         self.destination.prepare(TOPOLOGY)
         self.epoch = self.destination.raise_epoch(TOPOLOGY, APPLY).epoch
         self.server = ApplyServer(
-            apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode,
+            apply=APPLY,
+            source=SOURCE,
+            decode=codec.decode,
+            encode=codec.encode,
             error_batches=self.destination.error_batches,
             open_session=lambda: self.destination.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0"),
         )
@@ -95,10 +100,20 @@ class Serving:
 
     def assign(self, *transactions: Transaction, **fields: object) -> None:
         batch = batch_of(transactions, 50)
-        self.server.receive(GroupAssignment(**{  # type: ignore[arg-type]
-            "group": 1, "attempt": 0, "mode": GroupMode.SETS, "streamed": False, "batches": (codec.encode(batch),),
-            "after_scn": 50, "through_scn": batch.through_scn, **fields,
-        }))
+        self.server.receive(
+            GroupAssignment(
+                **{  # type: ignore[arg-type]
+                    "group": 1,
+                    "attempt": 0,
+                    "mode": GroupMode.SETS,
+                    "streamed": False,
+                    "batches": (codec.encode(batch),),
+                    "after_scn": 50,
+                    "through_scn": batch.through_scn,
+                    **fields,
+                }
+            )
+        )
         self.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
 
     def step(self) -> tuple[ServerMessage, ...]:
@@ -129,7 +144,9 @@ class Serving:
 
     def rows(self) -> list[tuple[int, str]]:
         with psycopg.connect(self.dsn) as connection:
-            return [(row[0], row[1][:3]) for row in connection.execute("SELECT id, v FROM plain ORDER BY id").fetchall()]
+            return [
+                (row[0], row[1][:3]) for row in connection.execute("SELECT id, v FROM plain ORDER BY id").fetchall()
+            ]
 
     def errors(self) -> list[ErrorTransaction]:
         return list(self.destination.errors(TOPOLOGY, APPLY))
@@ -146,7 +163,8 @@ class Serving:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             row = connection.execute(
                 "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s"
-                " AND wait_event_type = 'Lock'", (f"headrace {TOPOLOGY}/%",),
+                " AND wait_event_type = 'Lock'",
+                (f"headrace {TOPOLOGY}/%",),
             ).fetchone()
         return row is not None
 
@@ -191,7 +209,9 @@ def two_transactions() -> tuple[Transaction, Transaction]:
 # --------------------------------------------------------------------------- waited for
 
 
-@pytest.mark.parametrize("lock", ["SELECT FROM plain WHERE id = 2 FOR UPDATE", "LOCK TABLE plain", "INSERT INTO plain VALUES (3)"])
+@pytest.mark.parametrize(
+    "lock", ["SELECT FROM plain WHERE id = 2 FOR UPDATE", "LOCK TABLE plain", "INSERT INTO plain VALUES (3)"]
+)
 def test_row_table_or_key_that_a_user_holds_is_waited_for(at: Serving, monkeypatch: pytest.MonkeyPatch, lock: str):
     monkeypatch.setitem(session_module._SETTINGS, "lock_timeout", "200")
     at.user.execute("SELECT pg_terminate_backend(%s)", (at.session_pid(),))  # the next session has that setting
@@ -202,7 +222,9 @@ def test_row_table_or_key_that_a_user_holds_is_waited_for(at: Serving, monkeypat
     assert_retried_and_then_applied(at, "lock timeout")
 
 
-def test_deadlock_with_a_user_is_the_apply_server_s_to_give_way_and_to_try_again(at: Serving, monkeypatch: pytest.MonkeyPatch):
+def test_deadlock_with_a_user_is_the_apply_server_s_to_give_way_and_to_try_again(
+    at: Serving, monkeypatch: pytest.MonkeyPatch
+):
     at.user.execute("SET deadlock_timeout = '1h'")  # only the apply server's session looks for deadlocks
     # It looks once: the user must want the other row by then, and on a machine that stalls is too late now and then.
     monkeypatch.setitem(session_module._SETTINGS, "deadlock_timeout", "4s")
@@ -221,11 +243,18 @@ def test_deadlock_with_a_user_is_the_apply_server_s_to_give_way_and_to_try_again
     assert_retried_and_then_applied(at, "deadlock")
 
 
-@pytest.mark.parametrize(("function", "problem"), [
-    ("pg_terminate_backend", "closed the connection"), ("pg_cancel_backend", "canceling statement"),
-])
-def test_session_ended_or_cancelled_in_the_middle_of_a_group_is_opened_again(at: Serving, monkeypatch: pytest.MonkeyPatch, function: str, problem: str):
-    monkeypatch.setitem(session_module._SETTINGS, "lock_timeout", f"{HELD_S:g}s")  # or it may give up before it is ended
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("pg_terminate_backend", "closed the connection"),
+        ("pg_cancel_backend", "canceling statement"),
+    ],
+)
+def test_session_ended_or_cancelled_in_the_middle_of_a_group_is_opened_again(
+    at: Serving, monkeypatch: pytest.MonkeyPatch, function: str, problem: str
+):
+    # or it may give up before it is ended
+    monkeypatch.setitem(session_module._SETTINGS, "lock_timeout", f"{HELD_S:g}s")
     at.server.close()
     at.server.connect()
     at.assign(*two_transactions())
@@ -255,7 +284,15 @@ def test_server_without_a_free_connection_is_waited_for(at: Serving):
         for other in others:
             other.close()
         # A closed session has its place until its process has ended; the test's own next sessions need some, too.
-        wait_until(lambda: at.user.execute("SELECT count(*) < 10 FROM pg_stat_activity WHERE datname = current_database()").fetchone() == (True,), HELD_S)
+        wait_until(
+            lambda: (
+                at.user.execute(
+                    "SELECT count(*) < 10 FROM pg_stat_activity WHERE datname = current_database()"
+                ).fetchone()
+                == (True,)
+            ),
+            HELD_S,
+        )
     assert_retried_and_then_applied(at, "too many clients")
 
 
@@ -279,8 +316,11 @@ def test_database_that_refuses_connections_is_waited_for(at: Serving):
 
 def test_time_outs_and_isolation_of_the_role_do_not_reach_the_apply_session(at: Serving):
     for setting in (
-        "statement_timeout = '1ms'", "lock_timeout = '1ms'", "idle_in_transaction_session_timeout = '1ms'",
-        "transaction_timeout = '50ms'", "default_transaction_isolation = 'serializable'",
+        "statement_timeout = '1ms'",
+        "lock_timeout = '1ms'",
+        "idle_in_transaction_session_timeout = '1ms'",
+        "transaction_timeout = '50ms'",
+        "default_transaction_isolation = 'serializable'",
     ):
         at.user.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {at.user.info.dbname} SET {setting}")
     at.server.close()
@@ -290,11 +330,41 @@ def test_time_outs_and_isolation_of_the_role_do_not_reach_the_apply_session(at: 
     assert at.user.execute("SELECT id, v FROM plain ORDER BY id").fetchall() == [(1, "new"), (2, "new"), (3, "new")]
 
 
-@pytest.mark.parametrize("state", values([
-    "08006", "08P01", "40001", "40003", "40P01", "53000", "53100", "53200", "53300", "53400", "55006", "55P03",
-    "57014", "57P01", "57P03", "57P05", "58000", "58030", "25006",
-    "25P03", "25P04",
-], "08006", "40001", "53100", "55P03", "57014", "58030", "25006"))
+@pytest.mark.parametrize(
+    "state",
+    values(
+        [
+            "08006",
+            "08P01",
+            "40001",
+            "40003",
+            "40P01",
+            "53000",
+            "53100",
+            "53200",
+            "53300",
+            "53400",
+            "55006",
+            "55P03",
+            "57014",
+            "57P01",
+            "57P03",
+            "57P05",
+            "58000",
+            "58030",
+            "25006",
+            "25P03",
+            "25P04",
+        ],
+        "08006",
+        "40001",
+        "53100",
+        "55P03",
+        "57014",
+        "58030",
+        "25006",
+    ),
+)
 def test_every_failure_of_the_environment_is_tried_again_and_never_passed_over(at: Serving, state: str):
     """Raised by a trigger, so that every class comes from a real server in the middle of a group."""
     at.user.execute(_FAULT + ";" + _TRIGGER + _ALWAYS)
@@ -311,12 +381,37 @@ def test_every_failure_of_the_environment_is_tried_again_and_never_passed_over(a
 
 
 @pytest.mark.parametrize("when", [_TRIGGER, _DEFERRED], ids=["at once", "at the end"])
-@pytest.mark.parametrize("state", values(
-    ["P0001", "23514", "22012", "09000", "38000", "54000", "40000", "40002", "08003", "55000", "55P02", "55P04", "0A000", "HV000", "AB123"],
-    "P0001", "23514", "40002", "55000", "AB123",
-))
+@pytest.mark.parametrize(
+    "state",
+    values(
+        [
+            "P0001",
+            "23514",
+            "22012",
+            "09000",
+            "38000",
+            "54000",
+            "40000",
+            "40002",
+            "08003",
+            "55000",
+            "55P02",
+            "55P04",
+            "0A000",
+            "HV000",
+            "AB123",
+        ],
+        "P0001",
+        "23514",
+        "40002",
+        "55000",
+        "AB123",
+    ),
+)
 def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_error_queue(
-    at: Serving, state: str, when: str,
+    at: Serving,
+    state: str,
+    when: str,
 ):
     at.user.execute(_FAULT + ";" + when + _ALWAYS)
     at.user.execute("INSERT INTO fault VALUES (%s, 'not this one')", (state,))
@@ -328,7 +423,11 @@ def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_err
     assert at.rows() == [(1, "new"), (2, "old"), (3, "new")]
 
     execute = partial(
-        at.assign, Transaction(9, []), mode=GroupMode.EXECUTE_ERROR, batches=(), error_numbers=(error.number,),
+        at.assign,
+        Transaction(9, []),
+        mode=GroupMode.EXECUTE_ERROR,
+        batches=(),
+        error_numbers=(error.number,),
     )
     execute()
     failure = at.finish().failure
@@ -343,21 +442,36 @@ def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_err
 @pytest.mark.parametrize("default", ["currval('s')", "lastval()"])
 def test_default_that_needs_another_session_goes_with_its_transaction_into_the_error_queue(at: Serving, default: str):
     """Of class 55 without a place in a function: apply's session has never used the sequence, and never will."""
-    at.user.execute(f"CREATE SEQUENCE s; ALTER TABLE plain ADD COLUMN extra bigint; ALTER TABLE plain ALTER COLUMN extra SET DEFAULT {default}")
+    at.user.execute(
+        "CREATE SEQUENCE s; ALTER TABLE plain ADD COLUMN extra bigint; ALTER TABLE plain ALTER COLUMN extra SET"
+        f" DEFAULT {default}"
+    )
     at.assign(Transaction(1, [update(1)]), Transaction(2, [insert(4)]), Transaction(3, [update(2)]))
     result = at.finish()
     (error,) = at.errors()
-    assert (error.transaction_id, error.sqlstate, [found.number for found in result.errors]) == (2, "55000", [error.number])
+    assert (error.transaction_id, error.sqlstate, [found.number for found in result.errors]) == (
+        2,
+        "55000",
+        [error.number],
+    )
     assert at.rows() == [(1, "new"), (2, "new")]
 
 
-def test_truncate_of_a_table_whose_deferred_triggers_are_still_to_run_goes_with_its_transaction_into_the_error_queue(at: Serving):
+def test_truncate_of_a_table_whose_deferred_triggers_are_still_to_run_goes_with_its_transaction_into_the_error_queue(
+    at: Serving,
+):
     """Together with the transaction before it the second one fails so, too, but not alone."""
     at.user.execute(_FAULT + ";" + _DEFERRED + _ALWAYS)
     truncate = Change(T, Command.TRUNCATE)
-    at.assign(Transaction(1, [update(1)]), Transaction(2, [truncate]), Transaction(3, [insert(3), truncate]), Transaction(4, [insert(4)]))
+    at.assign(
+        Transaction(1, [update(1)]),
+        Transaction(2, [truncate]),
+        Transaction(3, [insert(3), truncate]),
+        Transaction(4, [insert(4)]),
+    )
     at.finish()
-    assert [(error.transaction_id, error.sqlstate) for error in at.errors()] == [(3, "55006"), (4, "")]  # the last one depends on it
+    # the last one depends on it
+    assert [(error.transaction_id, error.sqlstate) for error in at.errors()] == [(3, "55006"), (4, "")]
     assert at.rows() == []
 
 
@@ -375,8 +489,10 @@ def test_table_that_is_published_without_a_replica_identity_is_waited_for(at: Se
 def test_so_is_one_that_only_a_trigger_writes(at: Serving):
     at.user.execute(
         "CREATE TABLE last (v text); INSERT INTO last VALUES ('none'); CREATE PUBLICATION further FOR TABLE last;"
-        "CREATE FUNCTION note_last() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN UPDATE public.last SET v = NEW.v; RETURN NEW; END';"
-        "CREATE TRIGGER note_last BEFORE INSERT OR UPDATE ON plain FOR EACH ROW EXECUTE FUNCTION note_last(); ALTER TABLE plain ENABLE ALWAYS TRIGGER note_last"
+        "CREATE FUNCTION note_last() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN UPDATE public.last SET v = NEW.v;"
+        " RETURN NEW; END';"
+        "CREATE TRIGGER note_last BEFORE INSERT OR UPDATE ON plain FOR EACH ROW EXECUTE FUNCTION note_last(); ALTER"
+        " TABLE plain ENABLE ALWAYS TRIGGER note_last"
     )
     at.assign(Transaction(1, [update(1), update(2)]), Transaction(2, [insert(3)]))
     at.step_until(lambda: "replica identity" in at.server.last_error)
@@ -418,7 +534,9 @@ def test_what_an_operator_must_mend_ends_the_server_with_nothing_in_the_error_qu
 
 
 @pytest.mark.parametrize("when", [_TRIGGER, _DEFERRED], ids=["immediate", "deferred"])
-def test_right_that_only_a_function_needs_is_an_error_of_its_transaction_and_the_function_is_named(at: Serving, when: str):
+def test_right_that_only_a_function_needs_is_an_error_of_its_transaction_and_the_function_is_named(
+    at: Serving, when: str
+):
     at.user.execute(_FAULT + ";" + when + _ALWAYS)
     at.user.execute("INSERT INTO fault VALUES ('42501', 'permission denied for table secret')")
     at.assign(Transaction(1, [update(1, b"bad")]), Transaction(2, [update(2)]))

@@ -124,7 +124,9 @@ def test_unlogged_tables_that_a_crash_emptied_are_to_be_copied_again_and_no_othe
         for name, persistence in (("part_logged", ""), ("part_unlogged", "UNLOGGED")):
             connection.execute(f"CREATE TABLE {name} (id int PRIMARY KEY) PARTITION BY RANGE (id)")
             connection.execute(f"CREATE TABLE {name}_1 PARTITION OF {name} FOR VALUES FROM (0) TO (100)")
-            connection.execute(f"CREATE {persistence} TABLE {name}_2 PARTITION OF {name} FOR VALUES FROM (100) TO (200)")
+            connection.execute(
+                f"CREATE {persistence} TABLE {name}_2 PARTITION OF {name} FOR VALUES FROM (100) TO (200)"
+            )
         for name in tables:
             connection.execute(f"INSERT INTO {name} VALUES (1), (2)")
 
@@ -138,9 +140,22 @@ def test_unlogged_tables_that_a_crash_emptied_are_to_be_copied_again_and_no_othe
             epoch = destination.raise_epoch("t", apply).epoch
             for name in tables:
                 if (name == "by_another") == (apply == "b"):
-                    destination.record_instantiation("t", apply, epoch, Instantiation(
-                        source="src", identity=name, owner="public", name=name, scn=Scn(70), state="DONE", row_count=2, digest="00", problem="",
-                    ))
+                    destination.record_instantiation(
+                        "t",
+                        apply,
+                        epoch,
+                        Instantiation(
+                            source="src",
+                            identity=name,
+                            owner="public",
+                            name=name,
+                            scn=Scn(70),
+                            state="DONE",
+                            row_count=2,
+                            digest="00",
+                            problem="",
+                        ),
+                    )
     own.server.stop()
     own.server.start()
     with closing(PostgresDestination(dsn)) as destination:

@@ -1,4 +1,6 @@
-"""Every type of pg_type survives `PostgresSession.write` unchanged, in binary and in text form, by every way of writing."""
+"""Every type of pg_type survives `PostgresSession.write` unchanged, in binary and in text form, by every way of
+writing.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,7 @@ from tests.support.type_literals import (
 from tests.support.writes import Value, delete, insert, int4, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
 
 @pytest.fixture(scope="module")
 def databases(pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -> Iterator[tuple[str, str]]:
@@ -104,8 +107,11 @@ def check_round_trip(
     key = int4 if is_binary else (lambda k: str(k).encode())
     many = [[key(k), *rows[k % len(rows)][1:]] for k in range(COPY_ROWS_MIN)]
     run(session, insert(table, many, version), len(many))
-    source.execute(f"INSERT INTO app.{name} SELECT k, {', '.join(f'c{n}' for n in range(len(version.columns) - 1))}"
-                   f" FROM app.{name} t, generate_series({len(rows)}, {COPY_ROWS_MIN - 1}) k WHERE k %% {len(rows)} = t.id".replace("%%", "%"))
+    source.execute(
+        f"INSERT INTO app.{name} SELECT k, {', '.join(f'c{n}' for n in range(len(version.columns) - 1))}"
+        f" FROM app.{name} t, generate_series({len(rows)}, {COPY_ROWS_MIN - 1}) k WHERE k %% {len(rows)} ="
+        " t.id".replace("%%", "%")
+    )
     assert image(target, name) == image(source, name)
 
 
@@ -181,5 +187,3 @@ def test_types_wrapped_in_a_transaction_that_rolls_back_are_made_again(target, s
         else:
             session.rollback()
     assert target.execute("SELECT id, v, w FROM app.wrapped").fetchall() == [(1, [], [])]
-
-

@@ -1,4 +1,6 @@
-"""Real-time downstream capture of a real server: zero loss with `transport: sync`, and a source that works on without it when it is async."""
+"""Real-time downstream capture of a real server: zero loss with `transport: sync`, and a source that works on without
+it when it is async.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def make(
 
 
 def test_every_acknowledged_transaction_arrives_when_the_source_is_lost_with_all_its_files(
-    make: Callable[..., DownstreamSites], pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str]
+    make: Callable[..., DownstreamSites],
+    pg_destination: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
 ) -> None:
     sites = make(transport="sync")
     receiver = sites.start_receiver()
@@ -59,7 +63,10 @@ def test_every_acknowledged_transaction_arrives_when_the_source_is_lost_with_all
     wait_until("the stream to the source has ended", lambda: receiver.status()["state"] == "RETRYING")
 
     dsn = prepared_database(pg_destination)
-    with psycopg.connect(dsn, autocommit=True) as user, contextlib.closing(PostgresDestination(dsn, site="dbs2")) as destination:
+    with (
+        psycopg.connect(dsn, autocommit=True) as user,
+        contextlib.closing(PostgresDestination(dsn, site="dbs2")) as destination,
+    ):
         user.execute(ROWS)
         destination.prepare("topo")
         batches = sites.mined(receiver)
@@ -74,7 +81,9 @@ def test_every_acknowledged_transaction_arrives_when_the_source_is_lost_with_all
     assert len(applied - acknowledged) <= len(writers)  # a commit whose answer was on its way
 
 
-def test_commits_wait_for_a_sync_receiver_that_is_away_and_the_status_says_so(make: Callable[..., DownstreamSites]) -> None:
+def test_commits_wait_for_a_sync_receiver_that_is_away_and_the_status_says_so(
+    make: Callable[..., DownstreamSites],
+) -> None:
     sites = make(transport="sync")
     sites.wait_for_commits()
     writer = Writer(sites.server.dsn(), 1)
@@ -104,7 +113,9 @@ def test_commits_wait_for_a_sync_receiver_that_is_away_and_the_status_says_so(ma
     }
 
 
-def test_the_source_works_on_without_an_async_receiver_and_keeps_its_redo_until_that_is_back(make: Callable[..., DownstreamSites]) -> None:
+def test_the_source_works_on_without_an_async_receiver_and_keeps_its_redo_until_that_is_back(
+    make: Callable[..., DownstreamSites],
+) -> None:
     sites = make(transport="async", sites=("dbs3", "dbs4"))
     first, second = sites.start_receiver(), sites.start_receiver("dbs1@dbs4")
     with psycopg.connect(sites.server.dsn(), autocommit=True) as user:
@@ -126,7 +137,9 @@ def test_the_source_works_on_without_an_async_receiver_and_keeps_its_redo_until_
         assert sum(batch.row_count for batch in sites.mined(receiver, site=site)) == 120_000
 
 
-def test_a_receiver_killed_again_and_again_under_load_has_every_change_once(make: Callable[..., DownstreamSites]) -> None:
+def test_a_receiver_killed_again_and_again_under_load_has_every_change_once(
+    make: Callable[..., DownstreamSites],
+) -> None:
     sites = make(transport="async")
     receiver = sites.start_receiver()
     writers = [Writer(sites.server.dsn(), number) for number in range(1, 3)]
@@ -141,4 +154,6 @@ def test_a_receiver_killed_again_and_again_under_load_has_every_change_once(make
     for writer in writers:
         writer.stop()
     sites.wait_received(receiver)
-    assert sum(batch.row_count for batch in sites.mined(receiver)) == sum(len(writer.acknowledged) for writer in writers)
+    assert sum(batch.row_count for batch in sites.mined(receiver)) == sum(
+        len(writer.acknowledged) for writer in writers
+    )

@@ -1,4 +1,6 @@
-"""A whole driver with its tasks as threads in place of Spark: a table that is added later, and a transformation function that fails."""
+"""A whole driver with its tasks as threads in place of Spark: a table that is added later, and a transformation
+function that fails.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
 
 
 def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody(
-    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    source_database: str,
+    destination_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     for dsn in (source_database, destination_database):
@@ -40,8 +45,12 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
     queue = MinedQueue(tmp_path, source_database, destination_database, topology="threads_test")
     access = partial(DatabaseAccess, kind="postgres")
     config = ApplyConfig(
-        topology="threads_test", apply=queue.apply.name, source=access(site="dbs1", dsn=source_database),
-        destination=access(site="dbs2", dsn=destination_database), queue=queue.apply.queue, parallelism=2,
+        topology="threads_test",
+        apply=queue.apply.name,
+        source=access(site="dbs1", dsn=source_database),
+        destination=access(site="dbs2", dsn=destination_database),
+        queue=queue.apply.queue,
+        parallelism=2,
         tables=ApplyDrivers.to_instantiate(_named(queue), ("first", "late", "nothing")),
     )
     driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
@@ -68,8 +77,11 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
 
         def write() -> None:
             for number, _ in enumerate(paced(stop, 0.01), 6001):
-                execute(source_database, f"INSERT INTO late VALUES ({number}, 2); UPDATE late SET note = note + 1 WHERE id = {number % 3000 + 1};"
-                        f" INSERT INTO first VALUES ({number}, 'x')")
+                execute(
+                    source_database,
+                    f"INSERT INTO late VALUES ({number}, 2); UPDATE late SET note = note + 1 WHERE id ="
+                    f" {number % 3000 + 1}; INSERT INTO first VALUES ({number}, 'x')",
+                )
 
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
@@ -86,7 +98,11 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
         for table in ("first", "late"):
             assert digest(source_database, table) == digest(destination_database, table), table
         assert execute(destination_database, "SELECT * FROM headrace.apply_error") == []
-        wait_for("the late table to be done", lambda: states() == {"first": "DONE", "late": "DONE", "nothing": "FAILED"}, WAIT_S)
+        wait_for(
+            "the late table to be done",
+            lambda: states() == {"first": "DONE", "late": "DONE", "nothing": "FAILED"},
+            WAIT_S,
+        )
         # The source is idle, and one table cannot be copied: the queue may forget all the same.
         wait_for("the queue to be told", lambda: client.status().counters["told_scn"] >= end, WAIT_S)
     finally:
@@ -98,7 +114,10 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
 
 
 def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_corrected_one_goes_on_there(
-    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    source_database: str,
+    destination_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What cannot be transformed is no error transaction: nothing behind it is applied, and nothing is lost."""
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
@@ -109,12 +128,19 @@ def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_cor
     access = partial(DatabaseAccess, kind="postgres")
 
     def start(fails: str) -> Any:
-        text = f"def mask(lcr):\n    if {fails}:\n        raise ValueError('no')\n    lcr.set_value('new', 'v', 'masked')\n    return lcr\n"
+        text = (
+            f"def mask(lcr):\n    if {fails}:\n        raise ValueError('no')\n    lcr.set_value('new', 'v',"
+            " 'masked')\n    return lcr\n"
+        )
         masked = Transformation(custom=custom(text, columns=("v",)))
         tables = ApplyDrivers.to_instantiate(_named(queue), ("first",))
         config = ApplyConfig(
-            topology="failing_test", apply=queue.apply.name, source=access(site="dbs1", dsn=source_database),
-            destination=access(site="dbs2", dsn=destination_database), queue=queue.apply.queue, parallelism=2,
+            topology="failing_test",
+            apply=queue.apply.name,
+            source=access(site="dbs1", dsn=source_database),
+            destination=access(site="dbs2", dsn=destination_database),
+            queue=queue.apply.queue,
+            parallelism=2,
             tables=tuple(replace(each, transformations=(masked,)) for each in tables),
             rules=(RuleSet(include=(Rule(owner="public", name="first", transformation=masked),)),),
         )
@@ -137,7 +163,9 @@ def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_cor
         with pytest.raises(TransformationError) as ended:
             driver.outcome()
         assert "own:mask" in ended.value.message
-        assert re.search(r"\(LCR: INSERT of public\.first, number 1 of transaction \d+ of dbs1, SCN ", ended.value.message)
+        assert re.search(
+            r"\(LCR: INSERT of public\.first, number 1 of transaction \d+ of dbs1, SCN ", ended.value.message
+        )
         assert there() == [*copied, (101, "masked")]
         driver = start("False")
         wait_for("everything", lambda: driver.outcome() or len(there()) == 23, WAIT_S)

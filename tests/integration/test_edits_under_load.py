@@ -1,4 +1,5 @@
-"""Edits of a running topology under load: what an edit does not touch keeps its process, and nothing is lost or doubled.
+"""Edits of a running topology under load: what an edit does not touch keeps its process, and nothing is lost or
+doubled.
 
 Each test begins with the edit that makes the file its own.
 """
@@ -156,8 +157,11 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
     assert wider.execute("c", "SELECT body FROM edits.items WHERE id = -1") == [("after the kills",)]
 
 
-@pytest.mark.soak  # processes that are shared: above; the way apart and back: tests/faults/test_actors_killed.py, test_processes_apart.py
-def test_edits_of_a_topology_whose_processes_are_apart_touch_only_theirs_also_where_one_is_aborted_or_killed(sites: Sites):
+# processes that are shared: above; the way apart and back: tests/faults/test_actors_killed.py, test_processes_apart.py
+@pytest.mark.soak
+def test_edits_of_a_topology_whose_processes_are_apart_touch_only_theirs_also_where_one_is_aborted_or_killed(
+    sites: Sites,
+):
     file = {"more": f"{PARTED}processes: apart\n", "keeps_c": False}
     system = _begin(sites, tables=NOTES, **file)
     before = pids(system)
@@ -171,7 +175,8 @@ def test_edits_of_a_topology_whose_processes_are_apart_touch_only_theirs_also_wh
         with_c = pids(grown)
         assert {name: with_c[name] for name in before} == before
 
-        # It leaves, while its apply process is aborted and a component of the other way is killed: only those are not there, or another process.
+        # It leaves, while its apply process is aborted and a component of the other way is killed: only those are not
+        # there, or another process.
         grown.execute("c", _REFUSE)
         grown.wait_state(ADDED, "ABORTED")
         killed = grown.kill("queue:q_b_in")
@@ -204,7 +209,10 @@ def _wait_until_rows_arrive(system: Sites, *sites: str) -> None:
     """What is written from now on arrives."""
     (now,) = system.execute("a", "SELECT coalesce(max(id), 0) FROM edits.notes")[0]
     for site in sites:
-        wait_until(f"rows arrive at {site}", lambda site=site: (system.execute(site, "SELECT max(id) FROM edits.notes")[0][0] or 0) > now)
+        wait_until(
+            f"rows arrive at {site}",
+            lambda site=site: (system.execute(site, "SELECT max(id) FROM edits.notes")[0][0] or 0) > now,
+        )
 
 
 def _wait_combined(system: Sites) -> None:
@@ -319,7 +327,11 @@ def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_no
     _write_rows(grown, first)
     _wait_until_old_has(grown, first)
     grown.execute("c", f"TRUNCATE {', '.join(EVERY_TABLE)}")
-    # `up` is patient for 20 s with what was stuck before it (tests/unit/headrace/test_deployment.py): a busy machine may need more.
-    wait_until("its tables are looked at again", lambda: "FAILED" not in {table["state"] for table in grown.status(ADDED)["instantiation"]})
+    # `up` is patient for 20 s with what was stuck before it (tests/unit/headrace/test_deployment.py): a busy machine
+    # may need more.
+    wait_until(
+        "its tables are looked at again",
+        lambda: "FAILED" not in {table["state"] for table in grown.status(ADDED)["instantiation"]},
+    )
     grown.up()
     grown.assert_converged(tables, source="a")

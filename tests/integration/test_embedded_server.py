@@ -84,7 +84,9 @@ def test_data_and_port_survive_crashes_and_restarts(folder: Path) -> None:
     assert server.pid() != pid
 
 
-def test_stop_does_not_wait_for_ever_for_a_stream_that_never_confirms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_ever_for_a_stream_that_never_confirms(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedded, "_STOP_TIMEOUT_S", 1.0)
     server = EmbeddedServer(folder)
     server.start()
@@ -105,7 +107,11 @@ def test_pid_file_that_names_a_strangers_process_does_not_keep_the_server_down(f
     server.start()
     server.stop(immediate=True)
     pid_file = server.data_folder / "postmaster.pid"
-    lines = pid_file.read_text().splitlines() if pid_file.exists() else ["0", str(server.data_folder), "0", "1", "", "", "", ""]
+    lines = (
+        pid_file.read_text().splitlines()
+        if pid_file.exists()
+        else ["0", str(server.data_folder), "0", "1", "", "", "", ""]
+    )
     pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
     assert server.pid() is None
     server.start()
@@ -123,7 +129,9 @@ def test_taken_port_is_replaced(folder: Path) -> None:
         assert _one(server, "SELECT 1") == 1
 
 
-def test_port_that_is_taken_between_the_look_and_the_start_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_that_is_taken_between_the_look_and_the_start_is_replaced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, looks, is_free = EmbeddedServer(folder), list[int](), embedded._port_is_free
     server.start()
     server.stop()
@@ -239,13 +247,24 @@ def test_bundled_programs_connect_whatever_the_callers_environment_says_of_serve
 ) -> None:
     server = EmbeddedServer(folder)
     server.start()
-    for name, value in {"PGSERVICE": "nosuch", "PGOPTIONS": "-c nonsense=1", "PGHOST": "elsewhere", "PGSSLMODE": "verify-full"}.items():
+    for name, value in {
+        "PGSERVICE": "nosuch",
+        "PGOPTIONS": "-c nonsense=1",
+        "PGHOST": "elsewhere",
+        "PGSSLMODE": "verify-full",
+    }.items():
         monkeypatch.setenv(name, value)
     done = subprocess.run(
-        [server.binary("psql"), "-XAtc", "SELECT 40 + 2"], env=server.environment(), capture_output=True, text=True, check=True
+        [server.binary("psql"), "-XAtc", "SELECT 40 + 2"],
+        env=server.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "42\n"
-    subprocess.run([server.binary("pgbench"), "-i", "-s", "1", "-q"], env=server.environment(), capture_output=True, check=True)
+    subprocess.run(
+        [server.binary("pgbench"), "-i", "-s", "1", "-q"], env=server.environment(), capture_output=True, check=True
+    )
     monkeypatch.undo()
     assert _one(server, "SELECT count(*) FROM pgbench_accounts") == 100_000
 
@@ -261,7 +280,9 @@ def test_root_runs_the_server_as_an_unprivileged_user_without_a_name(folder: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to change user")
-def test_private_home_is_left_closed_and_the_server_runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_home_is_left_closed_and_the_server_runs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Package and state folder below a 0700 folder, like a clone in /root: both are put where the user can reach."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)

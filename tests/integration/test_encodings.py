@@ -1,4 +1,6 @@
-"""Databases of different encodings: texts are compared as values, and one that an encoding lacks keeps its own table alone from being copied."""
+"""Databases of different encodings: texts are compared as values, and one that an encoding lacks keeps its own table
+alone from being copied.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,14 @@ from tests.support.postgres_redo import RedoSite
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-TABLES = "CREATE TABLE p (id text PRIMARY KEY, name text, other text[]); CREATE TABLE plain (id int PRIMARY KEY, name text)"
-ROWS = "INSERT INTO p VALUES ('ü', 'Müller', '{ß,NULL}'), ('a', 'ascii', NULL), ('ÿ', NULL, '{}'); INSERT INTO plain VALUES (1, 'plain')"
-ALL = "SELECT * FROM p ORDER BY id COLLATE \"C\""
+TABLES = (
+    "CREATE TABLE p (id text PRIMARY KEY, name text, other text[]); CREATE TABLE plain (id int PRIMARY KEY, name text)"
+)
+ROWS = (
+    "INSERT INTO p VALUES ('ü', 'Müller', '{ß,NULL}'), ('a', 'ascii', NULL), ('ÿ', NULL, '{}'); INSERT INTO plain"
+    " VALUES (1, 'plain')"
+)
+ALL = 'SELECT * FROM p ORDER BY id COLLATE "C"'
 
 
 @pytest.fixture
@@ -33,7 +40,10 @@ def made(tmp_path: Path) -> Iterator[Callable[..., CopiedPair]]:
         for server, encoding in sides:
             name = f"test_{os.getpid()}_{encoding.lower()}_{len(databases)}"
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
-                connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE_PROVIDER libc LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0".encode())
+                connection.execute(
+                    f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE_PROVIDER libc LC_COLLATE 'C' LC_CTYPE 'C'"
+                    " TEMPLATE template0".encode()
+                )
             databases.append((server, name))
             dsns.append(server.dsn(name))
         pairs.append(CopiedPair(*dsns, tmp_path / "redo"))
@@ -79,10 +89,14 @@ def test_rows_that_differ_are_named_across_encodings(request, way: str):
     pair.run(ROWS)
     pair.copy()
     pair.attach()
-    pair.there.execute("UPDATE p SET name = 'Muller' WHERE id = 'ü'; DELETE FROM p WHERE id = 'ÿ'; INSERT INTO p VALUES ('é')")
+    pair.there.execute(
+        "UPDATE p SET name = 'Muller' WHERE id = 'ü'; DELETE FROM p WHERE id = 'ÿ'; INSERT INTO p VALUES ('é')"
+    )
     found = pair.verify()["p"]
     assert {(each.key, each.what) for each in found.differences} == {
-        (("ü",), "differs"), (("ÿ",), "missing at the destination"), (("é",), "only at the destination"),
+        (("ü",), "differs"),
+        (("ÿ",), "missing at the destination"),
+        (("é",), "only at the destination"),
     }
 
 
@@ -93,7 +107,10 @@ def test_value_that_the_destination_s_encoding_lacks_is_named_and_the_other_tabl
     assert found["plain"] == ("DONE", "")
     state, problem = found["p"]
     assert state == "FAILED"
-    assert "column name of a row of public.p has the character U+0141, which the destination's encoding LATIN1 lacks" in problem
+    assert (
+        "column name of a row of public.p has the character U+0141, which the destination's encoding LATIN1 lacks"
+        in problem
+    )
     statement = problem.partition("at the source: ")[2].partition(" -- ")[0]
     assert to_latin1.redo.user.execute(statement.encode()).fetchall() == [("x", "Łódź", None)]
     to_latin1.run("UPDATE p SET name = 'Lodz' WHERE id = 'x'")
@@ -109,12 +126,20 @@ def test_check_says_that_the_destination_s_encoding_lacks_characters(request, wa
     assert len(found) == said
     for finding in found:
         assert not finding.is_error
-        assert finding.problem.startswith("its encoding is LATIN1, the source's is UTF8: a change with a character that LATIN1 does not have goes to")
+        assert finding.problem.startswith(
+            "its encoding is LATIN1, the source's is UTF8: a change with a character that LATIN1 does not have goes to"
+        )
 
 
 # ------------------------------------------------------------------ SQL_ASCII: bytes that are taken for UTF-8
 
-RAW = [("SQL_ASCII", "UTF8"), ("SQL_ASCII", "LATIN1"), ("SQL_ASCII", "SQL_ASCII"), ("UTF8", "SQL_ASCII"), ("LATIN1", "SQL_ASCII")]
+RAW = [
+    ("SQL_ASCII", "UTF8"),
+    ("SQL_ASCII", "LATIN1"),
+    ("SQL_ASCII", "SQL_ASCII"),
+    ("UTF8", "SQL_ASCII"),
+    ("LATIN1", "SQL_ASCII"),
+]
 SIZED = "CREATE TABLE sized (id int PRIMARY KEY, c char(5), v varchar(5), j jsonb)"
 
 
@@ -127,7 +152,10 @@ def raw_session(dsn: str) -> psycopg.Connection:
 
 @pytest.mark.parametrize("way", RAW, ids="-".join)
 def test_texts_in_utf_8_arrive_and_what_counts_bytes_is_said_and_is_never_equal_without_a_word(
-    made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, way: tuple[str, str],
+    made,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    way: tuple[str, str],
 ):
     pair: CopiedPair = made((pg_source, way[0]), (pg_destination, way[1]))
     pair.create(f"{TABLES}; {SIZED}", f"{TABLES}; {SIZED}")
@@ -138,7 +166,10 @@ def test_texts_in_utf_8_arrive_and_what_counts_bytes_is_said_and_is_never_equal_
     assert {name: state for name, (state, _) in pair.copy().items()} == {"p": "DONE", "plain": "DONE", "sized": "DONE"}
     pair.attach()
     pair.run(
-        "INSERT INTO p VALUES ('ñ', 'Señor', NULL)", "UPDATE p SET name = 'Bjørn' WHERE id = 'ü'", "DELETE FROM p WHERE id = 'ÿ'", "UPDATE sized SET c = 'b', v = 'ab' WHERE id = 1",
+        "INSERT INTO p VALUES ('ñ', 'Señor', NULL)",
+        "UPDATE p SET name = 'Bjørn' WHERE id = 'ü'",
+        "DELETE FROM p WHERE id = 'ÿ'",
+        "UPDATE sized SET c = 'b', v = 'ab' WHERE id = 1",
     )
     pair.apply(instantiation=pair.starts())
     assert pair.errors() == ()
@@ -153,7 +184,9 @@ def test_texts_in_utf_8_arrive_and_what_counts_bytes_is_said_and_is_never_equal_
     assert pair.verify()["sized"].is_equal == (here == there) == (way[0] == way[1])
 
 
-def test_a_table_with_a_text_that_is_not_utf_8_is_not_copied_and_the_others_are(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer):
+def test_a_table_with_a_text_that_is_not_utf_8_is_not_copied_and_the_others_are(
+    made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer
+):
     pair: CopiedPair = made((pg_source, "SQL_ASCII"), (pg_destination, "UTF8"))
     raw = raw_session(pair.redo.dsn)
     raw.execute(TABLES)
@@ -170,7 +203,9 @@ def test_a_table_with_a_text_that_is_not_utf_8_is_not_copied_and_the_others_are(
     pair.assert_same(ALL)
 
 
-def test_what_is_said_of_a_log_with_a_text_that_is_not_utf_8_brings_both_sides_together(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path):
+def test_what_is_said_of_a_log_with_a_text_that_is_not_utf_8_brings_both_sides_together(
+    made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path
+):
     pair: CopiedPair = made((pg_source, "SQL_ASCII"), (pg_destination, "UTF8"))
     pair.create(TABLES, TABLES)
     pair.run(ROWS)
@@ -182,7 +217,10 @@ def test_what_is_said_of_a_log_with_a_text_that_is_not_utf_8_brings_both_sides_t
     with pytest.raises(DataError) as stopped:
         pair.apply(instantiation=pair.starts())
     assert "e9" not in stopped.value.message
-    assert stopped.value.hint.startswith("the log cannot be read past that change: correct the text at the source, and what writes it; then `headrace down --purge --keep-servers`, empty")
+    assert stopped.value.hint.startswith(
+        "the log cannot be read past that change: correct the text at the source, and what writes it; then `headrace"
+        " down --purge --keep-servers`, empty"
+    )
     raw.execute("UPDATE p SET name = 'café' WHERE id = 'x'".encode())
     pair.redo.close()
     pair.redo.source.remove("topo")  # `headrace down --purge`
@@ -197,18 +235,27 @@ def test_what_is_said_of_a_log_with_a_text_that_is_not_utf_8_brings_both_sides_t
     pair.assert_same("SELECT id, name FROM plain ORDER BY id")
 
 
-def test_texts_of_the_destination_s_users_that_are_not_utf_8_are_no_equal_rows_and_stop_nothing(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer):
+def test_texts_of_the_destination_s_users_that_are_not_utf_8_are_no_equal_rows_and_stop_nothing(
+    made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer
+):
     pair: CopiedPair = made((pg_source, "UTF8"), (pg_destination, "SQL_ASCII"))
     pair.create(TABLES, TABLES)
     pair.run(ROWS)
     pair.copy()
     pair.attach()
     raw = raw_session(pair._dsn)
-    raw.execute(b"UPDATE p SET name = 'caf\xe9' WHERE id = 'a'; INSERT INTO p VALUES ('y', 'caf\xe9'); INSERT INTO p VALUES ('z\xe9', 'z')")
+    raw.execute(
+        b"UPDATE p SET name = 'caf\xe9' WHERE id = 'a'; INSERT INTO p VALUES ('y', 'caf\xe9'); INSERT INTO p VALUES"
+        b" ('z\xe9', 'z')"
+    )
     found = pair.verify()["p"]
     assert not found.is_equal
     assert "a text is not UTF-8" in found.problem
-    pair.run("UPDATE p SET name = 'right' WHERE id = 'a'", "INSERT INTO p VALUES ('y', 'right')", "INSERT INTO plain VALUES (2, 'goes on')")
+    pair.run(
+        "UPDATE p SET name = 'right' WHERE id = 'a'",
+        "INSERT INTO p VALUES ('y', 'right')",
+        "INSERT INTO plain VALUES (2, 'goes on')",
+    )
     pair.apply(instantiation=pair.starts())
     (error,) = pair.errors()
     assert "duplicate key" in error.message

@@ -57,7 +57,9 @@ _THERE = 99_999  # the number the source has for a type that has another one her
 
 def array(element: int, *items: bytes) -> bytes:
     """A one-dimensional array in PostgreSQL's binary form."""
-    return struct.pack(">iiIii", 1, 0, element, len(items), 1) + b"".join(struct.pack(">i", len(item)) + item for item in items)
+    return struct.pack(">iiIii", 1, 0, element, len(items), 1) + b"".join(
+        struct.pack(">i", len(item)) + item for item in items
+    )
 
 
 COLUMNS = (
@@ -70,7 +72,15 @@ COLUMNS = (
     Column(name="alien", type_name="public.alien", type_number=_THERE + 2, is_binary=True),
 )
 NAMES = [column.name for column in COLUMNS]
-OLD = (struct.pack(">i", 7), b"sad", array(_THERE, b"sad", b"happy"), array(25, b"a,b", b"c"), struct.pack(">i", -800_000), b"\x01", b"\xff")
+OLD = (
+    struct.pack(">i", 7),
+    b"sad",
+    array(_THERE, b"sad", b"happy"),
+    array(25, b"a,b", b"c"),
+    struct.pack(">i", -800_000),
+    b"\x01",
+    b"\xff",
+)
 TEXTS = ["7", "sad", "{sad,happy}", '{"a,b",c}', "0192-09-05 BC", "t", "\\xff"]
 
 
@@ -102,17 +112,25 @@ def test_destinations_row_is_found_by_the_tables_own_key(destination: str):
 
 
 def batch(command: Command, commit: int, *, old: tuple[bytes, ...] | None, new: tuple[bytes, ...] | None) -> LcrBatch:
-    version = TableVersion(object_number=1, version=1, owner="public", name="t", old_image=OldImage.FULL, columns=COLUMNS[:6])
+    version = TableVersion(
+        object_number=1, version=1, owner="public", name="t", old_image=OldImage.FULL, columns=COLUMNS[:6]
+    )
     images = [None if image is None else column_values([[value] for value in image[:6]]) for image in (old, new)]
     group = RowGroup(table=0, command=command, row_numbers=np.zeros(1, np.int32), old=images[0], new=images[1])
     return LcrBatch(
-        source=SOURCE, previous_scn=commit - 100, through_scn=commit, tables=(version,), transactions=transactions([commit], [1]),
+        source=SOURCE,
+        previous_scn=commit - 100,
+        through_scn=commit,
+        tables=(version,),
+        transactions=transactions([commit], [1]),
         groups=(group,),
     )
 
 
 @pytest.fixture
-def run(tmp_path: Path, destination: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run(
+    tmp_path: Path, destination: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
     """Run `headrace errors ...` on the file: (exit code, output)."""
     file = tmp_path / "t.yaml"
     file.write_text(FILE)
@@ -142,7 +160,9 @@ def test_error_queue_is_read_while_nothing_runs(destination: str, run: Callable[
     assert run("list") == (DONE, "0 error transactions\n")
     changed = (*OLD[:1], b"happy", *OLD[2:])
     fail(
-        destination, batch(Command.INSERT, 100, old=None, new=OLD), batch(Command.UPDATE, 200, old=OLD, new=changed),
+        destination,
+        batch(Command.INSERT, 100, old=None, new=OLD),
+        batch(Command.UPDATE, 200, old=OLD, new=changed),
     )
     code, listed = run("list")
     assert code == DONE
@@ -169,18 +189,34 @@ def test_error_queue_is_read_while_nothing_runs(destination: str, run: Callable[
 
 @pytest.mark.parametrize("shown", values([1, 2, 3, 10], 2, 10))
 def test_row_that_failed_is_shown_wherever_it_is_in_a_large_transaction(
-    destination: str, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, shown: int,
+    destination: str,
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    shown: int,
 ):
-    version = TableVersion(object_number=1, version=1, owner="public", name="t", old_image=OldImage.FULL, columns=COLUMNS[:6])
+    version = TableVersion(
+        object_number=1, version=1, owner="public", name="t", old_image=OldImage.FULL, columns=COLUMNS[:6]
+    )
     ids = [21, 22, 7, 24, 25]  # 7 is there
     rows = [(struct.pack(">i", number), *OLD[1:6]) for number in ids]
     group = RowGroup(
-        table=0, command=Command.INSERT, row_numbers=np.arange(5, dtype=np.int32), old=None,
+        table=0,
+        command=Command.INSERT,
+        row_numbers=np.arange(5, dtype=np.int32),
+        old=None,
         new=column_values([list(column) for column in zip(*rows, strict=True)]),
     )
-    fail(destination, LcrBatch(
-        source=SOURCE, previous_scn=0, through_scn=100, tables=(version,), transactions=transactions([100], [5]), groups=(group,),
-    ))
+    fail(
+        destination,
+        LcrBatch(
+            source=SOURCE,
+            previous_scn=0,
+            through_scn=100,
+            tables=(version,),
+            transactions=transactions([100], [5]),
+            groups=(group,),
+        ),
+    )
     monkeypatch.setattr("headrace.commands.error_queue.SHOWN_ROWS_MAX", shown)
     code, told = run("show", 1)
     assert code == DONE
@@ -191,11 +227,15 @@ def test_row_that_failed_is_shown_wherever_it_is_in_a_large_transaction(
 
 
 class Applying:
-    """A running apply process as the command line meets it, in this process: its control, its coordinator and its servers."""
+    """A running apply process as the command line meets it, in this process: its control, its coordinator and its
+    servers.
+    """
 
     def __init__(self, destination: str) -> None:
         access = DatabaseAccess(site="dbs2", kind="postgres", dsn=destination)
-        config = ApplyConfig(topology=TOPOLOGY, apply=APPLY, source=replace(access, site=SOURCE), destination=access, queue="q2")
+        config = ApplyConfig(
+            topology=TOPOLOGY, apply=APPLY, source=replace(access, site=SOURCE), destination=access, queue="q2"
+        )
         self.database = PostgresDestination(destination, site="dbs2")
         self.engine = Engine(seed=1, batches=(), destination=self.database, parallelism=1)
         cores: Any = Cores(host=self, reader=None, coordinator=self.engine.coordinator, epoch=1)  # type: ignore[arg-type]
@@ -259,10 +299,15 @@ def applying(destination: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Appl
 
 
 def test_operator_edits_a_row_and_executes_it(destination: str, run: Callable[..., Any], applying: Applying):
-    code, said = run("edit", 1, "--set", "id=8", "--set", "mood=happy", "--set", "moods={happy,sad}", "--null", "yes", "--json")
+    code, said = run(
+        "edit", 1, "--set", "id=8", "--set", "mood=happy", "--set", "moods={happy,sad}", "--null", "yes", "--json"
+    )
     assert code == DONE
     assert json.loads(said)["edit"]["changes"] == [
-        "new.id: 7 -> 8", "new.mood: sad -> happy", "new.moods: {sad,happy} -> {happy,sad}", "new.yes: t -> NULL",
+        "new.id: 7 -> 8",
+        "new.mood: sad -> happy",
+        "new.moods: {sad,happy} -> {happy,sad}",
+        "new.yes: t -> NULL",
     ]
     shown = run("show", 1)[1]
     assert "edited by " in shown
@@ -279,30 +324,47 @@ def test_operator_edits_a_row_and_executes_it(destination: str, run: Callable[..
 
 
 def test_error_transaction_is_executed_through_a_function_that_changes_its_rows(
-    destination: str, run: Callable[..., Any], applying: Applying, tmp_path: Path,
+    destination: str,
+    run: Callable[..., Any],
+    applying: Applying,
+    tmp_path: Path,
 ):
     (tmp_path / "code").mkdir()
     (tmp_path / "t.yaml").write_text(f"{FILE}code: code\n")
     (tmp_path / "code" / "mend.py").write_text(
-        "def mend(lcr, error, session):\n    assert (error.kind, error.number, error.position) == ('insert_exists', '23505', 0)\n"
-        "    lcr.set_value('new', 'id', 8)\n    lcr.execute(True)\n    session.execute('UPDATE public.t SET yes = NULL WHERE id = $1', 8)\n"
-        "def refuse(lcr, error, session):\n    raise ValueError('not today')\n"
+        "def mend(lcr, error, session):\n    assert (error.kind, error.number, error.position) == ('insert_exists',"
+        " '23505', 0)\n"
+        "    lcr.set_value('new', 'id', 8)\n    lcr.execute(True)\n    session.execute('UPDATE public.t SET yes = NULL"
+        " WHERE id = $1', 8)\ndef refuse(lcr, error, session):\n    raise ValueError('not today')\n"
     )
     code, said = run("execute", 1, "--handler", "mend:refuse")
-    assert (code, "mend:refuse" in said, "code/mend.py, line 7, in refuse: ValueError: not today" in said) == (FINDING, True, True), said
+    assert (code, "mend:refuse" in said, "code/mend.py, line 7, in refuse: ValueError: not today" in said) == (
+        FINDING,
+        True,
+        True,
+    ), said
     code, said = run("execute", 1, "--handler", "mend:nothing")
     assert (code, "has no function nothing" in said) == (WRONG_USE, True), said
     code, said = run("execute", 1, "--handler", "mend:mend")
     assert (code, said.strip()) == (DONE, f"1/1 {APPLY} 1: executed"), said
     with psycopg.connect(destination, autocommit=True) as user:
-        assert user.execute("SELECT id, mood::text, yes FROM t ORDER BY id").fetchall() == [(7, "happy", False), (8, "sad", None)]
+        assert user.execute("SELECT id, mood::text, yes FROM t ORDER BY id").fetchall() == [
+            (7, "happy", False),
+            (8, "sad", None),
+        ]
 
 
-def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(run: Callable[..., Any], applying: Applying):
+def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(
+    run: Callable[..., Any], applying: Applying
+):
     for given, message in (
-        (("--set", "id=seven"), "'seven' is not a value of type int4"), (("--set", "mood=angry"), "'angry' is not a value of type public.mood"),
-        (("--null", "id"), "column id is NOT NULL"), (("--set", "nothing=1"), "has no column nothing"),
-        (("--set", "id"), "there is no value"), (("--row", 5, "--set", "id=8"), "has no row 5"), ((), "no terminal for an editor"),
+        (("--set", "id=seven"), "'seven' is not a value of type int4"),
+        (("--set", "mood=angry"), "'angry' is not a value of type public.mood"),
+        (("--null", "id"), "column id is NOT NULL"),
+        (("--set", "nothing=1"), "has no column nothing"),
+        (("--set", "id"), "there is no value"),
+        (("--row", 5, "--set", "id=8"), "has no row 5"),
+        ((), "no terminal for an editor"),
     ):
         code, said = run("edit", 1, *given)
         assert (code, message in said) == (WRONG_USE, True), said
@@ -310,7 +372,9 @@ def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(
     assert "edited" not in run("list")[1]
 
 
-def test_edit_says_which_column_the_table_has_lost_meanwhile(destination: str, run: Callable[..., Any], applying: Applying):
+def test_edit_says_which_column_the_table_has_lost_meanwhile(
+    destination: str, run: Callable[..., Any], applying: Applying
+):
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("ALTER TABLE t DROP COLUMN yes")
     code, said = run("edit", 1, "--set", "id=8")
@@ -321,11 +385,22 @@ def test_edit_says_which_column_the_table_has_lost_meanwhile(destination: str, r
 def test_value_that_is_too_long_or_too_exact_is_refused(destination: str):
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("CREATE TABLE narrow (v varchar(3), n numeric(4,1), c char(2), t timestamp(0))")
-    column = {name: Column(name=name, type_name=f"pg_catalog.{kind}", type_number=number, is_binary=True) for name, kind, number in (
-        ("v", "varchar", 1043), ("n", "numeric", 1700), ("c", "bpchar", 1042), ("t", "timestamp", 1114),
-    )}
+    column = {
+        name: Column(name=name, type_name=f"pg_catalog.{kind}", type_number=number, is_binary=True)
+        for name, kind, number in (
+            ("v", "varchar", 1043),
+            ("n", "numeric", 1700),
+            ("c", "bpchar", 1042),
+            ("t", "timestamp", 1114),
+        )
+    }
     with closing(PostgresRowReader(destination)) as reader:
-        for name, good, bad in (("v", "abc", "abcd"), ("n", "100.5", "1.25"), ("c", "a", "abc"), ("t", "2026-01-01", "2026-01-01 00:00:00.5")):
+        for name, good, bad in (
+            ("v", "abc", "abcd"),
+            ("n", "100.5", "1.25"),
+            ("c", "a", "abc"),
+            ("t", "2026-01-01", "2026-01-01 00:00:00.5"),
+        ):
             raw, shown = reader.value_of("public", "narrow", column[name], good)
             assert (raw is not None, shown) != (False, None)
             with pytest.raises(ConfigError, match=r"does not fit|is no "):
@@ -334,13 +409,28 @@ def test_value_that_is_too_long_or_too_exact_is_refused(destination: str):
 
 def test_value_that_a_domain_would_cut_or_round_is_refused(destination: str):
     with psycopg.connect(destination, autocommit=True) as user:
-        user.execute("CREATE DOMAIN price AS numeric(4,1); CREATE DOMAIN low AS price CHECK (value < 50); CREATE DOMAIN short AS varchar(3); CREATE DOMAIN doc AS json")
+        user.execute(
+            "CREATE DOMAIN price AS numeric(4,1); CREATE DOMAIN low AS price CHECK (value < 50); CREATE DOMAIN short AS"
+            " varchar(3); CREATE DOMAIN doc AS json"
+        )
         user.execute("CREATE TABLE narrow (v short, n price, m low, j doc)")
-    column = {name: Column(name=name, type_name=f"pg_catalog.{kind}", type_number=number, is_binary=True) for name, kind, number in (
-        ("v", "varchar", 1043), ("n", "numeric", 1700), ("m", "numeric", 1700), ("j", "json", 114),
-    )}
+    column = {
+        name: Column(name=name, type_name=f"pg_catalog.{kind}", type_number=number, is_binary=True)
+        for name, kind, number in (
+            ("v", "varchar", 1043),
+            ("n", "numeric", 1700),
+            ("m", "numeric", 1700),
+            ("j", "json", 114),
+        )
+    }
     with closing(PostgresRowReader(destination)) as reader:
-        for name, good, bad in (("v", "abc", "abcd"), ("n", "100.5", "1.25"), ("m", "10.5", "1.25"), ("m", "10.5", "60"), ("j", '{"a": 1}', "{")):
+        for name, good, bad in (
+            ("v", "abc", "abcd"),
+            ("n", "100.5", "1.25"),
+            ("m", "10.5", "1.25"),
+            ("m", "10.5", "60"),
+            ("j", '{"a": 1}', "{"),
+        ):
             raw, _ = reader.value_of("public", "narrow", column[name], good)
             assert raw is not None
             with pytest.raises(ConfigError, match=r"does not fit|is not a value"):
@@ -348,10 +438,13 @@ def test_value_that_a_domain_would_cut_or_round_is_refused(destination: str):
 
 
 def test_editor_shows_the_row_and_takes_what_was_changed(
-    run: Callable[..., Any], applying: Applying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., Any],
+    applying: Applying,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     editor = tmp_path / "editor.sh"
-    editor.write_text("#!/bin/sh\nsed -i -e 's/\"id\": \"7\"/\"id\": \"9\"/' -e 's/\"day\": .*/\"day\": null/' \"$1\"\n")
+    editor.write_text('#!/bin/sh\nsed -i -e \'s/"id": "7"/"id": "9"/\' -e \'s/"day": .*/"day": null/\' "$1"\n')
     editor.chmod(0o700)
     monkeypatch.setenv("VISUAL", str(editor))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -363,15 +456,30 @@ def test_editor_shows_the_row_and_takes_what_was_changed(
     assert run("edit", 1)[0] == WRONG_USE
 
 
-@pytest.mark.parametrize(("left", "told"), [
-    (b"new:\n  day: 2026-02-30\n", "'2026-02-30' is not a value of type date"), (b"new:\n  yes: f\n", "new.yes: t -> f"), (b"new:\n  yes: null\n", "new.yes: t -> NULL"),
-    (b"new:\n  id: 0x10: 1\n", "cannot be read"), (b"new:\n  id: [8]\n", "new.id is not a text"), (b"[new]:\n  id: 8\n", "keep old: and new:"),
-    (b'new:\n  "mood": "\xfc"\n', "not in UTF-8"), (b"", "nothing was changed"),
-])
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        (b"new:\n  day: 2026-02-30\n", "'2026-02-30' is not a value of type date"),
+        (b"new:\n  yes: f\n", "new.yes: t -> f"),
+        (b"new:\n  yes: null\n", "new.yes: t -> NULL"),
+        (b"new:\n  id: 0x10: 1\n", "cannot be read"),
+        (b"new:\n  id: [8]\n", "new.id is not a text"),
+        (b"[new]:\n  id: 8\n", "keep old: and new:"),
+        (b'new:\n  "mood": "\xfc"\n', "not in UTF-8"),
+        (b"", "nothing was changed"),
+    ],
+)
 def test_what_the_editor_left_is_taken_as_it_is_written(
-    run: Callable[..., Any], applying: Applying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes, told: str,
+    run: Callable[..., Any],
+    applying: Applying,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    left: bytes,
+    told: str,
 ):
-    """An unquoted date that is none, and an unquoted column that YAML takes for a boolean, ended the command as a defect."""
+    """An unquoted date that is none, and an unquoted column that YAML takes for a boolean, ended the command as a
+    defect.
+    """
     (tmp_path / "left").write_bytes(left)
     monkeypatch.setenv("VISUAL", f"cp {tmp_path / 'left'}")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -397,16 +505,20 @@ def test_all_are_executed_in_the_order_of_the_queue_and_stop_or_go_on(run: Calla
 
 
 def test_what_entered_the_queue_meanwhile_is_executed_too_and_what_is_left_of_it_is_told(
-    destination: str, run: Callable[..., Any], applying: Applying,
+    destination: str,
+    run: Callable[..., Any],
+    applying: Applying,
 ):
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("DELETE FROM t")
     applying.arriving = [batch(Command.INSERT, 300, old=None, new=OLD)]  # the row is there by then
     code, said = run("execute", "--all")
     lines = said.splitlines()
-    assert (code, lines[:2], lines[-1]) == (FINDING, [f"1/2 {APPLY} 1: executed", f"2/2 {APPLY} 2: executed"], (
-        "2 of 3 error transactions executed; 1 arrived meanwhile; 1 left in the queue"
-    )), said
+    assert (code, lines[:2], lines[-1]) == (
+        FINDING,
+        [f"1/2 {APPLY} 1: executed", f"2/2 {APPLY} 2: executed"],
+        ("2 of 3 error transactions executed; 1 arrived meanwhile; 1 left in the queue"),
+    ), said
     assert lines[2].startswith(f"3/3 {APPLY} 3: not executed: row 0: insert_exists")
     code, said = run("execute", "--all", "--json")
     told = json.loads(said)
@@ -418,17 +530,26 @@ def test_what_entered_the_queue_meanwhile_is_executed_too_and_what_is_left_of_it
 
 
 def test_of_many_those_that_fail_are_told_and_the_sum(
-    destination: str, run: Callable[..., Any], applying: Applying, monkeypatch: pytest.MonkeyPatch,
+    destination: str,
+    run: Callable[..., Any],
+    applying: Applying,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(error_execution, "LINES_MAX", 1)
-    assert [line.partition(":")[0] for line in run("execute", "--all")[1].splitlines()[:2]] == [f"1/2 {APPLY} 1", f"2/2 {APPLY} 2"]
+    assert [line.partition(":")[0] for line in run("execute", "--all")[1].splitlines()[:2]] == [
+        f"1/2 {APPLY} 1",
+        f"2/2 {APPLY} 2",
+    ]
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("DELETE FROM t")
     assert run("execute", "--all") == (DONE, "2 of 2 error transactions executed\n")
 
 
-def test_ending_the_command_leaves_what_was_not_begun(run: Callable[..., Any], applying: Applying, monkeypatch: pytest.MonkeyPatch):
+def test_ending_the_command_leaves_what_was_not_begun(
+    run: Callable[..., Any], applying: Applying, monkeypatch: pytest.MonkeyPatch
+):
     """A Ctrl-C between two pages: what waits is withdrawn, and is in the queue."""
+
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -447,7 +568,9 @@ def test_ending_the_command_leaves_what_was_not_begun(run: Callable[..., Any], a
 
 
 def test_role_that_lacks_a_right_leaves_the_transaction_in_the_queue_and_the_apply_process_goes_on(
-    destination: str, run: Callable[..., Any], applying: Applying,
+    destination: str,
+    run: Callable[..., Any],
+    applying: Applying,
 ):
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("CREATE ROLE headrace_clerk")
@@ -474,13 +597,18 @@ def test_deleting_asks(run: Callable[..., Any], applying: Applying):
 
 def test_queue_of_the_version_before_is_read_and_upgraded_with_what_is_in_it(unprepared_database: str):
     """Version 8 had no edits."""
-    with psycopg.connect(unprepared_database, autocommit=True) as admin, closing(PostgresDestination(unprepared_database)) as database:
+    with (
+        psycopg.connect(unprepared_database, autocommit=True) as admin,
+        closing(PostgresDestination(unprepared_database)) as database,
+    ):
         for statement in (statement for version in VERSIONS[:8] for statement in version):
             admin.execute(statement.encode())
         admin.execute("UPDATE headrace.schema_version SET version = 8")
         admin.execute(
-            "INSERT INTO headrace.apply_error (topology, apply, source, transaction_id, commit_scn, commit_time, row_count, failed_position,"
-            " depends_on, conflict_type, sqlstate, message, readable) VALUES (%s, %s, 'a', 1, 2, now(), 1, 0, 0, '', '', 'old', '{}')",
+            "INSERT INTO headrace.apply_error (topology, apply, source, transaction_id, commit_scn, commit_time,"
+            " row_count, failed_position,"
+            " depends_on, conflict_type, sqlstate, message, readable) VALUES (%s, %s, 'a', 1, 2, now(), 1, 0, 0, '',"
+            " '', 'old', '{}')",
             (TOPOLOGY, APPLY),
         )
         admin.execute("INSERT INTO headrace.apply_error_part VALUES (1, 0, 'batch')")

@@ -1,4 +1,6 @@
-"""What one value, one table or one statement of apply's own is refused for stays with it: its transaction waits in the error queue, everything else goes on."""
+"""What one value, one table or one statement of apply's own is refused for stays with it: its transaction waits in the
+error queue, everything else goes on.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,15 @@ def execute_all(pair: Pair, engine) -> dict[int, str]:
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY (y)", "UNIQUE (y), z int NOT NULL DEFAULT 1, UNIQUE (z, y)"])
 def test_table_whose_only_key_is_generated_is_written_by_all_its_values(pair: Pair, key: str):
-    create(pair, f"CREATE TABLE k (x int, y int GENERATED ALWAYS AS (x * 2) STORED, {key}); ALTER TABLE k REPLICA IDENTITY FULL")
+    create(
+        pair,
+        f"CREATE TABLE k (x int, y int GENERATED ALWAYS AS (x * 2) STORED, {key}); ALTER TABLE k REPLICA IDENTITY FULL",
+    )
     pair.run(
-        "INSERT INTO k (x) SELECT generate_series(1, 9)", "UPDATE k SET x = x", "UPDATE k SET x = x + 100 WHERE x > 5", "DELETE FROM k WHERE x < 3",
+        "INSERT INTO k (x) SELECT generate_series(1, 9)",
+        "UPDATE k SET x = x",
+        "UPDATE k SET x = x + 100 WHERE x > 5",
+        "DELETE FROM k WHERE x < 3",
         "INSERT INTO p VALUES (1, 1)",
     )
     pair.apply()
@@ -67,7 +75,10 @@ def test_a_rule_that_takes_the_rows_is_named_and_the_printed_statement_lets_them
     pair.run("INSERT INTO k VALUES (1, 1)")
     engine = pair.apply()
     for command in ("INSERT", "UPDATE"):
-        pair.there.execute(f"CREATE RULE no_{command} AS ON {command} TO k DO INSTEAD NOTHING; ALTER TABLE k ENABLE {state} RULE no_{command}")
+        pair.there.execute(
+            f"CREATE RULE no_{command} AS ON {command} TO k DO INSTEAD NOTHING; ALTER TABLE k ENABLE {state} RULE"
+            f" no_{command}"
+        )
     pair.run("INSERT INTO k VALUES (2, 2)", "UPDATE k SET v = 3 WHERE id = 1", "INSERT INTO p VALUES (1, 1)")
     pair.more(engine)
     pair.assert_same()
@@ -97,24 +108,33 @@ def test_value_that_names_what_only_the_source_has_enters_the_error_queue_alone(
     create(pair, "CREATE TABLE audit (id int PRIMARY KEY, rel regclass, what text)")
     pair.run(
         "CREATE SCHEMA hidden; CREATE TABLE only_here (x int); CREATE TABLE hidden.too (x int)",
-        "INSERT INTO audit VALUES (1, 'p', 'ok')", "INSERT INTO audit VALUES (2, 'only_here', 'boom')", "INSERT INTO audit VALUES (3, 'hidden.too', 'boom')",
-        "INSERT INTO p SELECT g, g FROM generate_series(1, 10) g", "UPDATE audit SET what = 'more' WHERE id = 1",
+        "INSERT INTO audit VALUES (1, 'p', 'ok')",
+        "INSERT INTO audit VALUES (2, 'only_here', 'boom')",
+        "INSERT INTO audit VALUES (3, 'hidden.too', 'boom')",
+        "INSERT INTO p SELECT g, g FROM generate_series(1, 10) g",
+        "UPDATE audit SET what = 'more' WHERE id = 1",
     )
     engine = pair.apply()
     pair.assert_same()
     assert pair.there.execute("SELECT id, rel::text, what FROM audit").fetchall() == [(1, "p", "more")]
-    assert [(error.sqlstate, "does not exist" in error.message, "audit" in error.message) for error in pair.errors()] == [("42P01", True, True), ("42P01", True, True)]
+    assert [
+        (error.sqlstate, "does not exist" in error.message, "audit" in error.message) for error in pair.errors()
+    ] == [("42P01", True, True), ("42P01", True, True)]
     pair.there.execute("CREATE TABLE only_here (x int); CREATE SCHEMA hidden; CREATE TABLE hidden.too (x int)")
     assert set(execute_all(pair, engine).values()) == {""}
     pair.assert_same("SELECT id, rel::text, what FROM audit ORDER BY id")
 
 
 @pytest.mark.parametrize("many", [1, 3000])
-def test_composite_with_another_number_of_fields_holds_its_table_alone_and_says_which_type_to_alter(pair: Pair, many: int):
+def test_composite_with_another_number_of_fields_holds_its_table_alone_and_says_which_type_to_alter(
+    pair: Pair, many: int
+):
     create(pair, "CREATE TYPE addr AS (street text, zip text); CREATE TABLE person (id int PRIMARY KEY, home addr)")
     pair.run(
-        "INSERT INTO person VALUES (0, ROW('Elm', '1'))", "ALTER TYPE addr ADD ATTRIBUTE country text",
-        f"INSERT INTO person SELECT g, ROW('Oak', '2', 'CH')::addr FROM generate_series(1, {many}) g", "INSERT INTO p VALUES (1, 1)",
+        "INSERT INTO person VALUES (0, ROW('Elm', '1'))",
+        "ALTER TYPE addr ADD ATTRIBUTE country text",
+        f"INSERT INTO person SELECT g, ROW('Oak', '2', 'CH')::addr FROM generate_series(1, {many}) g",
+        "INSERT INTO p VALUES (1, 1)",
         "UPDATE person SET home = ROW('Ash', '3', 'DE') WHERE id = 1",
     )
     engine = pair.apply()
@@ -131,12 +151,18 @@ def test_composite_with_another_number_of_fields_holds_its_table_alone_and_says_
 @pytest.mark.parametrize("where", ["CREATE INDEX ON t (bucket(n))", "ALTER TABLE t ADD CHECK (bucket(n) > -1)"])
 def test_function_that_needs_a_search_path_holds_its_table_alone_and_is_named(pair: Pair, where: str):
     create(
-        pair, "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        pair,
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
         "CREATE FUNCTION half(n int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT n / 2';"
         "CREATE FUNCTION bucket(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN half(n); END';"
         f"CREATE TABLE t (id int PRIMARY KEY, n int); {where}",
     )
-    pair.run("INSERT INTO t VALUES (1, 10)", "INSERT INTO p VALUES (1, 1)", "INSERT INTO t VALUES (2, 20)", "UPDATE t SET n = 11 WHERE id = 1")
+    pair.run(
+        "INSERT INTO t VALUES (1, 10)",
+        "INSERT INTO p VALUES (1, 1)",
+        "INSERT INTO t VALUES (2, 20)",
+        "UPDATE t SET n = 11 WHERE id = 1",
+    )
     engine = pair.apply()
     pair.assert_same()
     first = pair.errors()[0]
@@ -159,8 +185,12 @@ def test_update_of_more_columns_than_a_target_list_has_twice_is_written(pair: Pa
     pair.run("INSERT INTO w (id) VALUES (1), (2), (3), (4)")
     engine = pair.apply()
     pair.run(
-        f"UPDATE w SET {sets}", "UPDATE w SET c1 = 7 WHERE id = 1", "DELETE FROM w WHERE id = 3",
-        f"UPDATE w SET {sets} WHERE id = 1", "UPDATE w SET id = 9, c2 = NULL WHERE id = 4", "INSERT INTO p VALUES (1, 1)",
+        f"UPDATE w SET {sets}",
+        "UPDATE w SET c1 = 7 WHERE id = 1",
+        "DELETE FROM w WHERE id = 3",
+        f"UPDATE w SET {sets} WHERE id = 1",
+        "UPDATE w SET id = 9, c2 = NULL WHERE id = 4",
+        "INSERT INTO p VALUES (1, 1)",
     )
     pair.more(engine)
     assert [error.message for error in pair.errors()] == []
@@ -175,7 +205,10 @@ def test_row_of_a_wide_table_that_has_other_values_is_a_conflict_and_stops_nothi
     pair.run("INSERT INTO w (id) VALUES (1)")
     engine = pair.apply()
     pair.there.execute("UPDATE w SET c7 = 7")
-    pair.run(f"UPDATE w SET {', '.join(f'c{number} = {number}' for number in range(1, columns + 1))}", "INSERT INTO p VALUES (1, 1)")
+    pair.run(
+        f"UPDATE w SET {', '.join(f'c{number} = {number}' for number in range(1, columns + 1))}",
+        "INSERT INTO p VALUES (1, 1)",
+    )
     pair.more(engine)
     assert [error.conflict_type for error in pair.errors()] == ["update_differs"]
     pair.assert_same()
@@ -186,14 +219,22 @@ def test_row_of_a_wide_table_that_has_other_values_is_a_conflict_and_stops_nothi
 
 @pytest.fixture
 def latin_pair(
-    source_database: str, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    source_database: str,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Pair]:
     """A destination whose encoding lacks letters of the source's."""
     dsn = fresh_database(pg_destination)
     name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
     with psycopg.connect(pg_destination.dsn("postgres"), autocommit=True) as admin:
         admin.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
-        admin.execute(sql.SQL("CREATE DATABASE {} ENCODING 'LATIN1' LOCALE_PROVIDER libc LOCALE 'C' TEMPLATE template0").format(sql.Identifier(name)))
+        admin.execute(
+            sql.SQL("CREATE DATABASE {} ENCODING 'LATIN1' LOCALE_PROVIDER libc LOCALE 'C' TEMPLATE template0").format(
+                sql.Identifier(name)
+            )
+        )
     monkeypatch.setattr(apply_engine, "ConflictSettings", functools.partial(ConflictSettings, show=value_text))
     made = Pair(source_database, dsn, tmp_path / "redo")
     yield made
@@ -203,7 +244,12 @@ def latin_pair(
 def test_value_that_the_destination_s_encoding_lacks_is_recorded_and_holds_nothing_else_up(latin_pair: Pair):
     pair = latin_pair
     create(pair, "CREATE TABLE t (id int PRIMARY KEY, name text)")
-    pair.run("INSERT INTO t VALUES (1, 'Müller')", "INSERT INTO t VALUES (2, 'Łódź')", "INSERT INTO p VALUES (1, 1)", "UPDATE t SET name = 'Lodz' WHERE id = 2")
+    pair.run(
+        "INSERT INTO t VALUES (1, 'Müller')",
+        "INSERT INTO t VALUES (2, 'Łódź')",
+        "INSERT INTO p VALUES (1, 1)",
+        "UPDATE t SET name = 'Lodz' WHERE id = 2",
+    )
     engine = pair.apply()
     pair.assert_same()
     first, second = pair.errors()

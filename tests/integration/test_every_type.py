@@ -14,7 +14,17 @@ pytestmark = [pytest.mark.unit("sites", order=3), pytest.mark.cluster, pytest.ma
 TYPES = "replicate: [{tables: [app.types_*], from: a, to: [b]}]"
 # These keep a stream from being binary: numbers of one database's catalog inside other values, or forms PostgreSQL
 # does not take back.
-ONLY_TEXT = ("reg", "aclitem", "int2vector", "oidvector", "app.mood[]", "app.pair", "app.positive[]", "app.numbers[]", "app.span[]")
+ONLY_TEXT = (
+    "reg",
+    "aclitem",
+    "int2vector",
+    "oidvector",
+    "app.mood[]",
+    "app.pair",
+    "app.positive[]",
+    "app.numbers[]",
+    "app.span[]",
+)
 
 TYPES_MIN = {"binary": 130, "text": 150}  # or some were left out
 
@@ -47,19 +57,23 @@ def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form
 
         def images(connection: psycopg.Connection) -> dict[str, list[tuple[str]]]:
             return {
-                name: connection.execute(f"SELECT ROW(t.*)::text FROM app.{name} t ORDER BY id").fetchall() for name in tables
+                name: connection.execute(f"SELECT ROW(t.*)::text FROM app.{name} t ORDER BY id").fetchall()
+                for name in tables
             }
 
         system.up()
         assert images(target) == images(source), "copied"
         for name in tables:
             source.execute(f"INSERT INTO app.{name} SELECT id + 1000, {columns(source, name)} FROM app.{name}")
-            source.execute(f"INSERT INTO app.{name} SELECT id + 2000, {columns(source, name)} FROM app.{name} WHERE id < 1000")
+            source.execute(
+                f"INSERT INTO app.{name} SELECT id + 2000, {columns(source, name)} FROM app.{name} WHERE id < 1000"
+            )
             source.execute(f"UPDATE app.{name} SET id = id + 5000 WHERE id < 1000")
             source.execute(f"DELETE FROM app.{name} WHERE id BETWEEN 2000 AND 2999 AND id % 2 = 0")
         system.assert_converged()
         assert images(target) == images(source), "changed"
-        assert system.status("site:a")["stream_form"] == form  # the first change of a column that must be in text turned a binary stream
+        # the first change of a column that must be in text turned a binary stream
+        assert system.status("site:a")["stream_form"] == form
         # Every column is set to the value of another row.
         for name, types in tables.items():
             sets = ", ".join(f"c{number} = o.c{number}" for number in range(len(types)))
@@ -74,7 +88,8 @@ def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form
 
 def columns(connection: psycopg.Connection, name: str) -> str:
     found = connection.execute(
-        "SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 1", (f"app.{name}",)
+        "SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 1",
+        (f"app.{name}",),
     ).fetchone()
     assert found is not None
     return str(found[0])

@@ -41,14 +41,29 @@ class Pair:
     """A source with its redo, and a destination; the destination's rows are what the test wrote there."""
 
     def __init__(self, source: str, destination: str, folder: Path) -> None:
-        self.spec = route(TopologySpec(
-            name="topo", file=folder / "topo.yaml", state_dir=folder,
-            sites=tuple(SiteSpec(name=name, database=DatabaseSpec(kind="postgres", dsn=dsn)) for name, dsn in (("dbs1", source), ("dbs2", destination))),
-            queues=(QueueSpec(name="q1", site="dbs1"), QueueSpec(name="q2", site="dbs2")),
-            captures=(CaptureSpec(name="c", site="dbs1", source="dbs1", queue="q1", rules=RuleSet(include=(Rule(owner="public"),))),),
-            propagations=(PropagationSpec(name="p", from_queue="q1", to_queue="q2", rules=RuleSet(exclude=(Rule(name="left_out"),))),),
-            applies=(ApplySpec(name="apply_x", site="dbs2", source="dbs1", queue="q2"),),
-        ))
+        self.spec = route(
+            TopologySpec(
+                name="topo",
+                file=folder / "topo.yaml",
+                state_dir=folder,
+                sites=tuple(
+                    SiteSpec(name=name, database=DatabaseSpec(kind="postgres", dsn=dsn))
+                    for name, dsn in (("dbs1", source), ("dbs2", destination))
+                ),
+                queues=(QueueSpec(name="q1", site="dbs1"), QueueSpec(name="q2", site="dbs2")),
+                captures=(
+                    CaptureSpec(
+                        name="c", site="dbs1", source="dbs1", queue="q1", rules=RuleSet(include=(Rule(owner="public"),))
+                    ),
+                ),
+                propagations=(
+                    PropagationSpec(
+                        name="p", from_queue="q1", to_queue="q2", rules=RuleSet(exclude=(Rule(name="left_out"),))
+                    ),
+                ),
+                applies=(ApplySpec(name="apply_x", site="dbs2", source="dbs1", queue="q2"),),
+            )
+        )
         self.redo = RedoSite(source, folder / "sites" / "dbs1" / "redo")
         self.there = psycopg.connect(destination, autocommit=True)
         for connection in (self.redo.user, self.there):
@@ -64,9 +79,20 @@ class Pair:
 
     def copied(self, scn: int, state: str = "DONE") -> None:
         (captured,) = (t for t in self.redo.source.captured("topo") if t.name == "t")
-        self.destination.record_instantiation("topo", "apply_x", self.epoch, Instantiation(
-            source="dbs1", identity=captured.identity, owner="public", name="t", scn=Scn(scn), state=state, digest="d",
-        ))
+        self.destination.record_instantiation(
+            "topo",
+            "apply_x",
+            self.epoch,
+            Instantiation(
+                source="dbs1",
+                identity=captured.identity,
+                owner="public",
+                name="t",
+                scn=Scn(scn),
+                state=state,
+                digest="d",
+            ),
+        )
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 0.0) -> Any:
         """As `RayActors.call`."""
@@ -81,14 +107,22 @@ class Pair:
         return self.capture.find_changes(*arguments)
 
     def explain(self, key: str, table: TableName = T) -> tuple[int, dict[str, Any]]:
-        overview = {"components": [
-            {"name": "capture:c", "sent_scn": 1 << 62}, {"name": "apply:apply_x", "received_scn": 1 << 62, "low_watermark_scn": self.low_watermark},
-            *({"name": f"queue:{name}", "sources": {"dbs1": {"position_scn": 1 << 62}}} for name in ("q1", "q2")),
-        ]}
+        overview = {
+            "components": [
+                {"name": "capture:c", "sent_scn": 1 << 62},
+                {"name": "apply:apply_x", "received_scn": 1 << 62, "low_watermark_scn": self.low_watermark},
+                *({"name": f"queue:{name}", "sources": {"dbs1": {"position_scn": 1 << 62}}} for name in ("q1", "q2")),
+            ]
+        }
         printed: list[Any] = []
         output = SimpleNamespace(json=printed.append, result=lambda _: None)
         code = explain_row(
-            output, self.spec, self, RowQuestion(table=table, key=parsed_key(key)), overview=overview, progress=lambda _: None,  # type: ignore[arg-type]
+            output,
+            self.spec,
+            self,
+            RowQuestion(table=table, key=parsed_key(key)),
+            overview=overview,
+            progress=lambda _: None,  # type: ignore[arg-type]
         )
         (document,) = json.loads(json.dumps(printed, default=str))
         (verdict,) = document["verdicts"]
@@ -103,13 +137,20 @@ class Pair:
 
 @pytest.fixture
 def pair(
-    source_database: str, destination_database: str, tmp_path: Path,
+    source_database: str,
+    destination_database: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Pair]:
     made = Pair(source_database, destination_database, tmp_path)
-    monkeypatch.setattr("actors.site.connection.running_access", lambda spec, site: DatabaseAccess(
-        site=site.name, kind="postgres", dsn=site.database.dsn,
-    ))
+    monkeypatch.setattr(
+        "actors.site.connection.running_access",
+        lambda spec, site: DatabaseAccess(
+            site=site.name,
+            kind="postgres",
+            dsn=site.database.dsn,
+        ),
+    )
     yield made
     made.close()
     source = PostgresSource(made.redo.dsn)
@@ -145,7 +186,9 @@ def test_planted_causes_are_found_in_real_tables_and_real_redo(pair: Pair) -> No
     assert (pair.explain("4,1")[1]["verdict"], pair.explain("4,1")[1]["place"]) == ("ON THE WAY", "apply:apply_x")
     session = pair.destination.open_session("topo", "apply_x", server=0, epoch=pair.epoch, tag=b"\x00")
     session.begin()
-    session.put_error(error_transaction(apply="apply_x", source="dbs1", commit_scn=scn), b"", np.empty(0, np.uint64), part=0)
+    session.put_error(
+        error_transaction(apply="apply_x", source="dbs1", commit_scn=scn), b"", np.empty(0, np.uint64), part=0
+    )
     session.commit([], Scn(0))
     session.close()
     assert pair.explain("4,1")[1]["verdict"] == "ERROR QUEUE"
@@ -161,11 +204,20 @@ def test_table_made_after_up_and_table_without_a_copy_are_told_apart(pair: Pair)
     assert (found["verdict"], found["place"]) == ("NOT CAPTURED", "site:dbs1")
 
 
-@pytest.mark.parametrize(("table", "key", "problem"), [
-    ("t", "x,1", "is not a value of type numeric"), ("t", "1", "identified by id, line"), ("t", "nothing=1", "no column nothing"), ("none", "1", "no table public.none"),
-    ("t", "1,1,1", "not by 3 values"), ("t", "a='", "several rows"),
-])
-def test_key_that_the_table_does_not_have_is_refused_with_what_it_has(pair: Pair, table: str, key: str, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "key", "problem"),
+    [
+        ("t", "x,1", "is not a value of type numeric"),
+        ("t", "1", "identified by id, line"),
+        ("t", "nothing=1", "no column nothing"),
+        ("none", "1", "no table public.none"),
+        ("t", "1,1,1", "not by 3 values"),
+        ("t", "a='", "several rows"),
+    ],
+)
+def test_key_that_the_table_does_not_have_is_refused_with_what_it_has(
+    pair: Pair, table: str, key: str, problem: str
+) -> None:
     if problem.startswith("several"):
         pair.redo.user.execute("INSERT INTO t VALUES (1, 1, NULL, ''''), (1, 2, NULL, '''')")
     with pytest.raises(ConfigError, match=problem):
@@ -187,13 +239,20 @@ def test_key_in_text_and_in_binary_form_is_the_databases_own(pair: Pair) -> None
         reader.close()
 
 
-def test_row_is_found_by_the_substitute_key_and_columns_that_only_the_destination_has_make_no_difference(pair: Pair) -> None:
+def test_row_is_found_by_the_substitute_key_and_columns_that_only_the_destination_has_make_no_difference(
+    pair: Pair,
+) -> None:
     """The destination has its own primary key, as tables that need a substitute key have."""
     settings = TableSettings(key_columns=(KeyColumns(owner="public", name="v", columns=("code",)),))
     pair.spec = route(replace(pair.spec, applies=(replace(pair.spec.applies[0], tables=settings),)))
-    pair.redo.user.execute("CREATE TABLE v (id int PRIMARY KEY, code text, a text); ALTER TABLE v REPLICA IDENTITY FULL")
+    pair.redo.user.execute(
+        "CREATE TABLE v (id int PRIMARY KEY, code text, a text); ALTER TABLE v REPLICA IDENTITY FULL"
+    )
     pair.redo.source.prepare("topo", (RuleSet(include=(Rule(owner="public"),)),))
-    pair.there.execute("CREATE TABLE v (own int GENERATED ALWAYS AS IDENTITY (START 100) PRIMARY KEY, id int, code text UNIQUE, a text)")
+    pair.there.execute(
+        "CREATE TABLE v (own int GENERATED ALWAYS AS IDENTITY (START 100) PRIMARY KEY, id int, code text UNIQUE, a"
+        " text)"
+    )
     pair.redo.user.execute("INSERT INTO v VALUES (1, 'x', 'same'), (2, 'y', 'changed')")
     pair.there.execute("INSERT INTO v (id, code, a) VALUES (1, 'x', 'same'), (2, 'y', 'by hand')")
     v = TableName("public", "v")

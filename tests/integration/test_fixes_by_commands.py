@@ -1,4 +1,6 @@
-"""Commands that `check`, `status` and `verify` print as a fix are typed as they are printed, on a topology that runs: both sites are equal then."""
+"""Commands that `check`, `status` and `verify` print as a fix are typed as they are printed, on a topology that runs:
+both sites are equal then.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ pytestmark = [pytest.mark.unit("sites", order=5), pytest.mark.cluster, pytest.ma
 
 TABLES = ("slot", "other", "person", "rated", "plain")
 # Up to where the sentence goes on: a name that has such a sign is quoted.
-_COMMAND = re.compile(r"headrace (?:copy|errors execute) (?:'[^']*'|[^\s`;,()]|[ ](?!copies|copy|which|then|and|or|--yes))+")
+_COMMAND = re.compile(
+    r"headrace (?:copy|errors execute) (?:'[^']*'|[^\s`;,()]|[ ](?!copies|copy|which|then|and|or|--yes))+"
+)
 
 
 def typed(printed: str) -> list[str]:
@@ -31,12 +35,21 @@ def typed(printed: str) -> list[str]:
 
 def test_printed_commands_are_typed_and_both_sites_are_equal(sites: Sites):
     sites.free("fixes")
-    sites.remake("fixes", "CREATE TYPE addr AS (street text, zip text); CREATE TABLE person (id int PRIMARY KEY, home addr); CREATE TABLE other (id int PRIMARY KEY, v int);"
-                          " CREATE TABLE rated (id int PRIMARY KEY, v int); CREATE TABLE plain (id int PRIMARY KEY, v int); CREATE TABLE slot (id int PRIMARY KEY, pos int, UNIQUE (pos))")
-    sites.execute("a", "ALTER TABLE fixes.slot DROP CONSTRAINT slot_pos_key, ADD UNIQUE (pos) DEFERRABLE INITIALLY DEFERRED")
+    sites.remake(
+        "fixes",
+        "CREATE TYPE addr AS (street text, zip text); CREATE TABLE person (id int PRIMARY KEY, home addr); CREATE TABLE"
+        " other (id int PRIMARY KEY, v int);"
+        " CREATE TABLE rated (id int PRIMARY KEY, v int); CREATE TABLE plain (id int PRIMARY KEY, v int); CREATE TABLE"
+        " slot (id int PRIMARY KEY, pos int, UNIQUE (pos))",
+    )
+    sites.execute(
+        "a", "ALTER TABLE fixes.slot DROP CONSTRAINT slot_pos_key, ADD UNIQUE (pos) DEFERRABLE INITIALLY DEFERRED"
+    )
     for table in ("slot", "rated", "plain"):
         sites.execute("a", f"INSERT INTO fixes.{table} SELECT n, n FROM generate_series(1, 10) n")
-    sites.execute("a", "INSERT INTO fixes.person SELECT n, ROW('Elm', '1000')::fixes.addr FROM generate_series(1, 10) n")
+    sites.execute(
+        "a", "INSERT INTO fixes.person SELECT n, ROW('Elm', '1000')::fixes.addr FROM generate_series(1, 10) n"
+    )
     system = sites.by("replicate: [{tables: [fixes.*], from: a, to: [b]}]")
     system.up()
     file = str(system.file)
@@ -54,8 +67,14 @@ def test_printed_commands_are_typed_and_both_sites_are_equal(sites: Sites):
     assert system.digest("a", "fixes.slot") == system.digest("b", "fixes.slot")
 
     # A composite type that is altered: case 13a; and a column that is rewritten.
-    system.execute("a", "ALTER TYPE fixes.addr DROP ATTRIBUTE zip, ADD ATTRIBUTE country text; INSERT INTO fixes.person VALUES (11, ROW('Oak', 'CH'))")
-    system.execute("a", "ALTER TABLE fixes.rated ALTER v TYPE int USING v * 100; INSERT INTO fixes.rated VALUES (11, 11)")
+    system.execute(
+        "a",
+        "ALTER TYPE fixes.addr DROP ATTRIBUTE zip, ADD ATTRIBUTE country text; INSERT INTO fixes.person VALUES (11,"
+        " ROW('Oak', 'CH'))",
+    )
+    system.execute(
+        "a", "ALTER TABLE fixes.rated ALTER v TYPE int USING v * 100; INSERT INTO fixes.rated VALUES (11, 11)"
+    )
     system.wait_caught_up()
 
     def said() -> list[str]:
@@ -65,9 +84,14 @@ def test_printed_commands_are_typed_and_both_sites_are_equal(sites: Sites):
 
     wait_until("status says it of both", said)
     code, out, err = run("check", file)
-    (statement,) = {each[1] for each in re.finditer(r'(ALTER TYPE "fixes"."addr" [^;]*);', out + err) if "RENAME" in each[1]}
+    (statement,) = {
+        each[1] for each in re.finditer(r'(ALTER TYPE "fixes"."addr" [^;]*);', out + err) if "RENAME" in each[1]
+    }
     system.execute("b", statement)
-    assert sorted(map(str.strip, typed("; ".join(said())))) == [f"headrace copy {file} fixes.person", f"headrace copy {file} fixes.rated"]
+    assert sorted(map(str.strip, typed("; ".join(said())))) == [
+        f"headrace copy {file} fixes.person",
+        f"headrace copy {file} fixes.rated",
+    ]
 
     # Rows that somebody changed at the destination.
     system.execute("b", "UPDATE fixes.plain SET v = 0 WHERE id < 4; DELETE FROM fixes.plain WHERE id = 9")
@@ -89,18 +113,35 @@ PART = ', {table: fixes.part, subset: "dept = 50"}'
 
 def test_a_capture_process_that_a_change_without_old_values_stops_goes_on_as_it_is_printed(sites: Sites):
     sites.free("fixes")
-    sites.remake("fixes", "CREATE TABLE part (id int PRIMARY KEY, dept int, note text); ALTER TABLE part ALTER note SET STORAGE EXTERNAL; CREATE TABLE plain (id int PRIMARY KEY, v int)")
-    sites.execute("a", "ALTER TABLE fixes.part REPLICA IDENTITY FULL; INSERT INTO fixes.part SELECT n, n % 3 * 25, repeat('x', 9000) FROM generate_series(1, 30) n")
+    sites.remake(
+        "fixes",
+        "CREATE TABLE part (id int PRIMARY KEY, dept int, note text); ALTER TABLE part ALTER note SET STORAGE EXTERNAL;"
+        " CREATE TABLE plain (id int PRIMARY KEY, v int)",
+    )
+    sites.execute(
+        "a",
+        "ALTER TABLE fixes.part REPLICA IDENTITY FULL; INSERT INTO fixes.part SELECT n, n % 3 * 25, repeat('x', 9000)"
+        " FROM generate_series(1, 30) n",
+    )
     system = sites.by(SUBSET.format(part=PART))
     system.up()
     file = str(system.file)
-    system.execute("a", "ALTER TABLE fixes.part REPLICA IDENTITY DEFAULT; UPDATE fixes.part SET dept = 50 WHERE id = 3; INSERT INTO fixes.plain VALUES (1, 1)")
-    stopped = wait_until("the capture process stops", lambda: (now := system.status("capture:capture_a"))["state"] == "ABORTED" and now)
+    system.execute(
+        "a",
+        "ALTER TABLE fixes.part REPLICA IDENTITY DEFAULT; UPDATE fixes.part SET dept = 50 WHERE id = 3; INSERT INTO"
+        " fixes.plain VALUES (1, 1)",
+    )
+    stopped = wait_until(
+        "the capture process stops", lambda: (now := system.status("capture:capture_a"))["state"] == "ABORTED" and now
+    )
     hint = stopped["last_error"]["hint"]
     assert "let the source log whole old rows of the table" in hint
     statement = next(line for line in run("plan", file)[1].splitlines() if "REPLICA IDENTITY FULL" in line)
-    system.execute("a", statement[statement.index("ALTER TABLE"):].partition(";")[0])
-    assert "take the table out of the rules, `headrace up FILE`, then put it back and `headrace up FILE` again: it is copied anew" in hint
+    system.execute("a", statement[statement.index("ALTER TABLE") :].partition(";")[0])
+    assert (
+        "take the table out of the rules, `headrace up FILE`, then put it back and `headrace up FILE` again: it is"
+        " copied anew" in hint
+    )
     sites.by(SUBSET.format(part=""))
     assert run("up", file)[0] == DONE
     system = sites.by(SUBSET.format(part=PART))

@@ -1,4 +1,6 @@
-"""What `check` and `status` print of rows is followed as it is printed, while changes arrive: both sides are equal then, and the error queue is empty."""
+"""What `check` and `status` print of rows is followed as it is printed, while changes arrive: both sides are equal
+then, and the error queue is empty.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.fixture
-def site(source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FollowedFixes]:
+def site(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FollowedFixes]:
     with closing(FollowedFixes(source_database, destination_database, tmp_path, monkeypatch)) as made:
         yield made
 
@@ -31,8 +35,12 @@ def test_the_printed_copy_ends_what_an_exchange_of_values_left_in_the_error_queu
     site.start("slot", "other")
     (fix,) = [found.fix for found in site.check() if "is DEFERRABLE" in found.problem]
     site.run(
-        "src", "UPDATE slot SET pos = 11 - pos", "UPDATE slot SET pos = pos + 1", "INSERT INTO slot VALUES (11, 1)",
-        "BEGIN; UPDATE slot SET pos = 12 - pos; INSERT INTO other VALUES (1, 1); COMMIT",  # of which the copy has a part
+        "src",
+        "UPDATE slot SET pos = 11 - pos",
+        "UPDATE slot SET pos = pos + 1",
+        "INSERT INTO slot VALUES (11, 1)",
+        # of which the copy has a part
+        "BEGIN; UPDATE slot SET pos = 12 - pos; INSERT INTO other VALUES (1, 1); COMMIT",
         "INSERT INTO other VALUES (2, 2)",
     )
     site.wait_applied()
@@ -56,7 +64,11 @@ FIELDS = {  # case 13a of the field: {n} is the number of the type
     "another field": ["ALTER TYPE addr{n} DROP ATTRIBUTE zip", "ALTER TYPE addr{n} ADD ATTRIBUTE country text"],
     "the same name": ["ALTER TYPE addr{n} DROP ATTRIBUTE zip, ADD ATTRIBUTE zip text"],
     "renamed": ["ALTER TYPE addr{n} RENAME ATTRIBUTE zip TO country"],
-    "exchanged": ["ALTER TYPE addr{n} RENAME ATTRIBUTE zip TO x", "ALTER TYPE addr{n} RENAME ATTRIBUTE street TO zip", "ALTER TYPE addr{n} RENAME ATTRIBUTE x TO street"],
+    "exchanged": [
+        "ALTER TYPE addr{n} RENAME ATTRIBUTE zip TO x",
+        "ALTER TYPE addr{n} RENAME ATTRIBUTE street TO zip",
+        "ALTER TYPE addr{n} RENAME ATTRIBUTE x TO street",
+    ],
     "added": ["ALTER TYPE addr{n} ADD ATTRIBUTE country text"],
     "another type": ["ALTER TYPE addr{n} DROP ATTRIBUTE zip", "ALTER TYPE addr{n} ADD ATTRIBUTE zip int"],
 }
@@ -67,7 +79,11 @@ def with_composite_types(site: FollowedFixes, count: int) -> list[str]:
     names = [f"person{n}" for n in range(count)]
     site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
     for n, name in enumerate(names):
-        site.run("both", f"CREATE TYPE addr{n} AS (street text, zip text)", f"CREATE TABLE {name} (id int PRIMARY KEY, home addr{n})")
+        site.run(
+            "both",
+            f"CREATE TYPE addr{n} AS (street text, zip text)",
+            f"CREATE TABLE {name} (id int PRIMARY KEY, home addr{n})",
+        )
         site.run("src", f"INSERT INTO {name} SELECT g, ROW('Elm ' || g, '1000')::addr{n} FROM generate_series(1, 50) g")
     site.run("src", "INSERT INTO other VALUES (1, 0)")
     site.start(*names, "other")
@@ -77,33 +93,50 @@ def with_composite_types(site: FollowedFixes, count: int) -> list[str]:
 def altered(site: FollowedFixes, n: int, fix: str) -> None:
     """What is printed to alter a type of the destination; names that are left to people are chosen."""
     if fix.startswith("ALTER TYPE ..."):
-        (fields,), = site.run("src", "SELECT string_agg(quote_ident(attname) || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum) FROM pg_attribute"
-                              f" WHERE attrelid = 'addr{n}'::regclass AND NOT attisdropped")
-        to_column = fix.partition("under the name it had, and give it to the column: ")[2].replace("TYPE ...", f"TYPE addr{n}").replace("::...", f"::addr{n}")
+        ((fields,),) = site.run(
+            "src",
+            "SELECT string_agg(quote_ident(attname) || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)"
+            f" FROM pg_attribute WHERE attrelid = 'addr{n}'::regclass AND NOT attisdropped",
+        )
+        to_column = (
+            fix.partition("under the name it had, and give it to the column: ")[2]
+            .replace("TYPE ...", f"TYPE addr{n}")
+            .replace("::...", f"::addr{n}")
+        )
         fix = f"ALTER TYPE addr{n} RENAME TO before{n}; CREATE TYPE addr{n} AS ({fields}); {to_column}"
     site.run("dst", fix)
 
 
-def test_what_is_printed_of_altered_composite_types_makes_both_sides_equal_while_rows_travel(site: FollowedFixes) -> None:
+def test_what_is_printed_of_altered_composite_types_makes_both_sides_equal_while_rows_travel(
+    site: FollowedFixes,
+) -> None:
     names = with_composite_types(site, len(FIELDS))
     user = [
-        f"INSERT INTO {name} SELECT 1000 + {{n}}, (SELECT home FROM {name} WHERE id = {{n}} % 50 + 1); UPDATE {name} SET home = home WHERE id = {{n}} % 50 + 1" for name in names
+        f"INSERT INTO {name} SELECT 1000 + {{n}}, (SELECT home FROM {name} WHERE id = {{n}} % 50 + 1); UPDATE {name}"
+        " SET home = home WHERE id = {n} % 50 + 1"
+        for name in names
     ]
     with site.users(*user, "UPDATE other SET v = {n}") as written:
         written.more()
         for n, statements in enumerate(FIELDS.values()):
             site.run("src", *(statement.format(n=n) for statement in statements))
         written.more()
-        found = wait_for("something to be said of each", lambda: all(found := findings_of(site, names)) and found, WAIT_S)
+        found = wait_for(
+            "something to be said of each", lambda: all(found := findings_of(site, names)) and found, WAIT_S
+        )
         for n, each in enumerate(found):
             for alter in (finding.fix for finding in each if finding.fix.startswith("ALTER")):
                 altered(site, n, alter)
         written.more()
         copies = [finding.fix.partition("; this stays")[0] for found in findings_of(site, names) for finding in found]
-        assert set(site.follow(*copies)) == {f"copy public.{name}" for name, way in zip(names, FIELDS, strict=True) if way != "added"}
+        assert set(site.follow(*copies)) == {
+            f"copy public.{name}" for name, way in zip(names, FIELDS, strict=True) if way != "added"
+        }
         written.more()
     site.wait_applied()
-    assert site.follow("headrace errors execute FILE --all"), "as `errors list` says of transactions with rows of tables that were not copied"
+    assert site.follow("headrace errors execute FILE --all"), (
+        "as `errors list` says of transactions with rows of tables that were not copied"
+    )
     assert site.errors() == []
     site.assert_same()
     assert not any(findings_of(site, names))
@@ -119,7 +152,11 @@ def test_a_copy_without_the_printed_alter_waits_for_it_and_changes_no_row(site: 
     for n, name in enumerate(names):
         assert f"headrace copy FILE public.{name} " in site.shown(name).replace("`", " ")
         site.ask_to_copy(f"public.{name}")
-        problem = wait_for("the copy to be refused", lambda name=name: (now := site.tables()[name]).state == "FAILED" and now.problem, WAIT_S)
+        problem = wait_for(
+            "the copy to be refused",
+            lambda name=name: (now := site.tables()[name]).state == "FAILED" and now.problem,
+            WAIT_S,
+        )
         assert site.run("dst", f"SELECT id, home::text FROM {name} ORDER BY id") == before[name]
         altered(site, n, problem.partition(" At the destination: ")[2])
     wait_for("the copies", lambda: {each.state for each in site.tables().values()} == {"DONE"}, WAIT_S)
@@ -131,19 +168,31 @@ def test_a_copy_without_the_printed_alter_waits_for_it_and_changes_no_row(site: 
 
 def test_what_is_printed_of_a_truncate_that_cannot_be_told_loses_no_row_of_its_transaction(site: FollowedFixes) -> None:
     """Deleted from the error queue, as was printed before, it took its rows of other tables along."""
-    site.run("src", "CREATE TABLE ev (id int PRIMARY KEY, v int) PARTITION BY HASH (id); CREATE TABLE ev_0 PARTITION OF ev FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
-                    " CREATE TABLE ev_1 PARTITION OF ev FOR VALUES WITH (MODULUS 2, REMAINDER 1)")
+    site.run(
+        "src",
+        "CREATE TABLE ev (id int PRIMARY KEY, v int) PARTITION BY HASH (id); CREATE TABLE ev_0 PARTITION OF ev FOR"
+        " VALUES WITH (MODULUS 2, REMAINDER 0); CREATE TABLE ev_1 PARTITION OF ev FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+    )
     site.run("dst", "CREATE TABLE ev (id int PRIMARY KEY, v int)")
     site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
     site.run("src", "INSERT INTO ev SELECT g, g FROM generate_series(1, 100) g")
     site.start("ev", "other")
-    with site.users("UPDATE ev SET v = {n} WHERE id % 10 = 3", "INSERT INTO ev VALUES (1000 + {n}, 0); INSERT INTO other VALUES (1000 + {n}, 0)") as users:
+    with site.users(
+        "UPDATE ev SET v = {n} WHERE id % 10 = 3",
+        "INSERT INTO ev VALUES (1000 + {n}, 0); INSERT INTO other VALUES (1000 + {n}, 0)",
+    ) as users:
         users.more()
         site.run("src", "INSERT INTO other VALUES (1, 1); TRUNCATE ev_0")
-        (said,) = wait_for("it to be in the error queue", lambda: [message for message in site.messages() if "TRUNCATE of partition" in message], WAIT_S)
+        (said,) = wait_for(
+            "it to be in the error queue",
+            lambda: [message for message in site.messages() if "TRUNCATE of partition" in message],
+            WAIT_S,
+        )
         copy, _, rest = said.partition("; then ")
         assert "`headrace copy FILE` with that table" in copy
-        assert site.follow(copy.replace("`headrace copy FILE` with that table", "headrace copy FILE public.ev"), rest) == ["copy public.ev", "errors execute --all"]
+        assert site.follow(
+            copy.replace("`headrace copy FILE` with that table", "headrace copy FILE public.ev"), rest
+        ) == ["copy public.ev", "errors execute --all"]
         users.more()
     site.wait_applied()
     assert site.errors() == []
@@ -156,12 +205,17 @@ def test_what_is_printed_of_tables_that_exchange_their_names_brings_each_its_own
         site.run("src", f"INSERT INTO {name} SELECT g, '{name}' FROM generate_series(1, 100) g")
     site.start("t0", "t1")
     with site.users(
-        "INSERT INTO t0 VALUES (1000 + {n}, 'written to t0'); UPDATE t0 SET v = v || '.' WHERE id = {n} % 100 + 1", "INSERT INTO t1 VALUES (1000 + {n}, 'written to t1')",
+        "INSERT INTO t0 VALUES (1000 + {n}, 'written to t0'); UPDATE t0 SET v = v || '.' WHERE id = {n} % 100 + 1",
+        "INSERT INTO t1 VALUES (1000 + {n}, 'written to t1')",
     ) as users:
         users.more()
-        site.run("src", "BEGIN; ALTER TABLE t0 RENAME TO x; ALTER TABLE t1 RENAME TO t0; ALTER TABLE x RENAME TO t1; COMMIT")
+        site.run(
+            "src", "BEGIN; ALTER TABLE t0 RENAME TO x; ALTER TABLE t1 RENAME TO t0; ALTER TABLE x RENAME TO t1; COMMIT"
+        )
         apply = f"apply:{site.apply}"
-        printed = wait_for("apply to wait for an operator", lambda: site.driver.outcome() or site.driver.control.status().hint, WAIT_S)
+        printed = wait_for(
+            "apply to wait for an operator", lambda: site.driver.outcome() or site.driver.control.status().hint, WAIT_S
+        )
         assert site.follow(printed) == [f"stop {apply}", f"start {apply}"]
         users.more()
     site.wait_applied()

@@ -1,4 +1,6 @@
-"""A copying task that is frozen with a piece in hand, and thaws when its table is copied again: real databases, no Spark."""
+"""A copying task that is frozen with a piece in hand, and thaws when its table is copied again: real databases, no
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,7 @@ class Copying:
     """Table `t`, without a key, of a piece for each of the two tasks."""
 
     def __init__(self, here: str, there: str, task: FreezingTask, opened: contextlib.ExitStack) -> None:
-        self.here, self.there = (
-            opened.enter_context(psycopg.connect(dsn, autocommit=True)) for dsn in (here, there)
-        )
+        self.here, self.there = (opened.enter_context(psycopg.connect(dsn, autocommit=True)) for dsn in (here, there))
         for connection in (self.here, self.there):
             connection.execute("CREATE TABLE t (id int, v text)")
         self.here.execute("ALTER TABLE t REPLICA IDENTITY FULL")
@@ -53,27 +53,45 @@ class Copying:
         self.destination.prepare(TOPOLOGY)
         tables = tuple(
             TableToInstantiate(
-                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
+                identity=table.identity,
+                source=TableName.of(table),
+                destination=TableName.of(table),
                 object_numbers=tuple(map(int, table.object_numbers)),
             )
             for table in source.captured(TOPOLOGY)
         )
         self.task = task
-        self.workers = task.workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
-            source=lambda: OneBlockPieces(here), destination=lambda: OneBlockPieces(there),
-            session=lambda epoch, tag: task.session(PostgresDestination(there).open_session(
-                TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation
-            ), is_last=server == 1),
-        ))
+        self.workers = task.workers = ThreadWorkers(
+            lambda server, incarnation: CopyPlaces(
+                source=lambda: OneBlockPieces(here),
+                destination=lambda: OneBlockPieces(there),
+                session=lambda epoch, tag: task.session(
+                    PostgresDestination(there).open_session(
+                        TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+                    ),
+                    is_last=server == 1,
+                ),
+            )
+        )
         config = ApplyConfig(
-            topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site="src", kind="postgres", dsn=here),
-            destination=DatabaseAccess(site="dst", kind="postgres", dsn=there), queue="", parallelism=2, tables=tables,
+            topology=TOPOLOGY,
+            apply=APPLY,
+            source=DatabaseAccess(site="src", kind="postgres", dsn=here),
+            destination=DatabaseAccess(site="dst", kind="postgres", dsn=there),
+            queue="",
+            parallelism=2,
+            tables=tables,
         )
         self.instantiation = TableInstantiation(
-            config=config, both_ways=one_way(config), source=source, destination=self.destination,
+            config=config,
+            both_ways=one_way(config),
+            source=source,
+            destination=self.destination,
             source_reader=opened.enter_context(contextlib.closing(OneBlockPieces(here))),
             destination_reader=opened.enter_context(contextlib.closing(OneBlockPieces(there))),
-            workers=self.workers, epoch=self.destination.raise_epoch(TOPOLOGY, APPLY).epoch, moved=lambda progress: None,
+            workers=self.workers,
+            epoch=self.destination.raise_epoch(TOPOLOGY, APPLY).epoch,
+            moved=lambda progress: None,
             should_end=lambda: False,
         )
 
@@ -110,7 +128,8 @@ def test_frozen_task_is_ended_before_its_table_is_copied_again(copying: Copying)
 
 
 def test_frozen_task_of_the_first_copies_writes_nothing_once_apply_servers_may_have_its_number(
-    copying: Copying, monkeypatch: pytest.MonkeyPatch,
+    copying: Copying,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1)
     copying.instantiation.run_first()

@@ -1,6 +1,7 @@
 """A process that was frozen in the middle of taking over, and thaws when its successor works: it ends nothing of it.
 
-Frozen (SIGSTOP, a suspended machine) here means: the next step of an older process runs after all steps of the newer one.
+Frozen (SIGSTOP, a suspended machine) here means: the next step of an older process runs after all steps of the newer
+one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def frozen(place: Place) -> Iterator[psycopg.Connection]:
 
 @pytest.mark.parametrize("step", [take_server_lock, take_over])
 def test_server_that_was_frozen_after_its_claim_ends_nothing_of_its_successor(
-    place: Place, frozen: psycopg.Connection, step: Callable[[psycopg.Connection, SessionIdentity], object],
+    place: Place,
+    frozen: psycopg.Connection,
+    step: Callable[[psycopg.Connection, SessionIdentity], object],
 ) -> None:
     epoch = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
     older = place.identity(epoch, 1)
@@ -80,7 +83,8 @@ def test_server_that_was_frozen_after_its_claim_ends_nothing_of_its_successor(
 
 
 def test_server_of_an_older_driver_that_was_frozen_after_its_claim_ends_nothing_of_the_newer_ones(
-    place: Place, frozen: psycopg.Connection,
+    place: Place,
+    frozen: psycopg.Connection,
 ) -> None:
     epoch = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
     older = place.identity(epoch, 9)
@@ -92,7 +96,8 @@ def test_server_of_an_older_driver_that_was_frozen_after_its_claim_ends_nothing_
 
 
 def test_driver_that_was_frozen_after_it_raised_its_epoch_ends_nothing_of_the_newer_one(
-    place: Place, frozen: psycopg.Connection,
+    place: Place,
+    frozen: psycopg.Connection,
 ) -> None:
     epoch = raise_epoch(frozen, TOPOLOGY, APPLY)
     progress = place.destination.raise_epoch(TOPOLOGY, APPLY)
@@ -105,7 +110,9 @@ def test_driver_that_was_frozen_after_it_raised_its_epoch_ends_nothing_of_the_ne
     place.commits(newer)
 
 
-def test_driver_that_was_frozen_while_it_held_the_lock_holds_nobody_up(place: Place, frozen: psycopg.Connection) -> None:
+def test_driver_that_was_frozen_while_it_held_the_lock_holds_nobody_up(
+    place: Place, frozen: psycopg.Connection
+) -> None:
     epoch = raise_epoch(frozen, TOPOLOGY, APPLY)
     take_apply_lock(frozen, TOPOLOGY, APPLY, epoch)
     progress = place.destination.raise_epoch(TOPOLOGY, APPLY)
@@ -115,7 +122,9 @@ def test_driver_that_was_frozen_while_it_held_the_lock_holds_nobody_up(place: Pl
     place.commits(newer)
 
 
-def test_session_that_is_frozen_while_it_writes_is_ended_by_its_successor(place: Place, frozen: psycopg.Connection) -> None:
+def test_session_that_is_frozen_while_it_writes_is_ended_by_its_successor(
+    place: Place, frozen: psycopg.Connection
+) -> None:
     frozen.execute("CREATE TABLE public.t (id int PRIMARY KEY)")
     epoch = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
     older = place.session(epoch, 1)

@@ -1,4 +1,6 @@
-"""Functions of users that name things without their schema, run by what Headrace does: they are named, and what is printed helps."""
+"""Functions of users that name things without their schema, run by what Headrace does: they are named, and what is
+printed helps.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,20 @@ REMEDY = "ALTER FUNCTION public.note_ddl() SET search_path = public;"
 
 @pytest.mark.parametrize("role", ["source", "destination"])
 def test_an_event_trigger_is_named_by_check_and_by_the_error_and_the_printed_statement_helps(
-    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, role: str,
+    fresh_database: Callable[[EmbeddedServer], str],
+    pg_source: EmbeddedServer,
+    role: str,
 ) -> None:
     dsn = fresh_database(pg_source)
     with psycopg.connect(dsn, autocommit=True) as user:
         user.execute("CREATE TABLE t (id int PRIMARY KEY)")
         user.execute(NOTES)
         with closing(PostgresSource(dsn) if role == "source" else PostgresDestination(dsn, site="b")) as database:
-            findings = database.preflight((RULES,), streams=1) if isinstance(database, PostgresSource) else database.preflight("topo", sessions=1)
+            findings = (
+                database.preflight((RULES,), streams=1)
+                if isinstance(database, PostgresSource)
+                else database.preflight("topo", sessions=1)
+            )
             (found,) = (finding for finding in findings if "event trigger" in finding.problem)
             assert not found.is_error, "it may name its table with the schema"
             assert "note_ddl" in found.problem
@@ -46,7 +54,11 @@ def test_an_event_trigger_is_named_by_check_and_by_the_error_and_the_printed_sta
             assert found.fix.startswith(REMEDY)
             user.execute(found.fix)
             database.prepare("topo", (RULES,)) if isinstance(database, PostgresSource) else database.prepare("topo")
-            findings = database.preflight((RULES,), streams=1) if isinstance(database, PostgresSource) else database.preflight("topo", sessions=1)
+            findings = (
+                database.preflight((RULES,), streams=1)
+                if isinstance(database, PostgresSource)
+                else database.preflight("topo", sessions=1)
+            )
             assert not [finding for finding in findings if "event trigger" in finding.problem]
             assert user.execute("SELECT count(*) > 0 FROM ddl_history").fetchone() == (True,)
             database.remove("topo")
@@ -57,12 +69,17 @@ WITH_SCHEMAS = NOTES.replace("INTO ddl_history", "INTO public.ddl_history")
 
 
 @pytest.fixture
-def as_role(fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer) -> Iterator[tuple[psycopg.Connection, str]]:
+def as_role(
+    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer
+) -> Iterator[tuple[psycopg.Connection, str]]:
     """A superuser's session, and the connection string of a role that is none and may do what Headrace needs."""
     dsn = fresh_database(pg_source)
     with psycopg.connect(dsn, autocommit=True) as user:
         user.execute(f"DROP ROLE IF EXISTS {ROLE}")
-        user.execute(f"CREATE ROLE {ROLE} LOGIN REPLICATION PASSWORD 'secret'; CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {ROLE}")
+        user.execute(
+            f"CREATE ROLE {ROLE} LOGIN REPLICATION PASSWORD 'secret'; CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE"
+            f" t OWNER TO {ROLE}"
+        )
         made = conninfo.make_conninfo(dsn, user=ROLE, password="secret")
         user.execute(f'GRANT CREATE ON DATABASE "{user.info.dbname}" TO {ROLE}')
         with closing(PostgresDestination(made, site="b")) as destination:
@@ -75,25 +92,39 @@ def as_role(fresh_database: Callable[[EmbeddedServer], str], pg_source: Embedded
 @pytest.mark.parametrize("helps", ["SECURITY DEFINER", "GRANT", "DISABLE"])
 @pytest.mark.parametrize("role", ["source", "destination"])
 def test_an_event_trigger_that_lacks_a_right_is_named_by_check_and_by_the_error_with_what_helps(
-    as_role: tuple[psycopg.Connection, str], role: str, helps: str,
+    as_role: tuple[psycopg.Connection, str],
+    role: str,
+    helps: str,
 ) -> None:
     user, dsn = as_role
     user.execute(WITH_SCHEMAS)
     with closing(PostgresSource(dsn, site="a") if role == "source" else PostgresDestination(dsn, site="b")) as database:
 
         def found() -> list[str]:
-            findings = database.preflight((RULES,), streams=1) if isinstance(database, PostgresSource) else database.preflight("topo", sessions=1)
-            return [finding.fix for finding in findings if finding.is_error and "note_ddl" in finding.problem and "public.note_ddl()" in finding.problem]
+            findings = (
+                database.preflight((RULES,), streams=1)
+                if isinstance(database, PostgresSource)
+                else database.preflight("topo", sessions=1)
+            )
+            return [
+                finding.fix
+                for finding in findings
+                if finding.is_error and "note_ddl" in finding.problem and "public.note_ddl()" in finding.problem
+            ]
 
         (fix,) = found()
-        with pytest.raises(StreamsError, match=f"site {'a' if role == 'source' else 'b'}: .*permission denied.*event trigger \"note_ddl\" calls public.note_ddl") as failed:
+        with pytest.raises(
+            StreamsError,
+            match=f'site {"a" if role == "source" else "b"}: .*permission denied.*event trigger "note_ddl" calls'
+            " public.note_ddl",
+        ) as failed:
             database.prepare("topo", (RULES,)) if isinstance(database, PostgresSource) else database.prepare("topo")
         assert failed.value.hint == fix
         if helps == "GRANT":
             assert f'grant "{ROLE}"' in fix
             user.execute(f"GRANT INSERT ON ddl_history TO {ROLE}")
         else:
-            user.execute(fix if helps == "SECURITY DEFINER" else fix[fix.index("ALTER EVENT TRIGGER"):])
+            user.execute(fix if helps == "SECURITY DEFINER" else fix[fix.index("ALTER EVENT TRIGGER") :])
         assert found() == []
         database.prepare("topo", (RULES,)) if isinstance(database, PostgresSource) else database.prepare("topo")
         database.remove("topo")
@@ -103,7 +134,7 @@ ARRAYS = "CREATE TABLE p (id int PRIMARY KEY, v int[])"
 
 
 def statement_in(text: str) -> str:
-    return text[text.index("ALTER FUNCTION"): text.index(";", text.index("ALTER FUNCTION")) + 1]
+    return text[text.index("ALTER FUNCTION") : text.index(";", text.index("ALTER FUNCTION")) + 1]
 
 
 def test_apply_names_the_function_of_an_event_trigger_and_the_printed_statement_helps(pair: Pair) -> None:
@@ -121,15 +152,20 @@ def test_apply_names_the_function_of_an_event_trigger_and_the_printed_statement_
 def test_apply_names_an_event_trigger_that_lacks_a_right_and_the_printed_statement_helps(pair: Pair) -> None:
     pair.create(f"{ARRAYS}; CREATE TABLE q (id int PRIMARY KEY)", f"{ARRAYS}; CREATE TABLE q (id int PRIMARY KEY)")
     pair.there.execute(WITH_SCHEMAS + "ALTER EVENT TRIGGER note_ddl DISABLE")
-    pair.there.execute("CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$")
-    pair.there.execute("CREATE TRIGGER refuse BEFORE INSERT ON ddl_history FOR EACH ROW EXECUTE FUNCTION public.refuse(); ALTER TABLE ddl_history ENABLE ALWAYS TRIGGER refuse")
+    pair.there.execute(
+        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$"
+    )
+    pair.there.execute(
+        "CREATE TRIGGER refuse BEFORE INSERT ON ddl_history FOR EACH ROW EXECUTE FUNCTION public.refuse(); ALTER TABLE"
+        " ddl_history ENABLE ALWAYS TRIGGER refuse"
+    )
     pair.there.execute("ALTER EVENT TRIGGER note_ddl ENABLE ALWAYS")
     pair.run("INSERT INTO p VALUES (1, '{1,2}')", "INSERT INTO q VALUES (1)")
     engine = pair.apply()
     (error,) = pair.errors()
     pair.assert_same("SELECT id FROM q")
     assert 'event trigger "note_ddl" calls public.note_ddl()' in error.message
-    fix = error.message[error.message.index("ALTER EVENT TRIGGER"):]
+    fix = error.message[error.message.index("ALTER EVENT TRIGGER") :]
     assert fix == 'ALTER EVENT TRIGGER "note_ddl" DISABLE;'
     pair.there.execute(fix)
     assert engine.execute_errors([error.number]) == {error.number: ""}
@@ -141,7 +177,8 @@ def test_error_transaction_names_the_function_of_an_index_and_the_statement_that
     pair.create(ARRAYS, ARRAYS)
     pair.there.execute(
         "CREATE FUNCTION public.half(n int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT n / 2';"
-        "CREATE FUNCTION public.bucket(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN half(n); END'; CREATE INDEX ON p (public.bucket(id))"
+        "CREATE FUNCTION public.bucket(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN half(n); END';"
+        " CREATE INDEX ON p (public.bucket(id))"
     )
     pair.run("INSERT INTO p VALUES (1, '{1,2}')")
     pair.apply()

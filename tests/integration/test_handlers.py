@@ -1,4 +1,6 @@
-"""The example's handlers on real servers, in one process: procedures, statements and error handlers in the transaction of the data."""
+"""The example's handlers on real servers, in one process: procedures, statements and error handlers in the transaction
+of the data.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,15 @@ SITES = ("dbs1", "dbs2")
 ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text"}, logs_old_rows=True)
 PRICES = Table(name="shop.prices", columns={"id": "int4", "price": "numeric"}, logs_old_rows=True)
 CUSTOMERS = Table(name="shop.customers", columns={"id": "int4", "name": "text"}, logs_old_rows=True)
-HISTORY = Table(name="shop.price_history", columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"}, key=(), logs_old_rows=True)
-DOUBLES = Table(name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=(), logs_old_rows=True)
+HISTORY = Table(
+    name="shop.price_history",
+    columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"},
+    key=(),
+    logs_old_rows=True,
+)
+DOUBLES = Table(
+    name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=(), logs_old_rows=True
+)
 
 
 def in_memory() -> Destination:
@@ -40,27 +49,36 @@ def in_memory() -> Destination:
         (HISTORY, "INSERT INTO shop.price_history (id, old_price, new_price, commit_scn) VALUES ($1, $2, $3, $4)"),
         (DOUBLES, "INSERT INTO shop.doubles (id, name, error) VALUES ($1, $2, $3)"),
     ):
-        found.on(sql, lambda tables, *values, table=table: tables.insert(table.name, dict(zip(table.columns, values, strict=True))))
+        found.on(
+            sql,
+            lambda tables, *values, table=table: tables.insert(
+                table.name, dict(zip(table.columns, values, strict=True))
+            ),
+        )
     return found
 
 
 @pytest.fixture
 def network(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> Iterator[PostgresNetwork]:
     """The example's two sites on two servers."""
 
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute(
-            "CREATE SCHEMA shop; CREATE TABLE shop.orders (id int PRIMARY KEY, status text, at timestamptz DEFAULT now());"
-            "CREATE TABLE shop.prices (id int PRIMARY KEY, price numeric(12, 2));"
+            "CREATE SCHEMA shop; CREATE TABLE shop.orders (id int PRIMARY KEY, status text, at timestamptz DEFAULT"
+            " now());CREATE TABLE shop.prices (id int PRIMARY KEY, price numeric(12, 2));"
             "CREATE TABLE shop.customers (id int PRIMARY KEY, name text);"
             "ALTER TABLE shop.orders REPLICA IDENTITY FULL; ALTER TABLE shop.prices REPLICA IDENTITY FULL"
         )
         if site == "dbs2":
             connection.execute(
                 "CREATE TABLE shop.price_history (id int, old_price numeric, new_price numeric, commit_scn bigint);"
-                "CREATE TABLE shop.doubles (id int, name text, error text); INSERT INTO shop.customers VALUES (3, 'here')"
+                "CREATE TABLE shop.doubles (id int, name text, error text); INSERT INTO shop.customers VALUES (3,"
+                " 'here')"
             )
 
     with two_sites(EXAMPLE, (pg_source, pg_destination), fresh_database, tmp_path, tables) as made:
@@ -83,11 +101,20 @@ def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> Non
                 orders[number] = "NEW"
             elif orders[key] != "DELETED":
                 gone = rng.random() < 0.2
-                user.execute("DELETE FROM shop.orders WHERE id = %s" if gone else "UPDATE shop.orders SET status = 'paid' WHERE id = %s", (key,))
+                user.execute(
+                    "DELETE FROM shop.orders WHERE id = %s"
+                    if gone
+                    else "UPDATE shop.orders SET status = 'paid' WHERE id = %s",
+                    (key,),
+                )
                 if gone:
                     offline.apply(row_lcr(ORDERS, "DELETE", old={"id": key, "status": orders[key].lower()}))
                 else:
-                    offline.apply(row_lcr(ORDERS, "UPDATE", old={"status": orders[key].lower()}, new={"id": key, "status": "paid"}))
+                    offline.apply(
+                        row_lcr(
+                            ORDERS, "UPDATE", old={"status": orders[key].lower()}, new={"id": key, "status": "paid"}
+                        )
+                    )
                 orders[key] = "DELETED" if gone else "PAID"
             if key not in prices:
                 user.execute("INSERT INTO shop.prices VALUES (%s, %s)", (key, number))
@@ -102,7 +129,10 @@ def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> Non
     network.settle()
     assert dict(there.execute("SELECT id, status FROM shop.orders").fetchall()) == orders
     assert dict(there.execute("SELECT id, price FROM shop.prices").fetchall()) == prices
-    assert there.execute("SELECT id, old_price, new_price FROM shop.price_history ORDER BY new_price").fetchall() == history
+    assert (
+        there.execute("SELECT id, old_price, new_price FROM shop.price_history ORDER BY new_price").fetchall()
+        == history
+    )
     assert there.execute("SELECT count(*) FROM shop.customers").fetchone() == (59,)
     assert there.execute("SELECT name FROM shop.customers WHERE id = 3").fetchone() == ("here",)
     assert there.execute("SELECT id, name FROM shop.doubles").fetchall() == [(3, "new")]
@@ -110,13 +140,19 @@ def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> Non
     ((kind, method, outcome, current),) = there.execute(
         "SELECT conflict_type, method_name, outcome, current_values FROM headrace.dba_apply_conflict_history"
     ).fetchall()
-    assert (kind, method.partition(" (")[0], outcome, current) == ("insert_exists", "customers:keep_both", "HANDLED", ["id=3", "name=here"])
+    assert (kind, method.partition(" (")[0], outcome, current) == (
+        "insert_exists",
+        "customers:keep_both",
+        "HANDLED",
+        ["id=3", "name=here"],
+    )
     assert offline.errors == []
     for table in (ORDERS, PRICES, HISTORY, CUSTOMERS, DOUBLES):
         names = [name for name in table.columns if name not in {"commit_scn", "error"}]
         live = there.execute(f"SELECT {', '.join(names)} FROM {table.name}").fetchall()
-        assert sorted(live) == sorted(tuple(row[name] for name in names) for row in offline.rows(table.name)), table.name
-
+        assert sorted(live) == sorted(tuple(row[name] for name in names) for row in offline.rows(table.name)), (
+            table.name
+        )
 
 
 PEOPLE = """topology: people
@@ -135,29 +171,43 @@ HIDDEN = """dml_handlers:
 
 
 def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_the_same_transaction(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> None:
     def tables(_: str, connection: psycopg.Connection) -> None:
-        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text, secret text); ALTER TABLE public.people REPLICA IDENTITY FULL")
+        connection.execute(
+            "CREATE TABLE public.people (id int PRIMARY KEY, name text, secret text); ALTER TABLE public.people REPLICA"
+            " IDENTITY FULL"
+        )
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "people.py").write_text(
-        "def hide(lcr, session):\n    lcr.set_value('new', 'secret', '***')\n    lcr.execute(conflict_resolution=False)\n"
+        "def hide(lcr, session):\n    lcr.set_value('new', 'secret', '***')\n   "
+        " lcr.execute(conflict_resolution=False)\n"
     )
     (tmp_path / "masked.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN))
-    with two_sites(tmp_path / "masked.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+    with two_sites(
+        tmp_path / "masked.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         with user.transaction():
             user.execute("INSERT INTO people VALUES (1, 'a', 'x'), (2, 'b', 'y')")
             user.execute("UPDATE people SET name = 'changed' WHERE id = 1")
         user.execute("UPDATE people SET id = 3 WHERE id = 2")
         network.settle()
-        assert there.execute("SELECT id, name, secret FROM people ORDER BY id").fetchall() == [(1, "changed", "***"), (3, "b", "***")]
+        assert there.execute("SELECT id, name, secret FROM people ORDER BY id").fetchall() == [
+            (1, "changed", "***"),
+            (3, "b", "***"),
+        ]
         with user.transaction():  # an old value that the site does not have: a conflict, in one transaction as in two
             user.execute("INSERT INTO people VALUES (4, 'c', 'z')")
             user.execute("DELETE FROM people WHERE id = 4")
         network.settle()
-        assert [error.conflict_type for error in network.sites["dbs2"].destination.errors(network.spec.name)] == ["delete_differs"]
+        assert [error.conflict_type for error in network.sites["dbs2"].destination.errors(network.spec.name)] == [
+            "delete_differs"
+        ]
 
 
 ADDS = """from decimal import Decimal
@@ -173,27 +223,36 @@ def adds(lcr, session):
 
 
 def test_a_handler_adds_columns_of_the_destinations_types_and_sets_null(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> None:
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text, secret text)")
         if site == "dbs2":
             connection.execute("CREATE DOMAIN public.bytes AS bytea; CREATE DOMAIN public.document AS jsonb")
             connection.execute(
-                "CREATE TABLE public.staff (id int PRIMARY KEY, name text, secret text DEFAULT 'x', city varchar(20), credit numeric(12, 2),"
-                " seen bigint, marks text[], more jsonb, gone date DEFAULT now(), data bytes, doc document)"
+                "CREATE TABLE public.staff (id int PRIMARY KEY, name text, secret text DEFAULT 'x', city varchar(20),"
+                " credit numeric(12, 2), seen bigint, marks text[], more jsonb, gone date DEFAULT now(), data bytes,"
+                " doc document)"
             )
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "people.py").write_text(ADDS)
-    (tmp_path / "adds.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN).replace("people:hide", "people:adds"))
-    with two_sites(tmp_path / "adds.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+    (tmp_path / "adds.yaml").write_text(
+        PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN).replace("people:hide", "people:adds")
+    )
+    with two_sites(
+        tmp_path / "adds.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'ann', 'x'), (2, 'bob', 'y')")
         network.settle()
         assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
         assert there.execute("SELECT * FROM staff ORDER BY id").fetchall() == [
-            (key, name, None, "Köln", Decimal("1.50"), 5, ["it's", None], {"a": 1}, None, b"\\101", {"a": 1}) for key, name in ((1, "ann"), (2, "bob"))
+            (key, name, None, "Köln", Decimal("1.50"), 5, ["it's", None], {"a": 1}, None, b"\\101", {"a": 1})
+            for key, name in ((1, "ann"), (2, "bob"))
         ]
         assert there.execute("SELECT count(*) FROM people").fetchone() == (0,)
 
@@ -224,18 +283,41 @@ WRITE = """def write(lcr, session):
     session.execute("UPDATE public.written SET text_doc = $1, marks = $2", lcr.get_value("new", "text_doc").decoded, lcr.get_value("new", "marks").decoded)
 """
 OF_EVERY_TYPE = {
-    "id": ("int", "1"), "small": ("smallint", "2"), "big": ("bigint", "4000000000"), "real": ("real", "0.1"), "double": ("float8", "0.1"),
-    "price": ("numeric(12, 2)", "1.50"), "truth": ("bool", "false"), "words": ("text", "'it''s'"), "short": ("varchar(9)", "'a'"), "code": ("char(5)", "'b'"),
-    "raw": ("bytea", "'\\x00ff'"), "day": ("date", "'2026-01-31'"), "hour": ("time", "'08:30'"), "at": ("timestamp", "'2026-01-31 08:30'"),
-    "zone": ("timestamptz", "'2026-01-31 08:30+01'"), "span": ("interval", "'1 day 2 hours'"), "uid": ("uuid", "'00000000-0000-0000-0000-000000000007'"),
-    "net": ("inet", "'::1'"), "doc": ("jsonb", "'{\"a\": [\"it''s\", 1.50]}'"), "items": ("jsonb", "'[1, \"b\"]'"), "text_doc": ("json", "'{\"b\": null}'"),
-    "scalar": ("jsonb", "'\"x\"'"), "marks": ("text[]", "'{\"it''s\",NULL}'"), "numbers": ("int[]", "'{1,2}'"), "mood": ("public.mood", "'glad'"),
-    "span_of": ("int4range", "'[1,5)'"), "nothing": ("jsonb", "NULL"),
+    "id": ("int", "1"),
+    "small": ("smallint", "2"),
+    "big": ("bigint", "4000000000"),
+    "real": ("real", "0.1"),
+    "double": ("float8", "0.1"),
+    "price": ("numeric(12, 2)", "1.50"),
+    "truth": ("bool", "false"),
+    "words": ("text", "'it''s'"),
+    "short": ("varchar(9)", "'a'"),
+    "code": ("char(5)", "'b'"),
+    "raw": ("bytea", "'\\x00ff'"),
+    "day": ("date", "'2026-01-31'"),
+    "hour": ("time", "'08:30'"),
+    "at": ("timestamp", "'2026-01-31 08:30'"),
+    "zone": ("timestamptz", "'2026-01-31 08:30+01'"),
+    "span": ("interval", "'1 day 2 hours'"),
+    "uid": ("uuid", "'00000000-0000-0000-0000-000000000007'"),
+    "net": ("inet", "'::1'"),
+    "doc": ("jsonb", "'{\"a\": [\"it''s\", 1.50]}'"),
+    "items": ("jsonb", "'[1, \"b\"]'"),
+    "text_doc": ("json", "'{\"b\": null}'"),
+    "scalar": ("jsonb", "'\"x\"'"),
+    "marks": ("text[]", "'{\"it''s\",NULL}'"),
+    "numbers": ("int[]", "'{1,2}'"),
+    "mood": ("public.mood", "'glad'"),
+    "span_of": ("int4range", "'[1,5)'"),
+    "nothing": ("jsonb", "NULL"),
 }
 
 
 def test_values_of_every_type_reach_the_sql_of_handlers(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> None:
     columns = ", ".join(f"{name} {kind}" for name, (kind, _) in OF_EVERY_TYPE.items())
 
@@ -249,7 +331,9 @@ def test_values_of_every_type_reach_the_sql_of_handlers(
     (tmp_path / "code" / "every.py").write_text(WRITE)
     binds = ", ".join(f":new.{name}" for name in OF_EVERY_TYPE)
     (tmp_path / "bound.yaml").write_text(BOUND.format(folder=tmp_path / "state", binds=binds))
-    with two_sites(tmp_path / "bound.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+    with two_sites(
+        tmp_path / "bound.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute(f"INSERT INTO every VALUES ({', '.join(value for _, value in OF_EVERY_TYPE.values())})")
         user.execute("UPDATE every SET big = big")
@@ -268,16 +352,27 @@ FITS = """def fit(lcr, session):
 
 
 def test_a_handler_makes_rows_fit_where_column_mismatch_is_an_error(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> None:
     def tables(site: str, connection: psycopg.Connection) -> None:
-        connection.execute(f"CREATE TABLE public.people (id int PRIMARY KEY, name text{', extra int' if site == 'dbs1' else ''})")
+        connection.execute(
+            f"CREATE TABLE public.people (id int PRIMARY KEY, name text{', extra int' if site == 'dbs1' else ''})"
+        )
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "people.py").write_text(FITS)
-    handled = PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN).replace("people:hide", "people:fit").replace("[insert]", "[insert, update, delete]")
+    handled = (
+        PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN)
+        .replace("people:hide", "people:fit")
+        .replace("[insert]", "[insert, update, delete]")
+    )
     (tmp_path / "fits.yaml").write_text(handled + "column_mismatch: error\n")
-    with two_sites(tmp_path / "fits.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+    with two_sites(
+        tmp_path / "fits.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'ann', 5), (2, 'bob', 6)")
         user.execute("UPDATE people SET name = 'eve', extra = 7 WHERE id = 2")
@@ -290,15 +385,24 @@ def test_a_handler_makes_rows_fit_where_column_mismatch_is_an_error(
 
 
 def test_a_truncate_goes_to_no_handler(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> None:
     def tables(_: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "people.py").write_text("def keep(lcr, session):\n    pass\n")
-    (tmp_path / "keeps.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN).replace("people:hide", "people:keep").replace("[insert]", "[delete]"))
-    with two_sites(tmp_path / "keeps.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+    (tmp_path / "keeps.yaml").write_text(
+        PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN)
+        .replace("people:hide", "people:keep")
+        .replace("[insert]", "[delete]")
+    )
+    with two_sites(
+        tmp_path / "keeps.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'ann')")
         user.execute("DELETE FROM people")
@@ -318,24 +422,45 @@ TO_DOUBLES = """def keep(lcr, error, session):
 """
 
 
-@pytest.mark.parametrize(("alter", "refused"), [
-    ("CREATE UNIQUE INDEX ON public.doubles (id, name)", 0), ("ALTER TABLE public.doubles DROP COLUMN name", 1),
-    ("ALTER TABLE public.doubles ADD COLUMN more text; ALTER TABLE public.doubles ALTER COLUMN name TYPE varchar(20)", 1),
-])
+@pytest.mark.parametrize(
+    ("alter", "refused"),
+    [
+        ("CREATE UNIQUE INDEX ON public.doubles (id, name)", 0),
+        ("ALTER TABLE public.doubles DROP COLUMN name", 1),
+        (
+            "ALTER TABLE public.doubles ADD COLUMN more text; ALTER TABLE public.doubles ALTER COLUMN name TYPE"
+            " varchar(20)",
+            1,
+        ),
+    ],
+)
 def test_a_table_that_only_an_error_handler_writes_may_be_altered_while_apply_runs(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, alter: str, refused: int,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
+    alter: str,
+    refused: int,
 ) -> None:
-    """It is described again, and the handler is called again; it is told of an LCR that does not fit what the table is then, and of nothing else."""
+    """It is described again, and the handler is called again; it is told of an LCR that does not fit what the table is
+    then, and of nothing else.
+    """
+
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")
         if site == "dbs2":
-            connection.execute("CREATE TABLE public.doubles (id int, name text); CREATE TABLE public.refusals (why text); INSERT INTO people VALUES (1), (2), (3)")
+            connection.execute(
+                "CREATE TABLE public.doubles (id int, name text); CREATE TABLE public.refusals (why text); INSERT INTO"
+                " people VALUES (1), (2), (3)"
+            )
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.py").write_text(TO_DOUBLES)
     handlers = 'error_handlers:\n  - {table: public.people, operations: [insert], function: "own:keep"}'
     (tmp_path / "altered.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=handlers))
-    with two_sites(tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+    with two_sites(
+        tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         for number in (1, 2, 3):
             user.execute("INSERT INTO people VALUES (%s, 'x')", (number,))
@@ -343,27 +468,38 @@ def test_a_table_that_only_an_error_handler_writes_may_be_altered_while_apply_ru
             if number == 1:
                 there.execute(alter)
         assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
-        assert [why.partition(":")[0] for (why,) in there.execute("TABLE refusals").fetchall()] == ["the LCR does not fit its table"] * 2 * refused
+        assert [why.partition(":")[0] for (why,) in there.execute("TABLE refusals").fetchall()] == [
+            "the LCR does not fit its table"
+        ] * 2 * refused
         assert [key for (key,) in there.execute("SELECT id FROM doubles").fetchall()] == ([1] if refused else [1, 2, 3])
 
 
 def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_handler_executes(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> None:
     def tables(site: str, connection: psycopg.Connection) -> None:
-        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text); ALTER TABLE public.people REPLICA IDENTITY FULL")
+        connection.execute(
+            "CREATE TABLE public.people (id int PRIMARY KEY, name text); ALTER TABLE public.people REPLICA IDENTITY"
+            " FULL"
+        )
         if site == "dbs2":
             connection.execute(
                 "CREATE TABLE public.seen (name text); CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS"
                 " $$ BEGIN INSERT INTO public.seen VALUES (NEW.name); RETURN NEW; END $$;"
-                "CREATE TRIGGER notes AFTER INSERT OR UPDATE ON public.people FOR EACH ROW EXECUTE FUNCTION public.note()"
+                "CREATE TRIGGER notes AFTER INSERT OR UPDATE ON public.people FOR EACH ROW EXECUTE FUNCTION"
+                " public.note()"
             )
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.py").write_text("def run(lcr, session):\n    lcr.execute(conflict_resolution=True)\n")
     handlers = 'dml_handlers:\n  - {table: public.people, function: "own:run"}'
     (tmp_path / "altered.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=handlers))
-    with two_sites(tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+    with two_sites(
+        tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'a')")
         network.settle()
@@ -376,16 +512,31 @@ def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_ha
         assert there.execute("TABLE seen").fetchall() == [("b",), ("c",), ("d",), ("e",)]
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    ("class Value(dict):\n    def __iter__(self):\n        raise RuntimeError('x')\n    items = __iter__\ndef run(lcr, session):\n    session.execute('SELECT $1', Value(a=1))\n",
-     "a value cannot be a parameter: RuntimeError"),
-    ("class Value(str):\n    def encode(self, *_):\n        raise RuntimeError('x')\ndef run(lcr, session):\n    session.execute('SELECT $1::text', Value('a'))\n",
-     "a value cannot be a parameter: RuntimeError"),
-    ("def run(lcr, session):\n    session.execute('SELECT 1')\n", "its answer takes more memory than a call may"),
-], ids=["object", "text", "memory"])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "class Value(dict):\n    def __iter__(self):\n        raise RuntimeError('x')\n    items = __iter__\ndef"
+            " run(lcr, session):\n    session.execute('SELECT $1', Value(a=1))\n",
+            "a value cannot be a parameter: RuntimeError",
+        ),
+        (
+            "class Value(str):\n    def encode(self, *_):\n        raise RuntimeError('x')\ndef run(lcr, session):\n   "
+            " session.execute('SELECT $1::text', Value('a'))\n",
+            "a value cannot be a parameter: RuntimeError",
+        ),
+        ("def run(lcr, session):\n    session.execute('SELECT 1')\n", "its answer takes more memory than a call may"),
+    ],
+    ids=["object", "text", "memory"],
+)
 def test_what_sql_of_a_handler_raises_in_the_apply_server_is_the_handlers_error(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    text: str, told: str,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    told: str,
 ) -> None:
     def tables(_: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")
@@ -399,7 +550,9 @@ def test_what_sql_of_a_handler_raises_in_the_apply_server_is_the_handlers_error(
     (tmp_path / "code" / "own.py").write_text(text)
     handlers = 'dml_handlers:\n  - {table: public.people, operations: [insert], function: "own:run"}'
     (tmp_path / "raises.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=handlers))
-    with two_sites(tmp_path / "raises.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+    with two_sites(
+        tmp_path / "raises.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    ) as network:
         user = network.sites["dbs1"].user
         user.execute("INSERT INTO people VALUES (1, 'x')")
         network.settle()

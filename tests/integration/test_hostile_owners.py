@@ -1,4 +1,6 @@
-"""Who owns a table chooses its name and its columns' names: none of them becomes a statement of the apply role, or of who runs what is printed."""
+"""Who owns a table chooses its name and its columns' names: none of them becomes a statement of the apply role, or of
+who runs what is printed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def admin(destination_database: str) -> Iterator[psycopg.Connection]:
         connection.execute(f"CREATE ROLE {BOB} LOGIN PASSWORD 'secret'")
         connection.execute(f"CREATE SCHEMA app AUTHORIZATION {BOB}")
         connection.execute(f"SET ROLE {BOB}")
-        connection.execute("CREATE FUNCTION app.f() RETURNS int LANGUAGE plpgsql AS $$ BEGIN CREATE TABLE public.taken (a int); RETURN 1; END $$")
+        connection.execute(
+            "CREATE FUNCTION app.f() RETURNS int LANGUAGE plpgsql AS $$ BEGIN CREATE TABLE public.taken (a int); RETURN"
+            " 1; END $$"
+        )
         connection.execute("RESET ROLE")
         yield connection
         connection.execute(f"DROP OWNED BY {BOB} CASCADE")
@@ -42,8 +47,13 @@ def destination(admin: psycopg.Connection, destination_database: str) -> Iterato
 
 
 def make_table(admin: psycopg.Connection, name: str, column: str) -> None:
-    statement = sql.SQL("SET ROLE {}; CREATE TABLE app.{} ({} int PRIMARY KEY); INSERT INTO app.{} VALUES (1); RESET ROLE").format(
-        sql.Identifier(BOB), sql.Identifier(name), sql.Identifier(column), sql.Identifier(name),
+    statement = sql.SQL(
+        "SET ROLE {}; CREATE TABLE app.{} ({} int PRIMARY KEY); INSERT INTO app.{} VALUES (1); RESET ROLE"
+    ).format(
+        sql.Identifier(BOB),
+        sql.Identifier(name),
+        sql.Identifier(column),
+        sql.Identifier(name),
     )
     admin.execute(statement)
 
@@ -53,7 +63,9 @@ def assert_nothing_was_taken(admin: psycopg.Connection) -> None:
     assert admin.execute("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (BOB,)).fetchone() == (False,)
 
 
-def test_a_name_becomes_no_statement_where_deletes_are_noted(admin: psycopg.Connection, destination: PostgresDestination):
+def test_a_name_becomes_no_statement_where_deletes_are_noted(
+    admin: psycopg.Connection, destination: PostgresDestination
+):
     for count, name in enumerate(NAMES):
         make_table(admin, name, name)
         (statement,) = destination.keep_tombstones([("app", name)])
@@ -61,7 +73,9 @@ def test_a_name_becomes_no_statement_where_deletes_are_noted(admin: psycopg.Conn
         assert_nothing_was_taken(admin)
         admin.execute(sql.SQL("DELETE FROM app.{}").format(sql.Identifier(name)))
         assert_nothing_was_taken(admin)
-        assert admin.execute("SELECT count(*) FROM headrace.row_change WHERE is_gone AND relation <> 0").fetchone() == (count + 1,)
+        assert admin.execute("SELECT count(*) FROM headrace.row_change WHERE is_gone AND relation <> 0").fetchone() == (
+            count + 1,
+        )
         # As it is printed for a superuser to run.
         admin.execute(sql.SQL("DROP TRIGGER headrace_tombstones ON app.{}").format(sql.Identifier(name)))
         admin.execute(statement.encode())
@@ -70,7 +84,9 @@ def test_a_name_becomes_no_statement_where_deletes_are_noted(admin: psycopg.Conn
 
 
 def test_what_notes_the_deletes_of_a_table_is_nobody_elses_to_use(
-    admin: psycopg.Connection, destination: PostgresDestination, destination_database: str,
+    admin: psycopg.Connection,
+    destination: PostgresDestination,
+    destination_database: str,
 ):
     admin.execute("CREATE TABLE public.victim (id int PRIMARY KEY)")
     destination.keep_tombstones([("public", "victim")])
@@ -79,7 +95,9 @@ def test_what_notes_the_deletes_of_a_table_is_nobody_elses_to_use(
     function = f"headrace.note_gone_{row[0]}()"
     admin.execute(f"GRANT USAGE ON SCHEMA headrace TO {BOB}")  # for set_tag and track
     attack = f"CREATE TRIGGER forged AFTER DELETE ON app.mine FOR EACH ROW EXECUTE FUNCTION {function}"
-    with psycopg.connect(conninfo.make_conninfo(destination_database, user=BOB, password="secret"), autocommit=True) as bob:
+    with psycopg.connect(
+        conninfo.make_conninfo(destination_database, user=BOB, password="secret"), autocommit=True
+    ) as bob:
         bob.execute("CREATE TABLE app.mine (id int PRIMARY KEY)")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             bob.execute(attack)
@@ -94,6 +112,10 @@ def test_what_notes_the_deletes_of_a_table_is_nobody_elses_to_use(
             bob.execute(attack)
     # Without the right, his own deletes are noted all the same.
     admin.execute(f"GRANT DELETE, SELECT ON public.victim TO {BOB}; INSERT INTO public.victim VALUES (7)")
-    with psycopg.connect(conninfo.make_conninfo(destination_database, user=BOB, password="secret"), autocommit=True) as bob:
+    with psycopg.connect(
+        conninfo.make_conninfo(destination_database, user=BOB, password="secret"), autocommit=True
+    ) as bob:
         bob.execute("DELETE FROM public.victim")
-    assert admin.execute("SELECT count(*) FROM headrace.row_change WHERE is_gone AND relation = %s", row).fetchone() == (1,)
+    assert admin.execute(
+        "SELECT count(*) FROM headrace.row_change WHERE is_gone AND relation = %s", row
+    ).fetchone() == (1,)

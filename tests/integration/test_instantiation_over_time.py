@@ -1,4 +1,5 @@
-"""Instantiation between two real databases, without Spark: which tables are copied, emptied, kept and refused over time.
+"""Instantiation between two real databases, without Spark: which tables are copied, emptied, kept and refused over
+time.
 
 The copying itself is plain SQL here; everything that decides about it, and what is recorded, is the product's.
 """
@@ -63,7 +64,9 @@ class _NothingIsApplied:
 class _Provable:
     """In place of a reader: rows are small."""
 
-    def prove_large(self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = "") -> None: ...
+    def prove_large(
+        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = ""
+    ) -> None: ...
 
 
 class _Copied(TableInstantiation):
@@ -119,16 +122,24 @@ class Sites:
     def tables(self, *, keep: Collection[str] = (), may_empty: bool = True) -> tuple[TableToInstantiate, ...]:
         return tuple(
             TableToInstantiate(
-                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)), keep_existing=table.name in keep, may_empty=may_empty,
+                identity=table.identity,
+                source=TableName.of(table),
+                destination=TableName.of(table),
+                object_numbers=tuple(map(int, table.object_numbers)),
+                keep_existing=table.name in keep,
+                may_empty=may_empty,
             )
             for table in self.source.captured(TOPOLOGY)
         )
 
     def config(self, tables: tuple[TableToInstantiate, ...]) -> ApplyConfig:
         return ApplyConfig(
-            topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site="src", kind="postgres", dsn=self.dsn["src"]),
-            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"]), queue="", tables=tables,
+            topology=TOPOLOGY,
+            apply=APPLY,
+            source=DatabaseAccess(site="src", kind="postgres", dsn=self.dsn["src"]),
+            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"]),
+            queue="",
+            tables=tables,
         )
 
     def instantiate(self, tables: tuple[TableToInstantiate, ...]) -> dict[str, Scn]:
@@ -138,8 +149,16 @@ class Sites:
         nothing: Any = None
         self.is_held_up = False
         made = _Copied(
-            config=self.config(tables), source=self.source, destination=self.destination, source_reader=_Provable(),
-            destination_reader=nothing, workers=nothing, epoch=epoch, moved=self._moved, should_end=lambda: False, both_ways=one_way(self.config(tables)),
+            config=self.config(tables),
+            source=self.source,
+            destination=self.destination,
+            source_reader=_Provable(),
+            destination_reader=nothing,
+            workers=nothing,
+            epoch=epoch,
+            moved=self._moved,
+            should_end=lambda: False,
+            both_ways=one_way(self.config(tables)),
         )
         made.run_first()
         if not made.should_end():
@@ -157,11 +176,14 @@ class Sites:
 
 @pytest.fixture
 def sites(
-    source_database: str, destination_database: str,
+    source_database: str,
+    destination_database: str,
 ) -> Iterator[Sites]:
     made = Sites(source_database, destination_database)
     for site in ("src", "dst"):
-        made.run(site, "CREATE TABLE a (id int PRIMARY KEY, body text)", "CREATE TABLE b (id int PRIMARY KEY, body text)")
+        made.run(
+            site, "CREATE TABLE a (id int PRIMARY KEY, body text)", "CREATE TABLE b (id int PRIMARY KEY, body text)"
+        )
     made.run("src", "INSERT INTO a VALUES (1, 'first')", "INSERT INTO b VALUES (1, 'first')")
     made.up("*")
     made.instantiate(made.tables())
@@ -180,7 +202,9 @@ def test_nothing_is_copied_twice(sites: Sites):
 def test_table_that_was_not_captured_for_a_while_is_copied_again(sites: Sites):
     first = sites.instantiate(sites.tables())
     sites.up("a")
-    sites.run("src", "INSERT INTO b VALUES (2, 'while it is away')", "UPDATE b SET body = 'while it is away' WHERE id = 1")
+    sites.run(
+        "src", "INSERT INTO b VALUES (2, 'while it is away')", "UPDATE b SET body = 'while it is away' WHERE id = 1"
+    )
     assert sites.instantiate(sites.tables()) == {"a": first["a"]}
     sites.up("*")
     again = sites.instantiate(sites.tables())
@@ -193,7 +217,11 @@ def test_table_that_was_not_captured_for_a_while_is_copied_again(sites: Sites):
 def test_a_table_that_became_a_partition_of_a_replicated_one_is_not_shown_as_left_out(sites: Sites):
     """Its rows arrive through the partitioned table: who drops it loses them."""
     for site in ("src", "dst"):
-        sites.run(site, "CREATE TABLE c (id int, body text, PRIMARY KEY (id)) PARTITION BY RANGE (id)", "CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (1) TO (10)")
+        sites.run(
+            site,
+            "CREATE TABLE c (id int, body text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+            "CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (1) TO (10)",
+        )
         sites.run(site, "CREATE TABLE c_2 (id int PRIMARY KEY, body text)")
     sites.run("src", "INSERT INTO c_2 VALUES (11, 'arrives through c')")
     sites.up("*")
@@ -201,12 +229,17 @@ def test_a_table_that_became_a_partition_of_a_replicated_one_is_not_shown_as_lef
     for site in ("src", "dst"):
         sites.run(site, "ALTER TABLE c ATTACH PARTITION c_2 FOR VALUES FROM (10) TO (20)")
     sites.up("*")
-    assert [table.name for table in sites.destination.leave_out(TOPOLOGY, APPLY, kept=[table.identity for table in sites.tables()])] == ["c_2"]
+    assert [
+        table.name
+        for table in sites.destination.leave_out(TOPOLOGY, APPLY, kept=[table.identity for table in sites.tables()])
+    ] == ["c_2"]
 
     def shown() -> dict[str, str]:
         sites.progress.clear()
         epoch = sites.destination.raise_epoch(TOPOLOGY, APPLY).epoch
-        TableRecords(config=sites.config(sites.tables()), destination=sites.destination, epoch=epoch, moved=sites._moved).standings()
+        TableRecords(
+            config=sites.config(sites.tables()), destination=sites.destination, epoch=epoch, moved=sites._moved
+        ).standings()
         return {progress.name: progress.state for progress in sites.progress.values()}
 
     assert sites.rows("src", "c") == sites.rows("dst", "c")
@@ -228,11 +261,19 @@ def test_table_whose_changes_stayed_on_the_way_for_a_while_is_copied_again(sites
     assert sites.rows("dst", "b") == sites.rows("src", "b")
 
 
-@pytest.mark.parametrize("statements", [
-    ("DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY, body text)"),
-    ("CREATE TABLE a_new (id int PRIMARY KEY, body text)", "ALTER TABLE a RENAME TO a_old",
-     "ALTER TABLE a_new RENAME TO a", "DROP TABLE a_old"),
-], ids=["made again", "swapped in"])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY, body text)"),
+        (
+            "CREATE TABLE a_new (id int PRIMARY KEY, body text)",
+            "ALTER TABLE a RENAME TO a_old",
+            "ALTER TABLE a_new RENAME TO a",
+            "DROP TABLE a_old",
+        ),
+    ],
+    ids=["made again", "swapped in"],
+)
 def test_table_that_is_another_one_under_the_same_name_is_copied_again(sites: Sites, statements: tuple[str, ...]):
     sites.run("src", *statements, "INSERT INTO a VALUES (7, 'another table')")
     sites.up("*")
@@ -242,7 +283,9 @@ def test_table_that_is_another_one_under_the_same_name_is_copied_again(sites: Si
 
 
 def test_out_of_date_rows_stay_where_others_write_too_until_an_operator_decides(sites: Sites):
-    sites.run("src", "DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY, body text)", "INSERT INTO a VALUES (7, 'new')")
+    sites.run(
+        "src", "DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY, body text)", "INSERT INTO a VALUES (7, 'new')"
+    )
     sites.up("*")
     for keep in ((), ("a",)):  # no way to keep rows in which changes are missing
         sites.instantiate(sites.tables(keep=keep, may_empty=False))
@@ -269,15 +312,27 @@ def test_renamed_table_is_not_copied_and_its_record_takes_the_name_once_the_dest
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_is_printed_of_a_renamed_schema_can_be_executed_and_moves_every_table(sites: Sites, whole: bool):
     for site in ("src", "dst"):
-        sites.run(site, "CREATE SCHEMA c27", *(f"CREATE TABLE c27.{name} (id int PRIMARY KEY, body text)" for name in ("a", "b")))
+        sites.run(
+            site,
+            "CREATE SCHEMA c27",
+            *(f"CREATE TABLE c27.{name} (id int PRIMARY KEY, body text)" for name in ("a", "b")),
+        )
     if not whole:
         sites.run("dst", "CREATE TABLE c27.own (id int)")
     with psycopg.connect(sites.dsn["src"], autocommit=True) as connection:
         catalogs = [describe_table(connection, "c27", name) for name in ("a", "b")]
     old_names = {TableName("c27x", name): TableName("c27", name) for name in ("a", "b")}
-    versions = [replace(table_version(catalog, is_binary=False), owner="c27x", version=1) for catalog in catalogs if catalog is not None]
+    versions = [
+        replace(table_version(catalog, is_binary=False), owner="c27x", version=1)
+        for catalog in catalogs
+        if catalog is not None
+    ]
     fixes = [found.fix for found in rename_findings(sites.destination, versions, old_names, "dst").values()]
-    assert fixes[0] == ('ALTER SCHEMA "c27" RENAME TO "c27x";' if whole else 'CREATE SCHEMA IF NOT EXISTS "c27x"; ALTER TABLE "c27"."a" SET SCHEMA "c27x";')
+    assert fixes[0] == (
+        'ALTER SCHEMA "c27" RENAME TO "c27x";'
+        if whole
+        else 'CREATE SCHEMA IF NOT EXISTS "c27x"; ALTER TABLE "c27"."a" SET SCHEMA "c27x";'
+    )
     for fix in dict.fromkeys(fixes):
         sites.run("dst", fix)
     assert sites.destination.tables_in("c27x") == {"a", "b"}
@@ -319,7 +374,10 @@ def test_table_that_takes_the_name_of_another_waits_until_both_are_renamed_at_th
     sites.up("*")
     sites.instantiate(sites.tables())
     assert "drop" not in sites.progress["a"].problem
-    assert 'ALTER TABLE "public"."a" RENAME TO "a_old"; then ALTER TABLE "public"."b" RENAME TO "a"' in sites.progress["a"].problem
+    assert (
+        'ALTER TABLE "public"."a" RENAME TO "a_old"; then ALTER TABLE "public"."b" RENAME TO "a"'
+        in sites.progress["a"].problem
+    )
     assert sites.is_held_up
     sites.run("dst", "CREATE TABLE a_old (id int PRIMARY KEY, body text)")
     sites.instantiate(sites.tables())
@@ -333,8 +391,15 @@ def test_table_that_takes_the_name_of_another_waits_until_both_are_renamed_at_th
 
 
 def test_changes_that_wait_under_a_name_that_passed_to_a_new_table_are_not_lost(sites: Sites):
-    """They are older than the new table's copy, so the reader drops them under that name: the renamed one is copied again."""
-    sites.run("src", "UPDATE a SET body = 'not applied yet'", "ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, body text)")
+    """They are older than the new table's copy, so the reader drops them under that name: the renamed one is copied
+    again.
+    """
+    sites.run(
+        "src",
+        "UPDATE a SET body = 'not applied yet'",
+        "ALTER TABLE a RENAME TO a_old",
+        "CREATE TABLE a (id int PRIMARY KEY, body text)",
+    )
     sites.up("*")
     sites.run("dst", "ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, body text)")
     sites.instantiate(sites.tables(may_empty=False))
@@ -376,7 +441,12 @@ def test_table_that_is_dropped_while_its_copy_waits_is_refused_and_not_taken_for
     sites.run("dst", "CREATE TABLE c (id int PRIMARY KEY, body text)")
     sites.up("*")
     tables = sites.tables()
-    sites.run("src", "DROP TABLE c", "CREATE TABLE c (id int PRIMARY KEY, body text)", "INSERT INTO c VALUES (1, 'no change of it comes')")
+    sites.run(
+        "src",
+        "DROP TABLE c",
+        "CREATE TABLE c (id int PRIMARY KEY, body text)",
+        "INSERT INTO c VALUES (1, 'no change of it comes')",
+    )
     sites.instantiate(tables)
     assert "headrace up" in sites.progress["c"].problem
     assert sites.rows("dst", "c") == []
@@ -418,13 +488,20 @@ def test_comparison_follows_renamed_tables_forgets_dropped_ones_and_names_those_
     def of_now() -> tuple[list[tuple[str, str]], dict[str, str]]:
         found, problems = tables_of_now(sites.source, config)
         assert all(table.source == table.destination for table in found)
-        return [(table.identity, table.source.name) for table in found], {name.name: problems[name] for name in problems}
+        return [(table.identity, table.source.name) for table in found], {
+            name.name: problems[name] for name in problems
+        }
 
     a, b = (table.identity for table in sites.tables())
     assert of_now() == ([(a, "a"), (b, "b")], {})
     sites.run("src", "ALTER TABLE a RENAME TO a2", "DROP TABLE b")
     assert of_now() == ([(a, "a2")], {})
-    sites.run("src", "CREATE TABLE b (id int PRIMARY KEY, body text)", "ALTER TABLE b RENAME TO c", "ALTER TABLE a2 RENAME TO b")
+    sites.run(
+        "src",
+        "CREATE TABLE b (id int PRIMARY KEY, body text)",
+        "ALTER TABLE b RENAME TO c",
+        "ALTER TABLE a2 RENAME TO b",
+    )
     assert of_now() == ([(a, "b")], {})
     sites.run("src", "ALTER TABLE b RENAME TO a", "ALTER TABLE c RENAME TO b")
     found, problems = of_now()
@@ -432,12 +509,22 @@ def test_comparison_follows_renamed_tables_forgets_dropped_ones_and_names_those_
     assert "headrace up" in problems["b"]
 
 
-@pytest.mark.parametrize(("operation", "before", "after"), [
-    (RenameSchema(owner="sales"), ("sales", "a"), ("sales", "a2")), (RenameTable(owner="sales", name="u"), ("sales", "u"), ("sales", "u")),
-])
-def test_comparison_looks_for_a_renamed_table_where_its_changes_arrive(sites: Sites, operation: Operation, before: tuple[str, str], after: tuple[str, str]):
-    a = replace(sites.tables()[0], destination=TableName(*before), transformations=(Transformation(operations=(operation,)),))
+@pytest.mark.parametrize(
+    ("operation", "before", "after"),
+    [
+        (RenameSchema(owner="sales"), ("sales", "a"), ("sales", "a2")),
+        (RenameTable(owner="sales", name="u"), ("sales", "u"), ("sales", "u")),
+    ],
+)
+def test_comparison_looks_for_a_renamed_table_where_its_changes_arrive(
+    sites: Sites, operation: Operation, before: tuple[str, str], after: tuple[str, str]
+):
+    a = replace(
+        sites.tables()[0], destination=TableName(*before), transformations=(Transformation(operations=(operation,)),)
+    )
     config = sites.config([a])
     assert [table.destination for table in tables_of_now(sites.source, config)[0]] == [before]
     sites.run("src", "ALTER TABLE a RENAME TO a2")
-    assert [(table.source.name, table.destination) for table in tables_of_now(sites.source, config)[0]] == [("a2", after)]
+    assert [(table.source.name, table.destination) for table in tables_of_now(sites.source, config)[0]] == [
+        ("a2", after)
+    ]

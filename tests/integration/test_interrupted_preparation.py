@@ -1,6 +1,7 @@
 """A controller over fake actors and the real site of a source: what is left of a preparation whose outcome nobody saw.
 
-A table that a user locks holds up ALTER PUBLICATION. An apply process that begins meanwhile does not know the table, and would leave out its changes.
+A table that a user locks holds up ALTER PUBLICATION. An apply process that begins meanwhile does not know the table,
+and would leave out its changes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from topology.spec import DatabaseSpec, TopologySpec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-_ADDING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'ALTER PUBLICATION%' AND datname = current_database()"
+_ADDING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'ALTER PUBLICATION%'"
+    " AND datname = current_database()"
+)
 
 
 def _never() -> bool:
@@ -95,7 +99,9 @@ class _Mortal:
 
 
 @pytest.fixture
-def source_dsn(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def source_dsn(
+    pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
     monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
     dsn = fresh_database(pg_source)
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -142,7 +148,10 @@ def test_no_apply_process_begins_while_an_earlier_preparation_may_still_add_a_ta
             wait_until("the table is captured", lambda: "u" in {table.name for table in actors.source.captured()})
         wait_until("it runs again", lambda: controller.detail_state() == "RUNNING" and "apply:x" in actors.running)
         assert actors.known["apply:x"] == {"t", "u"}
-        wait_until("what a preparation ends with is done", lambda: {table.name for table in actors.source.receivers().tables} == {"t", "u"})
+        wait_until(
+            "what a preparation ends with is done",
+            lambda: {table.name for table in actors.source.receivers().tables} == {"t", "u"},
+        )
     finally:
         controller.end()
         seen_by.bury(first)

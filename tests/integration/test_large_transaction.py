@@ -46,7 +46,11 @@ def _peak_bytes(process: psutil.Process) -> int:
 def test_transaction_twenty_times_larger_than_every_bound_passes_in_bounded_memory(one_way: System):
     queue_bytes = max(queue.memory_bytes_max for queue in one_way.spec.queues)
     bounds = (
-        queue_bytes, CREDIT_BYTES, RECORD_BYTES_DEFAULT, forming._GROUP_BYTES_MAX, PARTS_AHEAD * RECORD_BYTES_DEFAULT,
+        queue_bytes,
+        CREDIT_BYTES,
+        RECORD_BYTES_DEFAULT,
+        forming._GROUP_BYTES_MAX,
+        PARTS_AHEAD * RECORD_BYTES_DEFAULT,
         forming._PENDING_BYTES_MAX,
     )
     rows = TIMES * max(bounds) // ROW_BYTES

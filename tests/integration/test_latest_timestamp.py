@@ -1,4 +1,6 @@
-"""latest_timestamp on real servers: three sites that write the same rows end equal, and what is decided at the same time is decided once."""
+"""latest_timestamp on real servers: three sites that write the same rows end equal, and what is decided at the same
+time is decided once.
+"""
 
 from __future__ import annotations
 
@@ -38,24 +40,36 @@ OVERTAKEN_MAX = 1000  # tries of one change: some are needed on a busy machine
 
 @pytest.fixture
 def network(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, pg_16: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    pg_16: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> Iterator[PostgresNetwork]:
     """The example's three sites on three servers, with the same rows."""
 
     def tables(site: str, connection: psycopg.Connection) -> None:
-        connection.execute("CREATE SCHEMA shop; CREATE TABLE shop.rooms (id int PRIMARY KEY, name text, guests int, note text)")
+        connection.execute(
+            "CREATE SCHEMA shop; CREATE TABLE shop.rooms (id int PRIMARY KEY, name text, guests int, note text)"
+        )
         connection.execute("ALTER TABLE shop.rooms REPLICA IDENTITY FULL")
         # As a copy leaves them: nobody of the site made them.
-        connection.execute("INSERT INTO shop.rooms SELECT n, 'first', 0, repeat('x', 20) FROM generate_series(1, %s) n", (KEYS,))
+        connection.execute(
+            "INSERT INTO shop.rooms SELECT n, 'first', 0, repeat('x', 20) FROM generate_series(1, %s) n", (KEYS,)
+        )
 
-    dsns = {site: prepared_database(server) for site, server in zip(SITES, (pg_source, pg_destination, pg_16), strict=True)}
+    dsns = {
+        site: prepared_database(server) for site, server in zip(SITES, (pg_source, pg_destination, pg_16), strict=True)
+    }
     made = PostgresNetwork(read_topology(EXAMPLE, {}), dsns, tmp_path, tables)
     for site in made.sites.values():
         planned = PlannedApply(name="any", source="any", parallelism=1, tag=b"", tombstones=(("shop", "rooms"),))
 
         def is_planned(site: NetworkSite = site, planned: PlannedApply = planned) -> bool:
             steps = site.destination.plan(made.spec.name, [planned])
-            (step,) = [step for step in steps if step.statement == "SELECT headrace.keep_tombstones('\"shop\".\"rooms\"')"]
+            (step,) = [
+                step for step in steps if step.statement == 'SELECT headrace.keep_tombstones(\'"shop"."rooms"\')'
+            ]
             return not step.is_done
 
         assert is_planned()
@@ -81,12 +95,17 @@ def write(rng: random.Random, user: psycopg.Connection, text: str) -> None:
     elif kind < 0.9:
         user.execute("DELETE FROM shop.rooms WHERE id = %s", (key,))
     else:
-        user.execute("UPDATE shop.rooms SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM shop.rooms WHERE id = %s)", (other, key, other))
+        user.execute(
+            "UPDATE shop.rooms SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM shop.rooms WHERE id = %s)",
+            (other, key, other),
+        )
 
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("three servers, same rows", test=1, soak=30))
-def test_three_servers_that_change_the_same_rows_at_the_same_time_end_equal(network: PostgresNetwork, seed: int) -> None:
+def test_three_servers_that_change_the_same_rows_at_the_same_time_end_equal(
+    network: PostgresNetwork, seed: int
+) -> None:
     rng = random.Random(seed)
     for number in range(ROUNDS):
         for site in SITES:
@@ -99,8 +118,12 @@ def test_three_servers_that_change_the_same_rows_at_the_same_time_end_equal(netw
         assert network.sites[apply.site].destination.errors(network.spec.name, apply.name) == ()
     rows = [network.sites[site].user.execute("SELECT * FROM shop.rooms ORDER BY 1").fetchall() for site in SITES]
     assert rows[0] == rows[1] == rows[2]
-    history = [record for site in SITES for record in network.sites[site].destination.conflicts(network.spec.name, last=1000)]
-    assert is_soak() or {record.outcome for record in history} >= {"LCR APPLIED", "LCR DISCARDED"}, "known seeds meet both; a new one may not"
+    history = [
+        record for site in SITES for record in network.sites[site].destination.conflicts(network.spec.name, last=1000)
+    ]
+    assert is_soak() or {record.outcome for record in history} >= {"LCR APPLIED", "LCR DISCARDED"}, (
+        "known seeds meet both; a new one may not"
+    )
     assert {record.handler for record in history} <= {"latest_timestamp"}
 
 
@@ -110,7 +133,9 @@ def test_what_was_made_for_tombstones_goes_with_the_topology(network: PostgresNe
         for server in engine.servers.values():
             server.close()
     site.destination.remove(network.spec.name)
-    assert site.user.execute("SELECT to_regnamespace('headrace'), count(*) FROM pg_trigger WHERE tgname = 'headrace_tombstones'").fetchone() == (None, 0)
+    assert site.user.execute(
+        "SELECT to_regnamespace('headrace'), count(*) FROM pg_trigger WHERE tgname = 'headrace_tombstones'"
+    ).fetchone() == (None, 0)
     site.user.execute("DELETE FROM shop.rooms")
 
 
@@ -169,7 +194,9 @@ class Applier:
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("sources and a user", test=1, soak=16))
 def test_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest_change(
-    destination_database: str, sources: tuple[str, ...], seed: int,
+    destination_database: str,
+    sources: tuple[str, ...],
+    seed: int,
 ) -> None:
     """Each writes in its own thread: whatever waits for whom, the row is in the end what was committed last."""
     with psycopg.connect(destination_database, autocommit=True) as user:
@@ -186,8 +213,12 @@ def test_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest
             last = 0
             try:
                 for number in range(100):
-                    # Committed a while ago at the source, or just now: sometimes the user's change is later, sometimes not.
-                    at, text = max(last + 1, time.time_ns() // 1000 - rng.randrange(20_000)), f"{applier.source}{number}"
+                    # Committed a while ago at the source, or just now: sometimes the user's change is later, sometimes
+                    # not.
+                    at, text = (
+                        max(last + 1, time.time_ns() // 1000 - rng.randrange(20_000)),
+                        f"{applier.source}{number}",
+                    )
                     last = at
                     old, new = (1, "old", "old", 1, 1, "old"), (1, text, text, number, 1, text)
                     gone = rng.random() < 0.3
@@ -203,11 +234,14 @@ def test_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest
                     for number in range(100):
                         text, gone = f"user{number}", rng.random() < 0.3
                         if gone:
-                            found = own.execute("DELETE FROM c WHERE id = 1 RETURNING pg_current_xact_id()::text").fetchone()
+                            found = own.execute(
+                                "DELETE FROM c WHERE id = 1 RETURNING pg_current_xact_id()::text"
+                            ).fetchone()
                         else:
                             found = own.execute(
-                                "INSERT INTO c VALUES (1, %(a)s, %(a)s, 1, 1, %(a)s) ON CONFLICT (id) DO UPDATE SET a = %(a)s, b = %(a)s, u = %(a)s"
-                                " RETURNING pg_current_xact_id()::text", {"a": text},
+                                "INSERT INTO c VALUES (1, %(a)s, %(a)s, 1, 1, %(a)s) ON CONFLICT (id) DO UPDATE SET a ="
+                                " %(a)s, b = %(a)s, u = %(a)s RETURNING pg_current_xact_id()::text",
+                                {"a": text},
                             ).fetchone()
                         if found is not None:
                             own_changes.append((found[0], None if gone else text))
@@ -216,14 +250,19 @@ def test_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest
                 failures.append(error)
 
         rngs = [random.Random(f"{seed} {number}") for number in range(3)]
-        threads = [*(threading.Thread(target=sends, args=each) for each in zip(appliers, rngs, strict=False)), threading.Thread(target=writes, args=rngs[2:])]
+        threads = [
+            *(threading.Thread(target=sends, args=each) for each in zip(appliers, rngs, strict=False)),
+            threading.Thread(target=writes, args=rngs[2:]),
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(120)
         assert failures == []
         for number, text in own_changes:
-            (at,) = user.execute("SELECT (extract(epoch FROM pg_xact_commit_timestamp(xid(%s::xid8))) * 1000000)::int8", (number,)).fetchone() or (0,)
+            (at,) = user.execute(
+                "SELECT (extract(epoch FROM pg_xact_commit_timestamp(xid(%s::xid8))) * 1000000)::int8", (number,)
+            ).fetchone() or (0,)
             done.append((at, text))
         _, latest = max(done, key=lambda each: (each[0], each[1] or ""))
         assert user.execute("SELECT a FROM c").fetchall() == ([] if latest is None else [(latest,)])
@@ -235,7 +274,9 @@ def test_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest
 
 
 def test_each_transaction_of_a_session_has_its_own_commit_time(destination_database: str) -> None:
-    """PostgreSQL keeps the time of a session's first commit for all that follow where nobody sets it, and logs the first one as of 2000-01-01."""
+    """PostgreSQL keeps the time of a session's first commit for all that follow where nobody sets it, and logs the
+    first one as of 2000-01-01.
+    """
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text)")
         user.execute("CREATE PUBLICATION every FOR TABLE c")
@@ -249,15 +290,20 @@ def test_each_transaction_of_a_session_has_its_own_commit_time(destination_datab
                 before = time.time_ns() // 1000
                 applier.apply(Lcr(old=None, new=(number, "a", "b", 1, 1, "u")), before - 60_000_000)
                 bounds.append((before, time.time_ns() // 1000))
-            rows = user.execute("SELECT (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::int8 FROM c ORDER BY id").fetchall()
+            rows = user.execute(
+                "SELECT (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::int8 FROM c ORDER BY id"
+            ).fetchall()
             changes = user.execute(
-                "SELECT data FROM pg_logical_slot_get_binary_changes('commit_times', NULL, NULL, 'proto_version', '1', 'publication_names', 'every')"
+                "SELECT data FROM pg_logical_slot_get_binary_changes('commit_times', NULL, NULL, 'proto_version', '1',"
+                " 'publication_names', 'every')"
             ).fetchall()
             applier.session.close()
             database.close()
         finally:
             user.execute("SELECT pg_drop_replication_slot('commit_times')")
-    begins = [int.from_bytes(data[9:17], "big", signed=True) + 946_684_800_000_000 for (data,) in changes if data[:1] == b"B"]
+    begins = [
+        int.from_bytes(data[9:17], "big", signed=True) + 946_684_800_000_000 for (data,) in changes if data[:1] == b"B"
+    ]
     for (first, last), (kept,), logged in zip(bounds, rows, begins[-3:], strict=True):
         assert first <= kept <= last
         assert first <= logged <= last
@@ -287,8 +333,15 @@ def test_tombstones_know_the_key_as_it_is(destination_database: str, altered: bo
         database.close()
 
 
-def test_check_names_what_a_server_lacks(fresh_database: Callable[[EmbeddedServer], str], postgres_folder: Path) -> None:
-    server = EmbeddedServer(postgres_folder / "untimed", version=18, name="untimed", settings={"shared_buffers": "16MB", "track_commit_timestamp": "off"})
+def test_check_names_what_a_server_lacks(
+    fresh_database: Callable[[EmbeddedServer], str], postgres_folder: Path
+) -> None:
+    server = EmbeddedServer(
+        postgres_folder / "untimed",
+        version=18,
+        name="untimed",
+        settings={"shared_buffers": "16MB", "track_commit_timestamp": "off"},
+    )
     server.start()
     try:
         with psycopg.connect(server.dsn(), autocommit=True) as user:

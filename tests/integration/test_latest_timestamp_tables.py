@@ -1,4 +1,6 @@
-"""latest_timestamp on real servers, by kinds of tables and of transactions: partitions, keys by a collation of their own, large transactions."""
+"""latest_timestamp on real servers, by kinds of tables and of transactions: partitions, keys by a collation of their
+own, large transactions.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,15 @@ Maker = Callable[..., PostgresNetwork]
 
 @pytest.fixture
 def network_of(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, pg_16: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    pg_16: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> Iterator[Maker]:
-    """Makes the example's three sites, on one server or on one each, with tables of these definitions and rows with these keys."""
+    """Makes the example's three sites, on one server or on one each, with tables of these definitions and rows with
+    these keys.
+    """
     made: list[PostgresNetwork] = []
 
     def make(*definitions: str, keys: list[object], server: EmbeddedServer | None = None) -> PostgresNetwork:
@@ -46,7 +54,10 @@ def network_of(
         def tables(site: str, connection: psycopg.Connection) -> None:
             connection.execute("CREATE SCHEMA shop")
             connection.execute(definitions[SITES.index(site)].encode())
-            names = connection.execute("SELECT c.oid::regclass::text FROM pg_class c WHERE relnamespace = 'shop'::regnamespace AND relkind IN ('r', 'p')")
+            names = connection.execute(
+                "SELECT c.oid::regclass::text FROM pg_class c WHERE relnamespace = 'shop'::regnamespace AND relkind IN"
+                " ('r', 'p')"
+            )
             for (name,) in names.fetchall():
                 connection.execute(f"ALTER TABLE {name} REPLICA IDENTITY FULL".encode())
             for key in keys:
@@ -101,15 +112,35 @@ def test_sites_whose_partitions_are_cut_differently_end_equal(network_of: Maker,
                 case 0 | 1:
                     run(network, site, "UPDATE shop.rooms SET name = %s WHERE id = %s", f"{site} {number}", key)
                 case 2:
-                    run(network, site, "INSERT INTO shop.rooms VALUES (%s, %s, 1, 'new') ON CONFLICT DO NOTHING", key, f"{site} {number}")
+                    run(
+                        network,
+                        site,
+                        "INSERT INTO shop.rooms VALUES (%s, %s, 1, 'new') ON CONFLICT DO NOTHING",
+                        key,
+                        f"{site} {number}",
+                    )
                 case 3:
                     run(network, site, "DELETE FROM shop.rooms WHERE id = %s", key)
                 case _:  # into another partition, where it has several
-                    run(network, site, "UPDATE shop.rooms SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM shop.rooms WHERE id = %s)", other, key, other)
+                    run(
+                        network,
+                        site,
+                        "UPDATE shop.rooms SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM shop.rooms WHERE id ="
+                        " %s)",
+                        other,
+                        key,
+                        other,
+                    )
         network.settle(held=[apply.name for apply in network.spec.applies if rng.random() < 0.5])
     settled(network)
-    outcomes = {record.outcome for site in SITES for record in network.sites[site].destination.conflicts(network.spec.name, last=1000)}
-    assert is_soak() or outcomes >= {"LCR APPLIED", "LCR DISCARDED"}, "known seeds meet both; a new one may meet no conflict"
+    outcomes = {
+        record.outcome
+        for site in SITES
+        for record in network.sites[site].destination.conflicts(network.spec.name, last=1000)
+    }
+    assert is_soak() or outcomes >= {"LCR APPLIED", "LCR DISCARDED"}, (
+        "known seeds meet both; a new one may meet no conflict"
+    )
 
 
 def test_a_delete_in_a_partition_and_a_move_out_of_it_are_remembered(network_of: Maker) -> None:
@@ -152,7 +183,10 @@ def test_one_key_in_two_forms_is_written_the_same_everywhere_in_the_end(network_
     network.settle()
     network.settle()
     assert len(rows_of(network)) == len(SITES)  # and no errors
-    texts = [network.sites[site].user.execute("SELECT id::text, name FROM shop.rooms ORDER BY id").fetchall() for site in SITES]
+    texts = [
+        network.sites[site].user.execute("SELECT id::text, name FROM shop.rooms ORDER BY id").fetchall()
+        for site in SITES
+    ]
     assert texts == [[("1.0", "newer"), ("2.0", "last"), ("7.00", "last")]] * len(SITES)
 
 
@@ -160,7 +194,9 @@ ANY_CASE = f"""CREATE COLLATION shop.any_case (provider = icu, locale = 'und-u-k
 CREATE TABLE shop.rooms (id text COLLATE shop.any_case PRIMARY KEY, {COLUMNS})"""
 
 
-def test_a_delete_is_remembered_by_a_key_whose_collation_ignores_case(network_of: Maker, pg_icu: EmbeddedServer) -> None:
+def test_a_delete_is_remembered_by_a_key_whose_collation_ignores_case(
+    network_of: Maker, pg_icu: EmbeddedServer
+) -> None:
     network = network_of(ANY_CASE, ANY_CASE, ANY_CASE, keys=["Bob", "Eve"], server=pg_icu)
     run(network, "dbs2", "UPDATE shop.rooms SET name = 'older' WHERE id = 'Bob'")
     run(network, "dbs1", "DELETE FROM shop.rooms WHERE id = 'Bob'")
@@ -196,18 +232,36 @@ def test_the_rows_of_a_transaction_that_comes_in_parts_are_decided_by_its_commit
     run(network, "dbs3", "DELETE FROM shop.rooms WHERE id = 4")
     run(network, "dbs3", "INSERT INTO shop.rooms VALUES (100, 'after', 1, '')")
     names = {row[0]: row[1] for row in settled(network)}
-    assert names == {key: "large" for key in keys if key not in (4, 7)} | {2: "twice", 3: "after", 60: "after", 100: "after"}
+    assert names == {key: "large" for key in keys if key not in (4, 7)} | {
+        2: "twice",
+        3: "after",
+        60: "after",
+        100: "after",
+    }
     assert any(batch.continues for apply in applies_from(network, "dbs1") for batch in network.engines[apply].batches)
 
 
-@pytest.mark.parametrize(("kind", "unhashed"), [
-    ("bit(8)", "tu"), ("varbit", "tu"), ("money", "tu"), ("bit(8)[]", "tu"), ("numeric", ""), ("text[]", ""),
-    ("int4range", "u"),  # the server hashes a range, and no domain over it
-])
+@pytest.mark.parametrize(
+    ("kind", "unhashed"),
+    [
+        ("bit(8)", "tu"),
+        ("varbit", "tu"),
+        ("money", "tu"),
+        ("bit(8)[]", "tu"),
+        ("numeric", ""),
+        ("text[]", ""),
+        ("int4range", "u"),  # the server hashes a range, and no domain over it
+    ],
+)
 def test_check_names_keys_whose_type_has_no_hash(destination_database: str, kind: str, unhashed: str) -> None:
-    """Notes are found by hashes of the key: the trigger of such a table would make users' deletes fail, and apply every change."""
+    """Notes are found by hashes of the key: the trigger of such a table would make users' deletes fail, and apply every
+    change.
+    """
     with psycopg.connect(destination_database, autocommit=True) as user:
-        user.execute(f"CREATE DOMAIN d AS {kind}; CREATE TABLE t (n int, k {kind}, PRIMARY KEY (n, k)); CREATE TABLE u (k d PRIMARY KEY)".encode())
+        user.execute(
+            f"CREATE DOMAIN d AS {kind}; CREATE TABLE t (n int, k {kind}, PRIMARY KEY (n, k)); CREATE TABLE u (k d"
+            " PRIMARY KEY)".encode()
+        )
         database = PostgresDestination(destination_database, site="b")
         for has_tombstones in (True, False):
             findings = database.preflight_times([("public", "t"), ("public", "u")], has_tombstones=has_tombstones)
@@ -226,10 +280,16 @@ def test_check_names_keys_whose_type_has_no_hash(destination_database: str, kind
         database.close()
 
 
-@pytest.mark.parametrize(("constraint", "unhashed"), [("NOT NULL", ""), ("CHECK (VALUE IS NOT NULL)", ""), ("NOT NULL", "bit(8)")])
-def test_a_key_of_a_domain_that_takes_no_null_is_checked_as_any_other(destination_database: str, constraint: str, unhashed: str) -> None:
+@pytest.mark.parametrize(
+    ("constraint", "unhashed"), [("NOT NULL", ""), ("CHECK (VALUE IS NOT NULL)", ""), ("NOT NULL", "bit(8)")]
+)
+def test_a_key_of_a_domain_that_takes_no_null_is_checked_as_any_other(
+    destination_database: str, constraint: str, unhashed: str
+) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:
-        user.execute(f"CREATE DOMAIN d AS {unhashed or 'text'} {constraint}; CREATE DOMAIN e AS d {constraint}".encode())
+        user.execute(
+            f"CREATE DOMAIN d AS {unhashed or 'text'} {constraint}; CREATE DOMAIN e AS d {constraint}".encode()
+        )
         user.execute('CREATE TABLE "T t" ("K k" e PRIMARY KEY)')
         database = PostgresDestination(destination_database, site="b")
         findings = database.preflight_times([("public", "T t")], has_tombstones=True)
@@ -251,8 +311,14 @@ NUMBERS = "CREATE TABLE shop.rooms (id int GENERATED ALWAYS AS IDENTITY PRIMARY 
 DOUBLED = NUMBERS.replace(")", ", twice int GENERATED ALWAYS AS (id * 2) STORED)")
 
 
-@pytest.mark.parametrize(("source", "others", "assigned"), [(DOUBLED, DOUBLED, "twice = DEFAULT"), (PLAIN_NUMBERS, NUMBERS, "id = id")], ids=["computed", "identities alone"])
-def test_an_update_of_which_a_table_can_set_nothing_is_the_last_change_of_its_row(network_of: Maker, source: str, others: str, assigned: str) -> None:
+@pytest.mark.parametrize(
+    ("source", "others", "assigned"),
+    [(DOUBLED, DOUBLED, "twice = DEFAULT"), (PLAIN_NUMBERS, NUMBERS, "id = id")],
+    ids=["computed", "identities alone"],
+)
+def test_an_update_of_which_a_table_can_set_nothing_is_the_last_change_of_its_row(
+    network_of: Maker, source: str, others: str, assigned: str
+) -> None:
     """A later one than a delete at a third site, which arrives behind it."""
     network = network_of(source, others, others, keys=[])
     run(network, "dbs1", "INSERT INTO shop.rooms (id) OVERRIDING SYSTEM VALUE VALUES (1), (2)")
@@ -264,17 +330,37 @@ def test_an_update_of_which_a_table_can_set_nothing_is_the_last_change_of_its_ro
     assert [[row[0] for row in rows] for rows in rows_of(network)] == [[1, 2]] * 3
 
 
-@pytest.mark.parametrize("change", values(["UPDATE shop.rooms SET name = 'taken' WHERE id = 1", "INSERT INTO shop.rooms VALUES (5, 'taken', 1, 'new')"], "INSERT INTO shop.rooms VALUES (5, 'taken', 1, 'new')"))
-def test_error_transaction_is_executed_as_a_role_that_may_only_read_what_is_noted(network_of: Maker, change: str) -> None:
-    network = network_of(PLAIN, f"{PLAIN}; CREATE UNIQUE INDEX ON shop.rooms (name) WHERE name = 'taken'", PLAIN, keys=[1, 2])
+@pytest.mark.parametrize(
+    "change",
+    values(
+        ["UPDATE shop.rooms SET name = 'taken' WHERE id = 1", "INSERT INTO shop.rooms VALUES (5, 'taken', 1, 'new')"],
+        "INSERT INTO shop.rooms VALUES (5, 'taken', 1, 'new')",
+    ),
+)
+def test_error_transaction_is_executed_as_a_role_that_may_only_read_what_is_noted(
+    network_of: Maker, change: str
+) -> None:
+    network = network_of(
+        PLAIN, f"{PLAIN}; CREATE UNIQUE INDEX ON shop.rooms (name) WHERE name = 'taken'", PLAIN, keys=[1, 2]
+    )
     apply = next(apply.name for apply in network.spec.applies if (apply.source, apply.site) == ("dbs1", "dbs2"))
     run(network, "dbs2", "UPDATE shop.rooms SET name = 'taken' WHERE id = 2")
     run(network, "dbs1", change)
     network.settle()
     (error,) = network.sites["dbs2"].destination.errors(network.spec.name, apply)
     role = f"headrace_clerk_{error.number}"
-    run(network, "dbs2", f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA shop TO {role}; GRANT SELECT, INSERT, UPDATE, DELETE ON shop.rooms TO {role}")
-    run(network, "dbs2", f"GRANT USAGE ON SCHEMA headrace TO {role}; GRANT SELECT ON headrace.row_change, headrace.row_change_set, headrace.row_change_set_time TO {role}")
+    run(
+        network,
+        "dbs2",
+        f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA shop TO {role}; GRANT SELECT, INSERT, UPDATE, DELETE ON shop.rooms"
+        f" TO {role}",
+    )
+    run(
+        network,
+        "dbs2",
+        f"GRANT USAGE ON SCHEMA headrace TO {role}; GRANT SELECT ON headrace.row_change, headrace.row_change_set,"
+        f" headrace.row_change_set_time TO {role}",
+    )
     try:
         run(network, "dbs2", "DELETE FROM shop.rooms WHERE id = 2")
         assert network.engines[apply].execute_errors([error.number], role=role) == {error.number: ""}

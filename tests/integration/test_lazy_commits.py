@@ -87,7 +87,10 @@ def test_backend_that_is_killed_takes_lazy_commits_of_others_and_ends_the_epoch(
     destination = own.place.destination
     destination.prepare(TOPOLOGY)
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
-    started, number = own.place.admin.execute("SELECT pg_postmaster_start_time(), pg_backend_pid()").fetchone() or (None, 0)
+    started, number = own.place.admin.execute("SELECT pg_postmaster_start_time(), pg_backend_pid()").fetchone() or (
+        None,
+        0,
+    )
     _commit(_session(own, epoch), 100)
     os.kill(number, signal.SIGKILL)
     deadline = time.monotonic() + WAITED_S

@@ -33,13 +33,20 @@ def state_dir():
     shutil.rmtree(folder)
 
 
-FOREIGN = {"RAY_ADDRESS": "10.255.0.1:6379", "SPARK_HOME": "/nonexistent", "PYSPARK_DRIVER_PYTHON": "/bin/false", "HADOOP_CONF_DIR": "/x"}
+FOREIGN = {
+    "RAY_ADDRESS": "10.255.0.1:6379",
+    "SPARK_HOME": "/nonexistent",
+    "PYSPARK_DRIVER_PYTHON": "/bin/false",
+    "HADOOP_CONF_DIR": "/x",
+}
 USERS_TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[LocalCluster]:
-    """A cluster whose caller uses another Ray, with a token in the home folder, and another Spark; one test after the other uses it."""
+    """A cluster whose caller uses another Ray, with a token in the home folder, and another Spark; one test after the
+    other uses it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="headrace-test-cluster-"))
     (folder / "home" / ".ray").mkdir(parents=True)
     (folder / "home" / ".ray" / "auth_token").write_text(USERS_TOKEN)
@@ -63,7 +70,8 @@ def test_cluster_is_found_again_and_serves_loopback_only(started):
     assert {"gcs_server", "raylet"} <= {process.name for process in processes}
     listening = {
         connection.laddr.ip.removeprefix("::ffff:")
-        for process in processes for connection in psutil.Process(process.pid).net_connections("tcp")
+        for process in processes
+        for connection in psutil.Process(process.pid).net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN
     }
     assert listening == {"127.0.0.1"}
@@ -78,20 +86,29 @@ def _command_line(pid: int) -> list[str]:
 
 
 def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_the_user_s_own(started):
-    """A user who runs Ray elsewhere has a token in the home folder, which Ray takes for every cluster's unless it is told."""
+    """A user who runs Ray elsewhere has a token in the home folder, which Ray takes for every cluster's unless it is
+    told.
+    """
     program = "import sys; from actors.runtime import connect; print(connect(sys.argv[1], 't').names())"
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | LOOPBACK
     own["HOME"] = str(started.state_dir.parent / "home")
 
     def answer(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", program, started.address()], env=environment, capture_output=True, text=True, timeout=ENDED_S, check=False,
+            [sys.executable, "-c", program, started.address()],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=ENDED_S,
+            check=False,
         )
 
     token = started.state_dir / "ray_token"
     assert token.stat().st_mode & 0o777 == 0o600
     assert token.read_text() != USERS_TOKEN
-    assert token.read_text() not in " ".join(word for process in started.processes() for word in _command_line(process.pid))
+    assert token.read_text() not in " ".join(
+        word for process in started.processes() for word in _command_line(process.pid)
+    )
     known = answer(own | started.client_environment())
     assert (known.returncode, known.stdout.strip()) == (0, "set()"), known.stderr
     refused = answer(own)
@@ -132,8 +149,12 @@ def test_recycled_process_id_is_not_ended(state_dir):
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         facts = {
-            "address": "127.0.0.1:1", "temporary": str(state_dir / "nothing" / "r"), "ready": True,
-            "processes": [{"pid": bystander.pid, "created": psutil.Process(bystander.pid).create_time() - 100, "name": "ray"}],
+            "address": "127.0.0.1:1",
+            "temporary": str(state_dir / "nothing" / "r"),
+            "ready": True,
+            "processes": [
+                {"pid": bystander.pid, "created": psutil.Process(bystander.pid).create_time() - 100, "name": "ray"}
+            ],
         }
         cluster.file.write_text(json.dumps(facts))
         assert cluster.address() is None
@@ -167,7 +188,10 @@ def test_process_that_turned_to_another_cluster_comes_back_by_the_address_alone(
     try:
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(program), str(state_dir), str(other_dir)],
-            capture_output=True, text=True, timeout=ENDED_S, check=False,
+            capture_output=True,
+            text=True,
+            timeout=ENDED_S,
+            check=False,
         )
     finally:
         for folder in (state_dir, other_dir):
@@ -270,6 +294,9 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), str(state_dir)],
-        capture_output=True, text=True, timeout=2 * ENDED_S, check=False,
+        capture_output=True,
+        text=True,
+        timeout=2 * ENDED_S,
+        check=False,
     )
     assert done.stdout == "well\n", done.stderr

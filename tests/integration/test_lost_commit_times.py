@@ -1,4 +1,6 @@
-"""Servers lose commit times by themselves, sooner than latest_timestamp must know them; what arrives then is not guessed at."""
+"""Servers lose commit times by themselves, sooner than latest_timestamp must know them; what arrives then is not
+guessed at.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,16 @@ WEEK_S = 7 * 86_400
 @pytest.fixture
 def freezing(postgres_folder: Path) -> Iterator[EmbeddedServer]:
     """A server that freezes rows after 100,000 transactions, not 200 million."""
-    server = EmbeddedServer(postgres_folder / "freezing", version=18, name="freezing", settings={
-        **fix_postgres.SETTINGS, "autovacuum_freeze_max_age": "100000", "autovacuum_naptime": "1s",
-    })
+    server = EmbeddedServer(
+        postgres_folder / "freezing",
+        version=18,
+        name="freezing",
+        settings={
+            **fix_postgres.SETTINGS,
+            "autovacuum_freeze_max_age": "100000",
+            "autovacuum_naptime": "1s",
+        },
+    )
     server.start()
     try:
         yield server
@@ -41,7 +50,9 @@ def freezing(postgres_folder: Path) -> Iterator[EmbeddedServer]:
 
 def is_known(site: Site) -> bool:
     """Whether the server knows when its row was written."""
-    return site.harness._admin.execute("SELECT pg_xact_commit_timestamp(xmin) IS NOT NULL FROM c WHERE id = 1").fetchone()[0]
+    return site.harness._admin.execute(
+        "SELECT pg_xact_commit_timestamp(xmin) IS NOT NULL FROM c WHERE id = 1"
+    ).fetchone()[0]
 
 
 def test_what_a_user_changed_stays_where_autovacuum_has_forgotten_when(freezing: EmbeddedServer) -> None:
@@ -54,9 +65,17 @@ def test_what_a_user_changed_stays_where_autovacuum_has_forgotten_when(freezing:
         until = time.monotonic() + 300  # a busy machine takes its time
         while is_known(site):
             assert time.monotonic() < until, "autovacuum does not come"
-            site.harness._admin.execute("DO $$ BEGIN FOR i IN 1..20000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
+            site.harness._admin.execute(
+                "DO $$ BEGIN FOR i IN 1..20000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"
+            )
             time.sleep(0.2)
-        for lcr in (Lcr(old=WAS, new=THERE), Lcr(old=HERE, new=THERE), Lcr(old=HERE), Lcr(old=other, new=changed(THERE, id=2)), Lcr(new=changed(THERE, id=2))):
+        for lcr in (
+            Lcr(old=WAS, new=THERE),
+            Lcr(old=HERE, new=THERE),
+            Lcr(old=HERE),
+            Lcr(old=other, new=changed(THERE, id=2)),
+            Lcr(new=changed(THERE, id=2)),
+        ):
             assert not tried(site, site.session, lcr, at=before - 1)
             failure = site.apply(lcr, at=before - 1)
             assert failure is not None
@@ -67,7 +86,9 @@ def test_what_a_user_changed_stays_where_autovacuum_has_forgotten_when(freezing:
         assert site.rows() == [THERE, other]
 
 
-def test_what_was_changed_before_commit_times_were_switched_off_and_on_is_not_guessed_at(freezing: EmbeddedServer) -> None:
+def test_what_was_changed_before_commit_times_were_switched_off_and_on_is_not_guessed_at(
+    freezing: EmbeddedServer,
+) -> None:
     with site_on(freezing, freezing.dsn(), rows=[WAS, changed(WAS, id=2)]) as site:
         site.user(changed(WAS, id=2), changed(HERE, id=2))
         early = site.sample()
@@ -108,7 +129,9 @@ def opened(harness: PostgresHarness) -> Site:
 
 
 @pytest.mark.parametrize("is_lost", values([False, True], True))
-def test_the_first_sample_says_nothing_of_what_began_before_it_and_still_runs(freezing: EmbeddedServer, is_lost: bool) -> None:
+def test_the_first_sample_says_nothing_of_what_began_before_it_and_still_runs(
+    freezing: EmbeddedServer, is_lost: bool
+) -> None:
     with site_on(freezing, freezing.dsn(), rows=[WAS]) as site:
         harness = site.harness
         restarted(freezing, harness)
@@ -130,7 +153,9 @@ def test_the_first_sample_says_nothing_of_what_began_before_it_and_still_runs(fr
 
 
 @pytest.mark.parametrize("name", values(["pg_15", "pg_16"], "pg_15"))
-def test_older_servers_lose_times_alike(request: pytest.FixtureRequest, prepared_database: Callable[[EmbeddedServer], str], name: str) -> None:
+def test_older_servers_lose_times_alike(
+    request: pytest.FixtureRequest, prepared_database: Callable[[EmbeddedServer], str], name: str
+) -> None:
     server = request.getfixturevalue(name)
     with site_on(server, prepared_database(server), rows=[WAS]) as site:
         before = site.user(WAS, HERE)
@@ -153,11 +178,14 @@ def site(pg_destination: EmbeddedServer, destination_database: str) -> Iterator[
 def samples(site: Site) -> list[tuple[int, float | None]]:
     """Numbers of transactions, and when all below had ended, seconds since the epoch."""
     return site.harness._admin.execute(
-        "SELECT key1, extract(epoch FROM changed_at)::float8 FROM headrace.row_change WHERE relation = 0 AND key2 = 1 ORDER BY 1"
+        "SELECT key1, extract(epoch FROM changed_at)::float8 FROM headrace.row_change WHERE relation = 0 AND key2 = 1"
+        " ORDER BY 1"
     ).fetchall()
 
 
-def test_a_sample_says_nothing_before_every_earlier_transaction_has_ended(site: Site, destination_database: str) -> None:
+def test_a_sample_says_nothing_before_every_earlier_transaction_has_ended(
+    site: Site, destination_database: str
+) -> None:
     """A transaction that began before the sample can commit long after it."""
     site.sample()
     with psycopg.connect(destination_database) as user:
@@ -196,7 +224,9 @@ def test_a_clock_that_is_set_back_does_not_make_a_sample_earlier_than_the_one_be
     number, _ = samples(site)[-1]
     ahead = time.time() + 3600
     site.harness._admin.execute(
-        "UPDATE headrace.row_change SET changed_at = to_timestamp(%s), source = pg_current_xact_id()::xid::text WHERE relation = 0 AND key1 = %s", (ahead, number),
+        "UPDATE headrace.row_change SET changed_at = to_timestamp(%s), source = pg_current_xact_id()::xid::text WHERE"
+        " relation = 0 AND key1 = %s",
+        (ahead, number),
     )
     site.sample()
     assert samples(site)[-1][0] > number
@@ -205,7 +235,13 @@ def test_a_clock_that_is_set_back_does_not_make_a_sample_earlier_than_the_one_be
 
 def test_the_number_of_a_transaction_is_the_newest_with_its_bits(site: Site) -> None:
     (end,) = site.harness._admin.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8").fetchone()
-    for xmin, whole in ((3, 3), (end - 1, end - 1), (end + 1000, end + 1000), (end + 2_000_000, end + 2_000_000 - 2**32), (2**32 - 1, -1)):
+    for xmin, whole in (
+        (3, 3),
+        (end - 1, end - 1),
+        (end + 1000, end + 1000),
+        (end + 2_000_000, end + 2_000_000 - 2**32),
+        (2**32 - 1, -1),
+    ):
         expression = lost_times.whole_number(f"'{xmin}'::xid")
         assert site.harness._admin.execute(f"SELECT {expression}").fetchone() == (whole,)
 
@@ -216,13 +252,18 @@ def test_samples_of_a_restored_dump_are_dropped(site: Site) -> None:
     earlier = samples(site)
     site.session.sample_times(age_s=WEEK_S, every_s=3600)
     assert samples(site) == earlier
-    site.harness._admin.execute("CREATE TEMP TABLE dump AS SELECT * FROM headrace.row_change; TRUNCATE headrace.row_change; INSERT INTO headrace.row_change SELECT * FROM dump")
+    site.harness._admin.execute(
+        "CREATE TEMP TABLE dump AS SELECT * FROM headrace.row_change; TRUNCATE headrace.row_change; INSERT INTO"
+        " headrace.row_change SELECT * FROM dump"
+    )
     assert samples(site) == earlier
     site.sample()
     assert not {ended for _, ended in earlier} & {ended for _, ended in samples(site)[1:]}
 
 
-def test_what_was_lost_before_the_first_sample_was_lost_before_the_oldest_time_that_is_known(freezing: EmbeddedServer) -> None:
+def test_what_was_lost_before_the_first_sample_was_lost_before_the_oldest_time_that_is_known(
+    freezing: EmbeddedServer,
+) -> None:
     """Times are kept since the server started with them: rows from before count as older than what is made now."""
     admin = psycopg.connect(freezing.dsn(), autocommit=True)
     for value in ("off", "on"):
@@ -241,14 +282,19 @@ def test_what_was_lost_before_the_first_sample_was_lost_before_the_oldest_time_t
     with site_on(freezing, freezing.dsn()) as site:
         site.sample()
         assert not is_known(site)
-        (bound,) = site.harness._admin.execute(f"SELECT extract(epoch FROM {lost_until('c.xmin')})::float8 FROM c").fetchone()
+        (bound,) = site.harness._admin.execute(
+            f"SELECT extract(epoch FROM {lost_until('c.xmin')})::float8 FROM c"
+        ).fetchone()
         assert bound < at / 1_000_000, "and not when the first sample was taken"
         assert tried(site, site.session, Lcr(old=WAS, new=THERE), at=at)
 
 
 def test_a_role_with_rights_on_the_table_alone_takes_samples(site: Site, destination_database: str) -> None:
     admin = site.harness._admin
-    admin.execute("DROP ROLE IF EXISTS headrace_sampler; CREATE ROLE headrace_sampler; GRANT USAGE ON SCHEMA headrace TO headrace_sampler")
+    admin.execute(
+        "DROP ROLE IF EXISTS headrace_sampler; CREATE ROLE headrace_sampler; GRANT USAGE ON SCHEMA headrace TO"
+        " headrace_sampler"
+    )
     admin.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON headrace.row_change TO headrace_sampler")
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("SET ROLE headrace_sampler")
@@ -258,10 +304,18 @@ def test_a_role_with_rights_on_the_table_alone_takes_samples(site: Site, destina
 
 
 def test_samples_need_commit_times(fresh_database: Callable[[EmbeddedServer], str], postgres_folder: Path) -> None:
-    server = EmbeddedServer(postgres_folder / "timeless", version=18, name="timeless", settings={"shared_buffers": "16MB", "track_commit_timestamp": "off"})
+    server = EmbeddedServer(
+        postgres_folder / "timeless",
+        version=18,
+        name="timeless",
+        settings={"shared_buffers": "16MB", "track_commit_timestamp": "off"},
+    )
     server.start()
     try:
-        with site_on(server, server.dsn(), tombstones=False) as site, pytest.raises(DatabaseError, match="commit timestamp"):
+        with (
+            site_on(server, server.dsn(), tombstones=False) as site,
+            pytest.raises(DatabaseError, match="commit timestamp"),
+        ):
             site.session.sample_times(age_s=WEEK_S, every_s=0)
     finally:
         server.destroy()
@@ -269,11 +323,18 @@ def test_samples_need_commit_times(fresh_database: Callable[[EmbeddedServer], st
 
 def test_the_first_samples_of_several_sessions_do_not_meet(site: Site, destination_database: str) -> None:
     """All servers of an apply process begin at the same time."""
-    with psycopg.connect(destination_database) as first, psycopg.connect(destination_database, autocommit=True) as second:
+    with (
+        psycopg.connect(destination_database) as first,
+        psycopg.connect(destination_database, autocommit=True) as second,
+    ):
         lost_times._begin(first)
         thread = threading.Thread(target=sample_times, args=(second,), kwargs={"age_s": WEEK_S, "every_s": 0})
         thread.start()
-        wait_until(lambda: site.harness._admin.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").fetchone()[0])
+        wait_until(
+            lambda: site.harness._admin.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            ).fetchone()[0]
+        )
         first.commit()
         thread.join(30)
         assert not thread.is_alive()
@@ -283,7 +344,9 @@ def test_the_first_samples_of_several_sessions_do_not_meet(site: Site, destinati
 def test_a_tie_with_a_delete_that_keeps_its_time_is_decided_as_before(site: Site) -> None:
     site.user(WAS, None)
     assert site.session.forget_changes(age_s=WEEK_S, count=1000) == 0
-    (at,) = site.harness._admin.execute("SELECT (extract(epoch FROM changed_at) * 1000000)::int8 FROM headrace.row_change WHERE is_gone").fetchone()
+    (at,) = site.harness._admin.execute(
+        "SELECT (extract(epoch FROM changed_at) * 1000000)::int8 FROM headrace.row_change WHERE is_gone"
+    ).fetchone()
     assert not tried(site, site.session, Lcr(new=THERE), at=at)
     assert site.apply(Lcr(new=THERE), at=at) is None
     assert site.rows() == []

@@ -1,6 +1,8 @@
-"""Many to many on real databases, with the queues and propagations that the topology runs: two sources that write, two destinations that take the changes of both.
+"""Many to many on real databases, with the queues and propagations that the topology runs: two sources that write, two
+destinations that take the changes of both.
 
-Once with every queue, once with apply processes that dequeue directly, and with edits from one to the other while a destination is away. Without Ray and Spark.
+Once with every queue, once with apply processes that dequeue directly, and with edits from one to the other while a
+destination is away. Without Ray and Spark.
 """
 
 from __future__ import annotations
@@ -57,14 +59,24 @@ Make = Callable[[TopologySpec], QueuedNetwork]
 
 
 @pytest.fixture
-def make(pg_source: EmbeddedServer, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path) -> Iterator[Make]:
+def make(
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
+) -> Iterator[Make]:
     made: list[QueuedNetwork] = []
 
     def tables(_: str, connection: psycopg.Connection) -> None:
-        connection.execute("CREATE SCHEMA app; CREATE TABLE app.t (id bigint PRIMARY KEY, site text, version int NOT NULL)")
+        connection.execute(
+            "CREATE SCHEMA app; CREATE TABLE app.t (id bigint PRIMARY KEY, site text, version int NOT NULL)"
+        )
 
     def build(spec: TopologySpec) -> QueuedNetwork:
-        dsns = {site: prepared_database((pg_source, pg_destination)[number % 2]) for number, site in enumerate((*SOURCES, *DESTINATIONS))}
+        dsns = {
+            site: prepared_database((pg_source, pg_destination)[number % 2])
+            for number, site in enumerate((*SOURCES, *DESTINATIONS))
+        }
         made.append(QueuedNetwork(spec, dsns, tmp_path, tables))
         return made[-1]
 
@@ -77,8 +89,13 @@ def write(network: QueuedNetwork, turn: int) -> None:
     """At both sources: rows, every second of which is changed, and every third of those before deleted."""
     for number, site in enumerate(SOURCES):
         user = network.sites[site].user
-        user.execute(f"INSERT INTO app.t SELECT n * 10 + {number}, '{site}', 0 FROM generate_series({turn * ROWS}, {turn * ROWS + ROWS - 1}) n")
-        user.execute(f"UPDATE app.t SET version = version + 1 WHERE id / 10 % 2 = 0 AND id / 10 >= {turn * ROWS - ROWS // 2}")
+        user.execute(
+            f"INSERT INTO app.t SELECT n * 10 + {number}, '{site}', 0 FROM generate_series({turn * ROWS},"
+            f" {turn * ROWS + ROWS - 1}) n"
+        )
+        user.execute(
+            f"UPDATE app.t SET version = version + 1 WHERE id / 10 % 2 = 0 AND id / 10 >= {turn * ROWS - ROWS // 2}"
+        )
         user.execute(f"DELETE FROM app.t WHERE id / 10 % 3 = 0 AND id / 10 < {turn * ROWS}")
 
 
@@ -100,7 +117,9 @@ def assert_once(network: QueuedNetwork) -> None:
 
 
 @pytest.mark.parametrize("form", cases({"queues": queued, "direct": lambda spec: spec}, {"direct"}))
-def test_every_change_of_both_sources_reaches_both_destinations_once(make: Make, direct: TopologySpec, form: Callable[[TopologySpec], TopologySpec]) -> None:
+def test_every_change_of_both_sources_reaches_both_destinations_once(
+    make: Make, direct: TopologySpec, form: Callable[[TopologySpec], TopologySpec]
+) -> None:
     network = make(form(direct))
     assert (network.readers("q1"), network.readers("q4")) in [({"p13", "p14"}, {"a14", "a24"}), ({"a13", "a14"}, set())]
     for turn in range(3):
@@ -110,7 +129,9 @@ def test_every_change_of_both_sources_reaches_both_destinations_once(make: Make,
 
 
 @pytest.mark.parametrize("is_direct", cases({"from direct": True, "from queues": False}, {"from queues"}))
-def test_edits_between_queues_and_direct_dequeuing_lose_and_double_nothing_while_a_destination_is_away(make: Make, direct: TopologySpec, *, is_direct: bool) -> None:
+def test_edits_between_queues_and_direct_dequeuing_lose_and_double_nothing_while_a_destination_is_away(
+    make: Make, direct: TopologySpec, *, is_direct: bool
+) -> None:
     forms = [direct, queued(direct)] if is_direct else [queued(direct), direct]
     network = make(forms[0])
     write(network, 0)

@@ -1,4 +1,6 @@
-"""Columns whose values are other ones at the destination, though the names and the types are the same: each is said, and what is printed makes both sides equal."""
+"""Columns whose values are other ones at the destination, though the names and the types are the same: each is said,
+and what is printed makes both sides equal.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def copied(tables: MarkedTables, count: int = 1, *, here: str = "") -> list[str]
     """Tables of the same rows at both sides; with `here`, columns that the destination has besides."""
     names = [f"t{number}" for number in range(count)]
     for name in names:
-        tables.run("both", f"CREATE TABLE app.{name} (id int PRIMARY KEY, n numeric(10,4), at timestamptz, a int, twice int GENERATED ALWAYS AS (id * 2) STORED)")
+        tables.run(
+            "both",
+            f"CREATE TABLE app.{name} (id int PRIMARY KEY, n numeric(10,4), at timestamptz, a int, twice int GENERATED"
+            " ALWAYS AS (id * 2) STORED)",
+        )
         tables.run("src", ROWS.format(t=name))
         if here:
             tables.run("dst", f"ALTER TABLE app.{name} {here}")
@@ -43,7 +49,14 @@ def asked_for(tables: MarkedTables, name: str) -> str:
 
 
 def assert_same(tables: MarkedTables, name: str) -> None:
-    columns = ", ".join(column for (column,) in tables.run("src", f"SELECT attname FROM pg_attribute WHERE attrelid = 'app.{name}'::regclass AND attnum > 0 AND NOT attisdropped"))
+    columns = ", ".join(
+        column
+        for (column,) in tables.run(
+            "src",
+            f"SELECT attname FROM pg_attribute WHERE attrelid = 'app.{name}'::regclass AND attnum > 0 AND NOT"
+            " attisdropped",
+        )
+    )
     here, there = tables.both(f"SELECT {columns} FROM app.{name} ORDER BY id")
     assert here == there, name
 
@@ -85,7 +98,9 @@ def test_a_new_column_that_the_destination_has_already_with_other_values_is_said
 
 
 @pytest.mark.parametrize("statement", ["ADD x int DEFAULT 5", "ADD x int", "RENAME a TO x"])
-def test_a_column_of_the_destination_alone_that_the_source_has_later_is_said(tables: MarkedTables, statement: str) -> None:
+def test_a_column_of_the_destination_alone_that_the_source_has_later_is_said(
+    tables: MarkedTables, statement: str
+) -> None:
     (name,) = copied(tables, here="ADD x int DEFAULT 7")
     tables.run("src", f"ALTER TABLE app.{name} {statement}")
     assert_said_until_copied(tables, {name: "column x"})
@@ -113,7 +128,9 @@ def test_a_column_with_a_default_of_the_moment_may_be_renamed(tables: MarkedTabl
     assert tables.look() == {}
 
 
-def test_a_constant_column_of_an_alter_that_wrote_all_rows_is_not_said_to_have_another_value_in_each(tables: MarkedTables) -> None:
+def test_a_constant_column_of_an_alter_that_wrote_all_rows_is_not_said_to_have_another_value_in_each(
+    tables: MarkedTables,
+) -> None:
     (name,) = copied(tables)
     tables.run("src", f"ALTER TABLE app.{name} ADD x int DEFAULT 5, ADD y float8 DEFAULT random()")
     problem = tables.look()[name]
@@ -124,13 +141,18 @@ def test_a_constant_column_of_an_alter_that_wrote_all_rows_is_not_said_to_have_a
 
 
 @pytest.mark.parametrize("is_reverse", [False, True])
-def test_a_time_that_the_session_s_zone_converts_is_said_and_to_be_copied(tables: MarkedTables, *, is_reverse: bool) -> None:
+def test_a_time_that_the_session_s_zone_converts_is_said_and_to_be_copied(
+    tables: MarkedTables, *, is_reverse: bool
+) -> None:
     (name,) = copied(tables)
     wanted = "timestamp" if not is_reverse else "timestamptz"
     if is_reverse:
         tables.run("both", f"SET TimeZone = 'UTC'; ALTER TABLE app.{name} ALTER at TYPE timestamp")
         tables.verify()
-    tables.run("dst", "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET TimeZone = ''America/New_York''', current_database()); END $$")
+    tables.run(
+        "dst",
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET TimeZone = ''America/New_York''', current_database()); END $$",
+    )
     assert tables.look() == {}
     tables.run("src", f"SET TimeZone = 'UTC'; ALTER TABLE app.{name} ALTER at TYPE {wanted}")
     statement, _, remark = asked_for(tables, name).partition(" -- ")
@@ -162,7 +184,9 @@ COMPUTED = {
 
 
 @pytest.mark.parametrize("how", COMPUTED)
-def test_a_column_that_the_destination_computes_in_the_former_way_is_said_with_its_alter_and_a_copy_does_not_end_it(tables: MarkedTables, how: str) -> None:
+def test_a_column_that_the_destination_computes_in_the_former_way_is_said_with_its_alter_and_a_copy_does_not_end_it(
+    tables: MarkedTables, how: str
+) -> None:
     (name,) = copied(tables, here="ADD thrice int GENERATED ALWAYS AS (id) STORED" if how == "new" else "")
     tables.run("src", f"ALTER TABLE app.{name} {COMPUTED[how]}")
     problem = tables.look()[name]
@@ -175,10 +199,15 @@ def test_a_column_that_the_destination_computes_in_the_former_way_is_said_with_i
     tables.run("dst", fix)
     assert tables.look() == {}
     assert_same(tables, name)
-    assert tables.both(f"SELECT pg_typeof(twice)::text FROM app.{name}")[0] == tables.both(f"SELECT pg_typeof(twice)::text FROM app.{name}")[1]
+    assert (
+        tables.both(f"SELECT pg_typeof(twice)::text FROM app.{name}")[0]
+        == tables.both(f"SELECT pg_typeof(twice)::text FROM app.{name}")[1]
+    )
 
 
-def test_expressions_that_differ_from_the_beginning_are_no_matter_of_marks_and_other_changes_are_said_beside(tables: MarkedTables) -> None:
+def test_expressions_that_differ_from_the_beginning_are_no_matter_of_marks_and_other_changes_are_said_beside(
+    tables: MarkedTables,
+) -> None:
     (name,) = copied(tables, here="DROP twice, ADD twice int GENERATED ALWAYS AS (id * 5) STORED")
     tables.run("src", f"ALTER TABLE app.{name} ALTER a TYPE int USING a * 100")
     assert "twice" not in tables.look()[name]

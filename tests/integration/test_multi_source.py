@@ -1,7 +1,7 @@
 """Every multi-source form of the examples on real databases, with writes at every site that writes.
 
-The rows that apply processes received prove it: a change that came twice, came home, or was lost changes a sum. Without Ray and Spark:
-one process steps the real log writers, miners, rules and apply engines.
+The rows that apply processes received prove it: a change that came twice, came home, or was lost changes a sum. Without
+Ray and Spark: one process steps the real log writers, miners, rules and apply engines.
 """
 
 from __future__ import annotations
@@ -47,11 +47,23 @@ _HUB: Ways = {(spoke, ONE): (spoke,) for spoke in (TWO, THREE, FOUR)} | {
 N_WAY = Form("n_way", "crm", SITES[:3], SITES[:3], {(a, b): (a,) for a in SITES[:3] for b in SITES[:3] if a != b})
 HUB = Form("hub_and_spoke", "stock", SITES, SITES, _HUB)
 FORMS = (
-    N_WAY, HUB, replace(HUB, example="hub_and_spoke_explicit"),
-    Form("extended_secondaries", "prices", SITES, SITES, {
-        (ONE, TWO): (ONE,), (TWO, ONE): (TWO, THREE, FOUR), (THREE, TWO): (THREE,), (FOUR, TWO): (FOUR,),
-        (TWO, THREE): (ONE, TWO, FOUR), (TWO, FOUR): (ONE, TWO, THREE),
-    }),
+    N_WAY,
+    HUB,
+    replace(HUB, example="hub_and_spoke_explicit"),
+    Form(
+        "extended_secondaries",
+        "prices",
+        SITES,
+        SITES,
+        {
+            (ONE, TWO): (ONE,),
+            (TWO, ONE): (TWO, THREE, FOUR),
+            (THREE, TWO): (THREE,),
+            (FOUR, TWO): (FOUR,),
+            (TWO, THREE): (ONE, TWO, FOUR),
+            (TWO, FOUR): (ONE, TWO, THREE),
+        },
+    ),
     Form("several_sources", "sales_north", (ONE, THREE), (ONE,), {(ONE, THREE): (ONE,)}),
     Form("several_sources", "sales_south", (TWO, THREE), (TWO,), {(TWO, THREE): (TWO,)}),
     Form("fan_out", "catalog", SITES, (ONE,), {(ONE, site): (ONE,) for site in (TWO, THREE, FOUR)}),
@@ -64,7 +76,10 @@ Network = Callable[[TopologySpec], PostgresNetwork]
 
 @pytest.fixture
 def network(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> Iterator[Network]:
     """Makes the network of a topology; its databases are on two servers, by turns."""
     made: list[PostgresNetwork] = []
@@ -74,13 +89,15 @@ def network(
             if site in form.holders:
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {form.schema}")
                 connection.execute(
-                    f"CREATE TABLE IF NOT EXISTS {form.schema}.items (id bigint PRIMARY KEY, site text, version int NOT NULL)"
+                    f"CREATE TABLE IF NOT EXISTS {form.schema}.items (id bigint PRIMARY KEY, site text, version int NOT"
+                    " NULL)"
                 )
 
     def build(spec: TopologySpec) -> PostgresNetwork:
         dsns = {
             site.name: prepared_database((pg_source, pg_destination)[number % 2])
-            for number, site in enumerate(spec.sites) if site.database.kind != "none"
+            for number, site in enumerate(spec.sites)
+            if site.database.kind != "none"
         }
         made.append(PostgresNetwork(spec, dsns, tmp_path, tables))
         return made[-1]
@@ -120,7 +137,9 @@ def test_every_change_reaches_every_site_once_and_none_comes_home(network: Netwo
             assert len(first) == (ROWS - ROWS // 4) * len(form.writers)
             assert all(other == first for other in others)
             for site in form.writers:
-                running.sites[site].user.execute(f"UPDATE {form.schema}.items SET id = id + 100000 WHERE site = '{site}' AND id < 100000")
+                running.sites[site].user.execute(
+                    f"UPDATE {form.schema}.items SET id = id + 100000 WHERE site = '{site}' AND id < 100000"
+                )
         running.settle()
         for form in forms:
             for site in form.writers:
@@ -146,7 +165,10 @@ def test_every_change_reaches_every_site_once_and_none_comes_home(network: Netwo
 
 
 def test_a_hub_whose_rules_forget_the_tags_sends_changes_home_and_that_is_counted(network: Network) -> None:
-    """What the sums above would show: the defect planted. Sites that conflict would hide it, so only insertions are made."""
+    """What the sums above would show: the defect planted.
+
+    Sites that conflict would hide it, so only insertions are made.
+    """
     spec = example("hub_and_spoke")
     forgetful = replace(spec, propagations=tuple(replace(each, rules=RuleSet()) for each in spec.propagations))
     running = network(forgetful)
@@ -157,8 +179,12 @@ def test_a_hub_whose_rules_forget_the_tags_sends_changes_home_and_that_is_counte
     assert set(returned.values()) == {0}
 
 
-def test_concurrent_inserts_of_one_key_end_whole_in_the_error_queues_of_the_sites_where_they_meet(network: Network) -> None:
-    """n-way without a conflict handler: at each of the two the other's transaction, at the third site the one that came later."""
+def test_concurrent_inserts_of_one_key_end_whole_in_the_error_queues_of_the_sites_where_they_meet(
+    network: Network,
+) -> None:
+    """n-way without a conflict handler: at each of the two the other's transaction, at the third site the one that came
+    later.
+    """
     spec = example("n_way")
     running = network(spec)
     names = [apply.name for apply in spec.applies]
@@ -169,7 +195,8 @@ def test_concurrent_inserts_of_one_key_end_whole_in_the_error_queues_of_the_site
     running.settle(held=names)
     running.settle()
     errors = {
-        (apply.source, apply.site): running.sites[apply.site].destination.errors(spec.name, apply.name) for apply in spec.applies
+        (apply.source, apply.site): running.sites[apply.site].destination.errors(spec.name, apply.name)
+        for apply in spec.applies
     }
     assert {way for way, found in errors.items() if found and way[1] != THREE} == {(ONE, TWO), (TWO, ONE)}
     (later,) = (way[0] for way, found in errors.items() if found and way[1] == THREE)

@@ -1,4 +1,6 @@
-"""A whole driver, with its tasks as threads: a table that takes the name of a table of the destination alone does not reach that one."""
+"""A whole driver, with its tasks as threads: a table that takes the name of a table of the destination alone does not
+reach that one.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ class Sites:
         for dsn in (source, destination):
             execute(dsn, "CREATE TABLE staff (id int PRIMARY KEY, v text)")
         execute(source, "INSERT INTO staff VALUES (7, 'copied')")
-        execute(destination, "CREATE TABLE salaries (id int PRIMARY KEY, v text); INSERT INTO salaries VALUES (1, 'of the destination alone')")
+        execute(
+            destination,
+            "CREATE TABLE salaries (id int PRIMARY KEY, v text); INSERT INTO salaries VALUES (1, 'of the destination"
+            " alone')",
+        )
         self.queue = MinedQueue(folder, source, destination, topology="names_test")
         self.start("staff")
 
@@ -48,11 +54,17 @@ class Sites:
         access = partial(DatabaseAccess, kind="postgres")
         named: Any = type("Queue", (), {"queue": self.queue})()
         config = ApplyConfig(
-            topology="names_test", apply=self.queue.apply.name, source=access(site="dbs1", dsn=self.source),
-            destination=access(site="dbs2", dsn=self.destination), queue=self.queue.apply.queue, parallelism=2,
+            topology="names_test",
+            apply=self.queue.apply.name,
+            source=access(site="dbs1", dsn=self.source),
+            destination=access(site="dbs2", dsn=self.destination),
+            queue=self.queue.apply.queue,
+            parallelism=2,
             tables=ApplyDrivers.to_instantiate(named, (table,)),
         )
-        self.driver = apply_driver.ApplyDriver(config, queue=lambda: self.queue.server.endpoint, application=lambda: None)
+        self.driver = apply_driver.ApplyDriver(
+            config, queue=lambda: self.queue.server.endpoint, application=lambda: None
+        )
         self.driver.start()
 
     def stop(self) -> None:
@@ -71,7 +83,9 @@ class Sites:
 
 
 @pytest.fixture
-def sites(tmp_path: Path, source_database: str, destination_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
+def sites(
+    tmp_path: Path, source_database: str, destination_database: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Sites]:
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     found = Sites(tmp_path, source_database, destination_database)
     try:
@@ -84,7 +98,11 @@ def sites(tmp_path: Path, source_database: str, destination_database: str, monke
 
 def test_a_table_renamed_to_the_name_of_a_table_of_the_destination_alone_waits_with_the_way_out(sites):
     # Whoever owns the captured table can do this, and more to what would be written then.
-    execute(sites.source, "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (2, 'forged'); DELETE FROM salaries WHERE id = 7")
+    execute(
+        sites.source,
+        "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (2, 'forged'); DELETE FROM salaries WHERE id"
+        " = 7",
+    )
 
     def kept() -> bool:
         return execute(sites.destination, "SELECT * FROM salaries ORDER BY 1") == SECRET
@@ -108,30 +126,65 @@ def test_a_table_renamed_to_the_name_of_a_table_of_the_destination_alone_waits_w
     execute(sites.destination, statement[0])
     sites.stop()
     sites.start("salaries")
-    wait_for("its changes", lambda: sites.shown()[0] == "DONE" and digest(sites.source, "salaries") == digest(sites.destination, "salaries"), WAIT_S)
+    wait_for(
+        "its changes",
+        lambda: (
+            sites.shown()[0] == "DONE" and digest(sites.source, "salaries") == digest(sites.destination, "salaries")
+        ),
+        WAIT_S,
+    )
     assert execute(sites.destination, "SELECT * FROM paid") == SECRET
     assert execute(sites.destination, "SELECT * FROM salaries") == [(2, "forged")]
 
 
-FORGED = ("payroll.salaries", "headrace.instantiation", "headrace.kept", "pg_catalog.pg_class", "information_schema.sql_parts")
+FORGED = (
+    "payroll.salaries",
+    "headrace.instantiation",
+    "headrace.kept",
+    "pg_catalog.pg_class",
+    "information_schema.sql_parts",
+)
 
 
 def test_rows_that_come_under_the_name_of_a_table_of_the_destination_alone_do_not_fit(destination_database):
     """Whoever holds a source's certificate sends rows of a number that is known, and calls them what they like."""
-    execute(destination_database, "CREATE SCHEMA payroll; CREATE TABLE payroll.salaries (id int PRIMARY KEY, v text); CREATE TABLE staff (id int PRIMARY KEY, v text)")
+    execute(
+        destination_database,
+        "CREATE SCHEMA payroll; CREATE TABLE payroll.salaries (id int PRIMARY KEY, v text); CREATE TABLE staff (id int"
+        " PRIMARY KEY, v text)",
+    )
     with closing(PostgresDestination(destination_database, site="dbs2")) as destination:
         destination.prepare("names_test")
         execute(destination_database, "CREATE TABLE headrace.kept (id int PRIMARY KEY, v text)")
         epoch = destination.raise_epoch("names_test", "a").epoch
         name = TableName("public", "staff")
-        destination.record_instantiation("names_test", "a", epoch, Instantiation(source="dbs1", identity="then", owner="public", name="staff", scn=Scn(9), state="DONE"))
+        destination.record_instantiation(
+            "names_test",
+            "a",
+            epoch,
+            Instantiation(source="dbs1", identity="then", owner="public", name="staff", scn=Scn(9), state="DONE"),
+        )
         table = TableToInstantiate(identity="then", source=name, destination=name, object_numbers=(16384,))
         access = DatabaseAccess(site="dbs2", kind="postgres", dsn=destination_database)
-        config = ApplyConfig(topology="names_test", apply="a", source=access, destination=access, queue="q", tables=(table,))
-        columns = (Column(name="id", type_name="pg_catalog.int4", type_number=23, is_key=True), Column(name="v", type_name="pg_catalog.text", type_number=25))
-        version = TableVersion(owner="public", name="staff", object_number=ObjectNumber(16384), version=1, columns=columns, old_image=OldImage.KEY)
+        config = ApplyConfig(
+            topology="names_test", apply="a", source=access, destination=access, queue="q", tables=(table,)
+        )
+        columns = (
+            Column(name="id", type_name="pg_catalog.int4", type_number=23, is_key=True),
+            Column(name="v", type_name="pg_catalog.text", type_number=25),
+        )
+        version = TableVersion(
+            owner="public",
+            name="staff",
+            object_number=ObjectNumber(16384),
+            version=1,
+            columns=columns,
+            old_image=OldImage.KEY,
+        )
         of_now = TablesOfNow(lambda _: ())
-        fits = TableFits(destination.describe, lambda version: apply_driver._missing_alter(destination, version, config, of_now))
+        fits = TableFits(
+            destination.describe, lambda version: apply_driver._missing_alter(destination, version, config, of_now)
+        )
         assert fits.fit(version).table.name == "staff"
         said = {}
         for owner, _, forged in (each.partition(".") for each in FORGED):
@@ -166,5 +219,9 @@ def test_the_way_out_of_a_table_that_is_gone_is_true(sites):
     wait_for("the driver to miss the table", lambda: "no such table" in sites.shown()[1], WAIT_S)
     execute(sites.destination, "CREATE TABLE crew (id int PRIMARY KEY, v text)")
     execute(sites.source, "INSERT INTO crew VALUES (4, 'later')")
-    wait_for("the copy", lambda: sites.shown()[0] == "DONE" and digest(sites.source, "crew") == digest(sites.destination, "crew"), WAIT_S)
+    wait_for(
+        "the copy",
+        lambda: sites.shown()[0] == "DONE" and digest(sites.source, "crew") == digest(sites.destination, "crew"),
+        WAIT_S,
+    )
     assert execute(sites.destination, "SELECT * FROM salaries") == SECRET

@@ -1,4 +1,6 @@
-"""latest_timestamp of several sources, where sessions of apply processes are at work at the same time, or are not what they were."""
+"""latest_timestamp of several sources, where sessions of apply processes are at work at the same time, or are not what
+they were.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def site(pg_destination: EmbeddedServer, destination_database: str) -> Iterator[
 @contextmanager
 def another(site: Site) -> Iterator[DestinationSession]:
     """A session of another apply server, of another source."""
-    made = site.harness.destination().open_session(TOPOLOGY, APPLY, server=1, epoch=site.session._identity.epoch, tag=TAG)
+    made = site.harness.destination().open_session(
+        TOPOLOGY, APPLY, server=1, epoch=site.session._identity.epoch, tag=TAG
+    )
     try:
         yield made
     finally:
@@ -77,12 +81,19 @@ def write(site: Site, session: DestinationSession, *lcrs: Lcr, at: int, source: 
     return execute_steps(session, plan_sets([batch], site.fits.fit)) is not None
 
 
-def apply_while(site: Site, commit: Callable[[], object], lcr: Lcr, *, at: int, waits_for: str = "Lock") -> list[object]:
-    """Apply an LCR of site a while another transaction is under way, which ends when this one waits, or when it is done."""
+def apply_while(
+    site: Site, commit: Callable[[], object], lcr: Lcr, *, at: int, waits_for: str = "Lock"
+) -> list[object]:
+    """Apply an LCR of site a while another transaction is under way, which ends when this one waits, or when it is
+    done.
+    """
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(site.apply(lcr, source="a", at=at)))
     thread.start()
-    asked = "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = %s AND (wait_event_type = %s OR wait_event = %s)"
+    asked = (
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = %s AND (wait_event_type = %s OR"
+        " wait_event = %s)"
+    )
     named = site.session._identity.application_name
     wait_until(lambda: bool(found) or site.harness._admin.execute(asked, (named, waits_for, waits_for)).fetchone()[0])
     commit()
@@ -92,7 +103,9 @@ def apply_while(site: Site, commit: Callable[[], object], lcr: Lcr, *, at: int, 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["inserted", "moved"])
 @pytest.mark.parametrize("apart", [-10, 10], ids=["earlier", "later"])
-def test_a_row_that_another_source_is_making_is_waited_for_by_its_delete(site: Site, is_moved: bool, apart: int) -> None:
+def test_a_row_that_another_source_is_making_is_waited_for_by_its_delete(
+    site: Site, is_moved: bool, apart: int
+) -> None:
     at, new = now() - MINUTE, changed(HERE, id=9)
     with another(site) as second:
         second.begin()
@@ -103,8 +116,12 @@ def test_a_row_that_another_source_is_making_is_waited_for_by_its_delete(site: S
 
 @pytest.mark.parametrize("unstamped", ["none", "its maker", "its delete"])
 @pytest.mark.parametrize("apart", [-10, 10], ids=["earlier", "later"])
-def test_a_row_that_came_between_the_look_and_its_delete_is_looked_at_once_more(site: Site, apart: int, unstamped: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own time is noted, but a statement asks for that of the set alone, and what a session wrote that may not stamp has none."""
+def test_a_row_that_came_between_the_look_and_its_delete_is_looked_at_once_more(
+    site: Site, apart: int, unstamped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own time is noted, but a statement asks for that of the set alone, and what a session wrote that may not
+    stamp has none.
+    """
     at, new, look = now(), changed(HERE, id=9), site.session.last_changes
     with another(site) as second:
         if unstamped != "none":
@@ -127,7 +144,9 @@ def test_a_row_that_came_between_the_look_and_its_delete_is_looked_at_once_more(
     assert value(site, 9) == "there"
 
 
-def test_a_row_of_which_no_time_is_noted_that_came_while_its_delete_looked_is_not_taken_for_a_later_delete(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_which_no_time_is_noted_that_came_while_its_delete_looked_is_not_taken_for_a_later_delete(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find = site.session.find_rows
     with another(site) as second:
 
@@ -149,7 +168,9 @@ def test_a_row_of_which_no_time_is_noted_that_came_while_its_delete_looked_is_no
 
 
 @pytest.mark.parametrize("sites", cases({"one source": (TWO,), "two sources": (THREE,)}, core=("two sources",)))
-def test_a_row_that_a_user_is_making_is_deleted_if_the_delete_is_later_by_a_clock_that_is_ahead(site: Site, sites: tuple[str, ...]) -> None:
+def test_a_row_that_a_user_is_making_is_deleted_if_the_delete_is_later_by_a_clock_that_is_ahead(
+    site: Site, sites: tuple[str, ...]
+) -> None:
     now_of(site, *sites)
     new = changed(HERE, id=9)
     for _ in range(TRIES_MAX):
@@ -177,11 +198,18 @@ def test_a_row_that_a_user_is_making_when_its_delete_arrives_is_later(site: Site
 
 
 @pytest.mark.parametrize("new", ["there", None], ids=["update", "delete"])
-@pytest.mark.parametrize(("sites", "stamps"), [(TWO, True), (THREE, True), (THREE, False)], ids=["one source", "by set", "by row"])
+@pytest.mark.parametrize(
+    ("sites", "stamps"), [(TWO, True), (THREE, True), (THREE, False)], ids=["one source", "by set", "by row"]
+)
 def test_a_set_that_waits_for_several_rows_of_another_source_finds_that_they_were_changed_later(
-    site: Site, sites: tuple[str, ...], stamps: bool, new: str | None,
+    site: Site,
+    sites: tuple[str, ...],
+    stamps: bool,
+    new: str | None,
 ) -> None:
-    """PostgreSQL asks each of them again; with an uncorrelated subquery inside of a correlated one it crashes at the second or the third."""
+    """PostgreSQL asks each of them again; with an uncorrelated subquery inside of a correlated one it crashes at the
+    second or the third.
+    """
     first, at, found = site.session, now(), list[bool]()
     if not stamps:
         may_not_stamp(first)
@@ -200,7 +228,11 @@ def test_a_set_that_waits_for_several_rows_of_another_source_finds_that_they_wer
         first.begin()
         thread = threading.Thread(target=lambda: found.append(write(site, first, *lcrs, at=early, source="a")))
         thread.start()
-        wait_until(lambda: site.harness._admin.execute("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'").fetchone()[0])
+        wait_until(
+            lambda: site.harness._admin.execute(
+                "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            ).fetchone()[0]
+        )
         second.commit((), 0)
         thread.join(60)
         first.rollback()
@@ -229,7 +261,9 @@ def test_the_rows_of_a_session_that_could_not_stamp_have_no_times_of_their_own(s
         assert value(site, 2) == "there"
 
 
-def test_what_sql_of_a_handler_wrote_in_a_session_that_could_not_stamp_is_not_known_to_be_as_old_as_its_first_commit(site: Site) -> None:
+def test_what_sql_of_a_handler_wrote_in_a_session_that_could_not_stamp_is_not_known_to_be_as_old_as_its_first_commit(
+    site: Site,
+) -> None:
     with another(site) as second:
         may_not_stamp(second)
         first, site.session = site.session, second
@@ -251,7 +285,9 @@ def test_the_sets_of_a_transaction_are_forgotten_together(site: Site, is_first_t
     assert write(site, site.session, update(1), at=at + 1000 * is_first_the_later_one)
     assert write(site, site.session, update(2), at=at + 1000 * (not is_first_the_later_one))
     site.session.commit((), 0)
-    site.harness._admin.execute("UPDATE headrace.row_change_set SET noted_at = noted_at - interval '1 day' WHERE part = 0")
+    site.harness._admin.execute(
+        "UPDATE headrace.row_change_set SET noted_at = noted_at - interval '1 day' WHERE part = 0"
+    )
     site.session.forget_changes(age_s=3600, count=1000)
     late = 1 if is_first_the_later_one else 2
     assert not tried(site, site.session, update(late, "there", "here"), at=at + 500)
@@ -259,7 +295,8 @@ def test_the_sets_of_a_transaction_are_forgotten_together(site: Site, is_first_t
     assert apply(site, 3 - late, at + 500) == "there"
 
 
-# ------------------------------------------------------------------ groups of several sources and users, against an oracle
+# ------------------------------------------------------------------ groups of several sources and users, against an
+# oracle
 
 SITES = ("b", "a", "c", "d")
 KEYS = 8
@@ -355,7 +392,9 @@ class Source:
         found = None if plan is None else plan.around(self.session.conflicting)
         if found is None:
             return False
-        return execute_steps(self.session, found[0]) is not None and resolve_rows(self.session, [batch], found[1], self.fits.fit, Resolution(self.settings))
+        return execute_steps(self.session, found[0]) is not None and resolve_rows(
+            self.session, [batch], found[1], self.fits.fit, Resolution(self.settings)
+        )
 
     def _by_row(self, batch: LcrBatch) -> bool:
         failure = apply_rows(self.session, batch, self.fits.fit, Resolution(self.settings))
@@ -378,7 +417,10 @@ def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, s
                         if own.execute("DELETE FROM c WHERE id = %s RETURNING 1", (key,)).fetchone():
                             left[key] = None
                     else:
-                        own.execute("INSERT INTO c VALUES (%s, %s, '', 1, 1, '') ON CONFLICT (id) DO UPDATE SET a = excluded.a", (key, text))
+                        own.execute(
+                            "INSERT INTO c VALUES (%s, %s, '', 1, 1, '') ON CONFLICT (id) DO UPDATE SET a = excluded.a",
+                            (key, text),
+                        )
                         left[key] = text
                     time.sleep(rng.random() / 200)
                 (xact,) = own.execute("SELECT pg_current_xact_id()::text").fetchone() or ("",)
@@ -393,7 +435,10 @@ def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, s
 @pytest.mark.parametrize("stamps", values([True, False], True))
 @pytest.mark.parametrize("seed", seeds("groups of three sources", test=1, soak=12))
 def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
-    destination_database: str, seed: int, stamps: bool, monkeypatch: pytest.MonkeyPatch,
+    destination_database: str,
+    seed: int,
+    stamps: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(noted_sets, "_ROWS_MAX", 2)
     with psycopg.connect(destination_database, autocommit=True) as admin:
@@ -421,14 +466,18 @@ def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
                 source.session.close()  # the others would wait for its rows
 
         threads = [threading.Thread(target=sends, args=(source,)) for source in sources]
-        threads.append(threading.Thread(target=user_changes, args=(destination_database, random.Random(f"{seed}"), own, ROUNDS)))
+        threads.append(
+            threading.Thread(target=user_changes, args=(destination_database, random.Random(f"{seed}"), own, ROUNDS))
+        )
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(240)
         assert failures == []
         for xact, left in own:
-            (at,) = admin.execute("SELECT (extract(epoch FROM pg_xact_commit_timestamp(xid(%s::xid8))) * 1000000)::int8", (xact,)).fetchone() or (0,)
+            (at,) = admin.execute(
+                "SELECT (extract(epoch FROM pg_xact_commit_timestamp(xid(%s::xid8))) * 1000000)::int8", (xact,)
+            ).fetchone() or (0,)
             for key, text in left.items():
                 changes.note(key, at, "b", text)
         assert dict(admin.execute("SELECT id, a FROM c").fetchall()) == changes.latest()
@@ -439,8 +488,12 @@ def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
         database.close()
 
 
-def test_what_sql_of_a_handler_wrote_is_a_change_of_its_source_though_its_apply_process_has_no_table_with_latest_timestamp(site: Site) -> None:
-    made = site.harness.destination().open_session(TOPOLOGY, APPLY, server=1, epoch=site.session._identity.epoch, tag=TAG, source="a")
+def test_what_sql_of_a_handler_wrote_is_a_change_of_its_source_though_its_apply_process_has_no_table_with_latest_timestamp(
+    site: Site,
+) -> None:
+    made = site.harness.destination().open_session(
+        TOPOLOGY, APPLY, server=1, epoch=site.session._identity.epoch, tag=TAG, source="a"
+    )
     early = now()
     for value_of in ("first", "handled"):
         made.begin()
@@ -456,7 +509,10 @@ def test_what_sql_of_a_handler_wrote_is_a_change_of_its_source_though_its_apply_
 
 
 def test_a_look_for_conflicts_waits_for_rows_that_were_written_ahead(site: Site) -> None:
-    (step,) = plan_sets([batch_of(site.version, [Lcr(new=changed(HERE, id=8))], first_scn=site.scn, source="c", times_us=[now()])], site.fits.fit)
+    (step,) = plan_sets(
+        [batch_of(site.version, [Lcr(new=changed(HERE, id=8))], first_scn=site.scn, source="c", times_us=[now()])],
+        site.fits.fit,
+    )
     site.session.begin()
     ahead = site.session.write_ahead([replace(step.write, times=None)])
     site.session._horizon_until = 0.0  # the server is asked how far transactions are

@@ -43,9 +43,24 @@ def site(pg_destination: EmbeddedServer, destination_database: str) -> Iterator[
         yield made
 
 
-def group(site: Site, *lcrs: Lcr, at: int, source: str = "c", apart: int = LATER, sql: str = "", is_behind_savepoint: bool = False) -> None:
+def group(
+    site: Site,
+    *lcrs: Lcr,
+    at: int,
+    source: str = "c",
+    apart: int = LATER,
+    sql: str = "",
+    is_behind_savepoint: bool = False,
+) -> None:
     """Transactions of one source, `apart` microseconds after each other, in one destination transaction, as sets."""
-    batch = batch_of(site.version, lcrs, each=True, first_scn=site.scn, source=source, times_us=[at + apart * n for n in range(len(lcrs))])
+    batch = batch_of(
+        site.version,
+        lcrs,
+        each=True,
+        first_scn=site.scn,
+        source=source,
+        times_us=[at + apart * n for n in range(len(lcrs))],
+    )
     site.scn += 10 * len(lcrs)
     site.session.begin()
     if is_behind_savepoint:
@@ -72,7 +87,9 @@ def test_each_row_of_a_set_has_its_own_time(site: Site, is_behind_savepoint: boo
             assert apply(site, row, mine - 1) == "here"
 
 
-def test_a_later_change_than_all_of_a_set_is_applied_as_a_set_though_it_was_committed_before_the_set_was_here(site: Site) -> None:
+def test_a_later_change_than_all_of_a_set_is_applied_as_a_set_though_it_was_committed_before_the_set_was_here(
+    site: Site,
+) -> None:
     at = now() - MINUTE
     group(site, update(1), update(2), at=at)
     assert not tried(site, site.session, Lcr(old=changed(ROWS[0], a="here"), new=THERE), at=at + LATER)
@@ -80,14 +97,20 @@ def test_a_later_change_than_all_of_a_set_is_applied_as_a_set_though_it_was_comm
     assert site.rows()[0] == THERE
 
 
-def test_the_last_of_several_changes_of_a_key_in_a_transaction_counts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_of_several_changes_of_a_key_in_a_transaction_counts(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_ROWS_MAX", 2)
     at = now()
     site.session.begin()
     for number in range(3):
         batch = batch_of(
-            site.version, [update(row, f"v{number}", "a" if number == 0 else f"v{number - 1}") for row in range(1, 6)], each=True,
-            first_scn=site.scn, source="c", times_us=[at + 10 * number] * 5,
+            site.version,
+            [update(row, f"v{number}", "a" if number == 0 else f"v{number - 1}") for row in range(1, 6)],
+            each=True,
+            first_scn=site.scn,
+            source="c",
+            times_us=[at + 10 * number] * 5,
         )
         site.scn += 50
         assert execute_steps(site.session, plan_sets([batch], site.fits.fit)) is not None
@@ -132,7 +155,9 @@ def test_what_sql_of_a_handler_wrote_beside_sets_is_not_taken_for_theirs(site: S
     assert apply(site, 2, at + LATER + 1) == "there"
     site.harness._admin.execute("TRUNCATE headrace.row_change_set_time")
     assert "is not noted (any more)" in str(apply(site, 1, at - 1)), "its bounds are not those of the whole transaction"
-    assert not tried(site, site.session, Lcr(old=changed(ROWS[2], a="handled"), new=changed(ROWS[2], a="there")), at=at + MINUTE // 2)
+    assert not tried(
+        site, site.session, Lcr(old=changed(ROWS[2], a="handled"), new=changed(ROWS[2], a="there")), at=at + MINUTE // 2
+    )
 
 
 def test_a_transaction_without_sets_has_not_those_of_an_earlier_one(site: Site) -> None:
@@ -187,7 +212,8 @@ def test_sets_that_a_dump_brought_say_nothing(site: Site) -> None:
     at = now() - MINUTE
     group(site, update(1), update(2), at=at)
     site.harness._admin.execute(
-        "CREATE TEMP TABLE dump AS SELECT * FROM headrace.row_change_set; TRUNCATE headrace.row_change_set; INSERT INTO headrace.row_change_set SELECT * FROM dump",
+        "CREATE TEMP TABLE dump AS SELECT * FROM headrace.row_change_set; TRUNCATE headrace.row_change_set; INSERT INTO"
+        " headrace.row_change_set SELECT * FROM dump",
     )
     assert "is not noted (any more)" in str(apply(site, 1, at - 1))
     assert apply(site, 1, now()) == "there"

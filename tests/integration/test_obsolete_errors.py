@@ -27,7 +27,9 @@ class Applying:
     def __init__(self, here: str, there: str, folder: Path) -> None:
         self.here, self.there = here, there
         for dsn in (here, there):
-            execute(dsn, "CREATE TABLE t (id integer PRIMARY KEY, v text); CREATE TABLE u (id integer PRIMARY KEY, v text)")
+            execute(
+                dsn, "CREATE TABLE t (id integer PRIMARY KEY, v text); CREATE TABLE u (id integer PRIMARY KEY, v text)"
+            )
         execute(here, "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20) i")
         self.queue = MinedQueue(folder, here, there, topology=TOPOLOGY)
         self.driver = self.started()
@@ -35,8 +37,12 @@ class Applying:
     def started(self) -> Any:
         access = partial(DatabaseAccess, kind="postgres")
         config = ApplyConfig(
-            topology=TOPOLOGY, apply=self.queue.apply.name, source=access(site="dbs1", dsn=self.here),
-            destination=access(site="dbs2", dsn=self.there), queue=self.queue.apply.queue, parallelism=2,
+            topology=TOPOLOGY,
+            apply=self.queue.apply.name,
+            source=access(site="dbs1", dsn=self.here),
+            destination=access(site="dbs2", dsn=self.there),
+            queue=self.queue.apply.queue,
+            parallelism=2,
             tables=ApplyDrivers.to_instantiate(type("Queue", (), {"queue": self.queue})(), ("t", "u")),
         )
         driver = apply_driver.ApplyDriver(config, queue=lambda: self.queue.server.endpoint, application=lambda: None)
@@ -57,13 +63,15 @@ class Applying:
 
     def wait_applied(self) -> None:
         end = end_of_log(self.here)
-        wait_for("everything", lambda: self.driver.outcome() or self.driver.control.status().low_watermark_scn >= end, WAIT_S)
+        wait_for(
+            "everything", lambda: self.driver.outcome() or self.driver.control.status().low_watermark_scn >= end, WAIT_S
+        )
 
     def errors(self) -> list[int]:
         return [number for (number,) in execute(self.there, "SELECT number FROM headrace.apply_error ORDER BY number")]
 
     def copy(self, table: str) -> None:
-        (scn,), = execute(self.there, "SELECT scn FROM headrace.instantiation WHERE name = %s", table)
+        ((scn,),) = execute(self.there, "SELECT scn FROM headrace.instantiation WHERE name = %s", table)
         self.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name=table)]))
         done = "SELECT 1 FROM headrace.instantiation WHERE name = %s AND scn > %s AND state = 'DONE'"
         wait_for("the copy to join", lambda: self.driver.outcome() or execute(self.there, done, table, scn), WAIT_S)
@@ -74,7 +82,9 @@ class Applying:
 
 
 @pytest.fixture
-def applying(source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Applying]:
+def applying(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Applying]:
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     found = Applying(source_database, destination_database, tmp_path)
     try:
@@ -89,7 +99,8 @@ def test_copy_removes_what_it_made_obsolete_and_what_was_held_behind_goes_on(app
     execute(applying.there, "INSERT INTO t VALUES (100, 'in the way'); INSERT INTO u VALUES (900, 'in the way')")
     applying.run(
         "INSERT INTO t VALUES (100, 'a')",  # 1 fails
-        "UPDATE t SET v = 'b' WHERE id = 100; INSERT INTO u VALUES (1, 'b')",  # 2 waits behind 1, and half of it is not in the copy
+        # 2 waits behind 1, and half of it is not in the copy
+        "UPDATE t SET v = 'b' WHERE id = 100; INSERT INTO u VALUES (1, 'b')",
         "UPDATE u SET v = 'c' WHERE id = 1",  # 3 waits behind 2
         "UPDATE t SET v = 'd' WHERE id = 100",  # 4 waits behind 2
         "INSERT INTO u VALUES (900, 'e'); UPDATE t SET v = 'e' WHERE id = 5",  # 5 fails, for a row of u
@@ -98,12 +109,17 @@ def test_copy_removes_what_it_made_obsolete_and_what_was_held_behind_goes_on(app
     )
     applying.wait_applied()
     # Two servers number them: transactions that do not depend on each other in any order.
-    numbers = [number for (number,) in execute(applying.there, "SELECT number FROM headrace.apply_error ORDER BY commit_scn")]
+    numbers = [
+        number for (number,) in execute(applying.there, "SELECT number FROM headrace.apply_error ORDER BY commit_scn")
+    ]
     assert len(numbers) == 7
     remaining = sorted([numbers[4], numbers[6]])
     applying.copy("t")
     wait_for("what was held to go on", lambda: applying.errors() == remaining, WAIT_S)
-    assert {each.name: each.obsolete_errors for each in applying.driver.control.status().instantiation} == {"t": 3, "u": 0}
+    assert {each.name: each.obsolete_errors for each in applying.driver.control.status().instantiation} == {
+        "t": 3,
+        "u": 0,
+    }
     assert execute(applying.there, "SELECT * FROM u ORDER BY 1") == [(1, "c"), (900, "in the way")]
     assert digest(applying.here, "t") == digest(applying.there, "t")
     applying.run("UPDATE t SET v = 'h' WHERE id = 100", "UPDATE u SET v = 'h' WHERE id = 1")
@@ -116,14 +132,20 @@ def test_copy_removes_what_it_made_obsolete_and_what_was_held_behind_goes_on(app
 
 
 def test_driver_that_ended_behind_a_join_leaves_what_is_obsolete_to_the_next_one(applying: Applying) -> None:
-    """The copy is recorded, and the driver has ended before it looked at the error queue: so a copy of an earlier version, too."""
+    """The copy is recorded, and the driver has ended before it looked at the error queue: so a copy of an earlier
+    version, too.
+    """
     execute(applying.there, "INSERT INTO t VALUES (100, 'in the way')")
-    applying.run("INSERT INTO t VALUES (100, 'a')", "UPDATE t SET v = 'b' WHERE id = 100; INSERT INTO u VALUES (1, 'b')")
+    applying.run(
+        "INSERT INTO t VALUES (100, 'a')", "UPDATE t SET v = 'b' WHERE id = 100; INSERT INTO u VALUES (1, 'b')"
+    )
     applying.wait_applied()
     assert len(applying.errors()) == 2
     applying.stop()
     execute(applying.there, "UPDATE t SET v = 'b' WHERE id = 100")
-    execute(applying.there, "UPDATE headrace.instantiation SET scn = %s WHERE name = 't'", int(end_of_log(applying.here)))
+    execute(
+        applying.there, "UPDATE headrace.instantiation SET scn = %s WHERE name = 't'", int(end_of_log(applying.here))
+    )
     applying.driver = applying.started()
     wait_for("the error queue to be empty", lambda: applying.driver.outcome() or applying.errors() == [], WAIT_S)
     applying.assert_same()

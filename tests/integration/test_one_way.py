@@ -49,7 +49,14 @@ def test_overview_shows_every_component_and_a_lag_that_is_known(one_way: System)
     one_way.wait_caught_up()
     overview = one_way.wait_overview()
     assert overview["state"] == "RUNNING"
-    assert {component["kind"] for component in overview["components"]} == {"site", "queue", "capture", "propagation", "spark", "apply"}
+    assert {component["kind"] for component in overview["components"]} == {
+        "site",
+        "queue",
+        "capture",
+        "propagation",
+        "spark",
+        "apply",
+    }
     assert overview["flows"][0]["lag_s"] < 30
     site = next(component for component in overview["components"] if component["name"] == "site:src")
     assert site["redo_bytes"] > 0

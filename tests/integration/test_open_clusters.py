@@ -1,4 +1,7 @@
-"""A Ray cluster of the user's that takes work from anybody is named; one that asks for a token is not. The control service alone answers, as it does in a cluster."""
+"""A Ray cluster of the user's that takes work from anybody is named; one that asks for a token is not.
+
+The control service alone answers, as it does in a cluster.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,19 @@ def control_service(folder: Path, **access: str) -> Iterator[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | LOOPBACK | access
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [str(program), f"--log_dir={folder}", f"--gcs_server_port={port}", "--node-ip-address=127.0.0.1", "--session-name=s", f"--session-dir={folder}", "--config_list=e30="],
-            env=environment, stdout=log, stderr=log, cwd="/",
+            [
+                str(program),
+                f"--log_dir={folder}",
+                f"--gcs_server_port={port}",
+                "--node-ip-address=127.0.0.1",
+                "--session-name=s",
+                f"--session-dir={folder}",
+                "--config_list=e30=",
+            ],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            cwd="/",
         )
     try:
         yield f"127.0.0.1:{port}"

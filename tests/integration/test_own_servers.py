@@ -68,8 +68,14 @@ def plain_role() -> Iterator[Callable[..., str]]:
 
 
 def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
-    ray_cluster: LocalCluster, ray_address: str, pg_15: EmbeddedServer, pg_16: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path,
-    fresh_database: Callable[[EmbeddedServer], str], plain_role: Callable[..., str],
+    ray_cluster: LocalCluster,
+    ray_address: str,
+    pg_15: EmbeddedServer,
+    pg_16: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    tmp_path: Path,
+    fresh_database: Callable[[EmbeddedServer], str],
+    plain_role: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ):
     """From 15 to 16, and another table from 16 to 18, whose schema an administrator makes."""
@@ -80,7 +86,10 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
         for site in sites:
             columns = "(id bigint PRIMARY KEY, v numeric, at timestamptz DEFAULT now(), tags text[])"
             _execute(admins[site], f"CREATE TABLE {table} {columns}")
-        _execute(admins[sites[0]], f"INSERT INTO {table} SELECT n, n / 7.0, now(), ARRAY['a', NULL] FROM generate_series(1, 1000) n")
+        _execute(
+            admins[sites[0]],
+            f"INSERT INTO {table} SELECT n, n / 7.0, now(), ARRAY['a', NULL] FROM generate_series(1, 1000) n",
+        )
     for site in servers:
         monkeypatch.setenv(f"TEST_{site.upper()}_DSN", plain_role(admins[site]))
     # `new` has an administrator: the role that applies there has less.
@@ -90,7 +99,9 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
 
     given = _grant_what_is_printed(file, admins)
     assert {site for site, _ in given} == set(servers)
-    assert [fix for site, fix in given if site == "new" and "CREATE ON DATABASE" in fix] == [f'GRANT CREATE ON DATABASE "{_execute(admins["new"], "SELECT current_database()")[0][0]}" TO "{ADMIN}";']
+    assert [fix for site, fix in given if site == "new" and "CREATE ON DATABASE" in fix] == [
+        f'GRANT CREATE ON DATABASE "{_execute(admins["new"], "SELECT current_database()")[0][0]}" TO "{ADMIN}";'
+    ]
 
     deployment = Deployment(read_topology(file), ray_address)
     try:
@@ -98,7 +109,9 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
         system = System(deployment, {}, tmp_path)
         for table, (source, _) in ways.items():
             _execute(
-                admins[source], f"UPDATE {table} SET v = 'NaN' WHERE id % 3 = 0", f"DELETE FROM {table} WHERE id % 5 = 0",
+                admins[source],
+                f"UPDATE {table} SET v = 'NaN' WHERE id % 3 = 0",
+                f"DELETE FROM {table} WHERE id % 5 = 0",
                 f"INSERT INTO {table} VALUES (-1, NULL, '-infinity', '{{}}')",
             )
         system.wait_caught_up()
@@ -109,7 +122,11 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
             assert there[0][0] == 801
         assert all(answer["equal"] for answer in system.verify())
         _assert_nowhere(PASSWORD, system, ray_cluster)
-        for statement in ("CREATE TABLE headrace.mine (id int)", "DROP TABLE headrace.apply_progress", "DROP SCHEMA headrace CASCADE"):
+        for statement in (
+            "CREATE TABLE headrace.mine (id int)",
+            "DROP TABLE headrace.apply_progress",
+            "DROP SCHEMA headrace CASCADE",
+        ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 _execute(os.environ["TEST_NEW_DSN"], statement)
     finally:
@@ -118,7 +135,9 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
         told: list[str] = []
         assert deployment.down(purge=True, progress=told.append) == []
     for site in ("oldest", "old"):
-        assert _execute(admins[site], "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'headrace%own%'") == [(0,)]
+        assert _execute(
+            admins[site], "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'headrace%own%'"
+        ) == [(0,)]
         assert _execute(admins[site], "SELECT count(*) FROM pg_publication") == [(0,)]
     for site in ("old", "new"):
         assert _execute(admins[site], "SELECT to_regnamespace('headrace') IS NULL") == [(True,)]
@@ -128,11 +147,15 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
     for drop in drops:
         _execute(admins["new" if "_at_new/" in drop else "old"], drop)
     for site in ("old", "new"):
-        assert _execute(admins[site], "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'headrace:test_own/%'") == [(0,)]
+        assert _execute(
+            admins[site], "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'headrace:test_own/%'"
+        ) == [(0,)]
 
 
 def _assert_nowhere(secret: str, system: System, cluster: LocalCluster) -> None:
-    """Not in what is shown, in no file of the topology or of Ray, and in no process list; it is looked for where it is, too."""
+    """Not in what is shown, in no file of the topology or of Ray, and in no process list; it is looked for where it is,
+    too.
+    """
     overview = system.wait_overview()
     console = Console(record=True, file=io.StringIO(), width=200)
     console.print(render(overview, is_verbose=True))

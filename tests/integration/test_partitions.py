@@ -41,11 +41,22 @@ CREATE TABLE p_rest PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 1)"""
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("truncated partitions", test=1, soak=15))
-@pytest.mark.parametrize(("here", "there"), cases({
-    "alike": (BY_RANGE, BY_RANGE), "cut differently": (BY_RANGE, CUT_DIFFERENTLY), "plain": (BY_RANGE, PLAIN),
-    "by hash": (BY_HASH, BY_HASH), "by hash, cut differently": (BY_HASH, HASH_CUT_DIFFERENTLY),
-}, core=("cut differently", "by hash, cut differently")))
-def test_truncated_partitions_are_in_order_with_the_rows_of_their_table(pair: Pair, here: str, there: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("here", "there"),
+    cases(
+        {
+            "alike": (BY_RANGE, BY_RANGE),
+            "cut differently": (BY_RANGE, CUT_DIFFERENTLY),
+            "plain": (BY_RANGE, PLAIN),
+            "by hash": (BY_HASH, BY_HASH),
+            "by hash, cut differently": (BY_HASH, HASH_CUT_DIFFERENTLY),
+        },
+        core=("cut differently", "by hash, cut differently"),
+    ),
+)
+def test_truncated_partitions_are_in_order_with_the_rows_of_their_table(
+    pair: Pair, here: str, there: str, seed: int
+) -> None:
     pair.create(here, there)
     rng = random.Random(seed)
     for turn in range(60):
@@ -56,7 +67,9 @@ def test_truncated_partitions_are_in_order_with_the_rows_of_their_table(pair: Pa
             pair.run("TRUNCATE p")
         elif choice < 0.7:
             low = rng.randrange(250)
-            pair.run(f"INSERT INTO p SELECT i, '{turn}' FROM generate_series({low}, {low + 9}) i ON CONFLICT DO NOTHING")
+            pair.run(
+                f"INSERT INTO p SELECT i, '{turn}' FROM generate_series({low}, {low + 9}) i ON CONFLICT DO NOTHING"
+            )
         else:
             low = rng.randrange(250)
             pair.run(f"UPDATE p SET v = v || '+' WHERE id BETWEEN {low} AND {low + 20}")
@@ -90,7 +103,12 @@ def test_truncate_of_a_partition_from_before_the_copy_of_its_table_is_not_applie
 def test_truncate_of_a_partition_waits_behind_the_errors_of_its_table(pair: Pair) -> None:
     pair.create(BY_RANGE, CUT_DIFFERENTLY)
     pair.there.execute("INSERT INTO p VALUES (1, 'in the way')")
-    pair.run("INSERT INTO p VALUES (1, 'a'), (2, 'b')", "INSERT INTO p VALUES (160, 'c')", "TRUNCATE p_low", "INSERT INTO p VALUES (3, 'd')")
+    pair.run(
+        "INSERT INTO p VALUES (1, 'a'), (2, 'b')",
+        "INSERT INTO p VALUES (160, 'c')",
+        "TRUNCATE p_low",
+        "INSERT INTO p VALUES (3, 'd')",
+    )
     engine = pair.apply(seed=5)
     first, truncated, behind = pair.errors()
     assert (first.conflict_type, first.depends_on) == ("insert_exists", 0)
@@ -107,7 +125,10 @@ def test_a_partition_that_cannot_be_told_here_is_an_error_that_says_so(pair: Pai
     pair.apply()
     truncated, behind = pair.errors()
     assert "TRUNCATE of partition public.p_low alone" in truncated.message
-    assert "`headrace copy FILE` with that table, which deletes the error transactions that it makes obsolete" in truncated.message
+    assert (
+        "`headrace copy FILE` with that table, which deletes the error transactions that it makes obsolete"
+        in truncated.message
+    )
     assert behind.depends_on == truncated.number
     assert len(pair.here_and_there()[1]) == 9
 
@@ -115,16 +136,22 @@ def test_a_partition_that_cannot_be_told_here_is_an_error_that_says_so(pair: Pai
 def test_rows_of_a_partition_are_known_as_its_tables_after_it_was_dropped_and_the_table_renamed(pair: Pair) -> None:
     """Whoever begins to apply now cannot learn from the source where they belong."""
     pair.create(BY_RANGE, PLAIN)
-    pair.run("CREATE TABLE p_400 PARTITION OF p FOR VALUES FROM (300) TO (400)", "INSERT INTO p VALUES (1, 'a'), (301, 'b')")
+    pair.run(
+        "CREATE TABLE p_400 PARTITION OF p FOR VALUES FROM (300) TO (400)", "INSERT INTO p VALUES (1, 'a'), (301, 'b')"
+    )
     pair.redo.catch_up()
     pair.run("DROP TABLE p_400", "ALTER TABLE p RENAME TO q")
     pair.redo.catch_up()
     (captured,) = pair.redo.source.captured("topo")
     table = TableToInstantiate(
-        identity=captured.identity, source=TableName.of(captured), destination=TableName.of(captured),
+        identity=captured.identity,
+        source=TableName.of(captured),
+        destination=TableName.of(captured),
         object_numbers=tuple(int(number) for number in captured.object_numbers),
     )
-    tables = ArrivingTables({table.destination: TableStart(scn=Scn(5))}, [table], lambda number: pytest.fail(f"asked for {number}"))
+    tables = ArrivingTables(
+        {table.destination: TableStart(scn=Scn(5))}, [table], lambda number: pytest.fail(f"asked for {number}")
+    )
     versions = [version for batch in pair.redo.mine(pair.redo.miner()) for version in batch.tables]
     assert {version.object_number in captured.object_numbers for version in versions} == {True, False}
     for version in versions:
@@ -152,7 +179,9 @@ def test_a_partition_whose_bounds_may_have_changed_behind_its_truncate_is_an_err
     pair.create(BY_RANGE, PLAIN)
     pair.run("INSERT INTO p VALUES (300, 'rest')")
     pair.redo.catch_up()
-    pair.run("INSERT INTO p VALUES (302, 'rest')", "TRUNCATE p_rest", NEW_PARTITION, "INSERT INTO p VALUES (301, 'new')")
+    pair.run(
+        "INSERT INTO p VALUES (302, 'rest')", "TRUNCATE p_rest", NEW_PARTITION, "INSERT INTO p VALUES (301, 'new')"
+    )
     pair.apply()
     assert "its bounds were changed before the log was read" in pair.errors()[0].message
     assert pair.here_and_there()[1] == [(300, "rest"), (302, "rest")]
@@ -165,7 +194,10 @@ def test_a_partition_that_leaves_while_the_catalog_is_read_is_none(source_databa
         for name, low in (("stays", 0), ("detached", 10), ("dropped", 20)):
             other.execute(f"CREATE TABLE {name} PARTITION OF p FOR VALUES FROM ({low}) TO ({low + 10})")
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        numbers = [number for (number,) in connection.execute("SELECT oid::int8 FROM pg_class WHERE relispartition ORDER BY oid")]
+        numbers = [
+            number
+            for (number,) in connection.execute("SELECT oid::int8 FROM pg_class WHERE relispartition ORDER BY oid")
+        ]
         other.execute("ALTER TABLE p DETACH PARTITION detached")
         other.execute("DROP TABLE dropped")
         assert list(partition_rows(connection, numbers)) == numbers[:1]

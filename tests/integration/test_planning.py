@@ -26,7 +26,9 @@ def only_created(planned: tuple[PlannedStatement, ...]) -> list[PlannedStatement
 def test_every_object_of_the_destination_s_plan_exists_after_prepare_and_is_done_then(fresh_database, pg_destination):
     dsn = fresh_database(pg_destination)
     destination = PostgresDestination(dsn, site="dbs2")
-    assert only_created(destination.plan("planned", (APPLY,))) == only_created(plan_destination(None, "planned", (APPLY,)))
+    assert only_created(destination.plan("planned", (APPLY,))) == only_created(
+        plan_destination(None, "planned", (APPLY,))
+    )
     with psycopg.connect(dsn, autocommit=True) as connection:
         before = only_created(plan_destination(connection, "planned", (APPLY,)))
         assert before == only_created(plan_destination(None, "planned", (APPLY,)))
@@ -38,7 +40,11 @@ def test_every_object_of_the_destination_s_plan_exists_after_prepare_and_is_done
         after = only_created(plan_destination(connection, "planned", (APPLY,)))
         assert [step.statement for step in after] == [step.statement for step in before]
         assert all(step.is_done for step in after)
-        named = {step.statement.split()[-1].removeprefix("headrace.") for step in before if step.statement.startswith("CREATE")}
+        named = {
+            step.statement.split()[-1].removeprefix("headrace.")
+            for step in before
+            if step.statement.startswith("CREATE")
+        }
         there = connection.execute(
             "SELECT relname::text FROM pg_class WHERE relnamespace = 'headrace'::regnamespace AND relkind IN ('r', 'v')"
         ).fetchall()
@@ -52,7 +58,9 @@ def test_every_object_of_the_destination_s_plan_exists_after_prepare_and_is_done
 
 
 def test_removal_keeps_origins_that_another_log_stream_still_has_to_read_and_what_others_built_on_the_schema(
-    fresh_database, pg_source, monkeypatch,
+    fresh_database,
+    pg_source,
+    monkeypatch,
 ):
     monkeypatch.setattr("databases.postgres.destination.removal._WAIT_S", 0.2)
     dsn = fresh_database(pg_source)
@@ -95,7 +103,9 @@ def test_the_plan_of_a_source_that_does_not_exist_yet_is_what_prepare_then_does(
         unseen = plan_unseen_source("planned", "dbs1", RULES, version=18)
         seen = database.plan("planned", RULES)
         assert [step.effect.replace("2 ", "") for step in seen] == [step.effect for step in unseen]
-        assert [step.lock.replace("is running now", "is running then") for step in seen] == [step.lock for step in unseen]
+        assert [step.lock.replace("is running now", "is running then") for step in seen] == [
+            step.lock for step in unseen
+        ]
         for real, planned in zip(seen, unseen, strict=True):
             pattern = re.escape(planned.statement).replace(re.escape("<each table like public.t*>"), ".*")
             assert re.fullmatch(pattern, real.statement)
@@ -123,12 +133,15 @@ def test_making_the_publication_takes_the_lock_the_plan_names_and_no_other(sourc
     dsn, connection = source
     database = PostgresSource(dsn, site="dbs1")
     try:
-        statement = next(step for step in database.plan("planned", RULES) if step.statement.startswith("CREATE PUBLICATION"))
+        statement = next(
+            step for step in database.plan("planned", RULES) if step.statement.startswith("CREATE PUBLICATION")
+        )
         assert statement.lock.startswith("SHARE UPDATE EXCLUSIVE on each table")
         with connection.transaction():
             connection.execute(statement.statement)
             modes = connection.execute(
-                "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IN ('t1'::regclass, 't2'::regclass)"
+                "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IN ('t1'::regclass,"
+                " 't2'::regclass)"
             ).fetchall()
             raise psycopg.Rollback
         assert modes == [("ShareUpdateExclusiveLock",)]
@@ -145,7 +158,9 @@ def test_the_statements_the_plan_warns_of_do_fail_and_the_others_do_not(source):
             line.partition(":")[0] for line in publication.breaks
         ] == ["UPDATE and DELETE on public.t2"]
         connection.execute(publication.statement)
-        connection.execute("INSERT INTO t1 VALUES (1); UPDATE t1 SET a = 'x'; DELETE FROM t1; INSERT INTO t2 VALUES ('x')")
+        connection.execute(
+            "INSERT INTO t1 VALUES (1); UPDATE t1 SET a = 'x'; DELETE FROM t1; INSERT INTO t2 VALUES ('x')"
+        )
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="replica identity"):
             connection.execute("UPDATE t2 SET a = 'y'")
     finally:
@@ -155,7 +170,9 @@ def test_the_statements_the_plan_warns_of_do_fail_and_the_others_do_not(source):
 def test_the_copy_of_a_table_takes_access_share_alone(source):
     _, connection = source
     with connection.transaction():
-        with connection.cursor().copy("COPY (SELECT * FROM t1 WHERE ctid >= '(0,1)') TO STDOUT (FORMAT binary)") as copy:
+        with connection.cursor().copy(
+            "COPY (SELECT * FROM t1 WHERE ctid >= '(0,1)') TO STDOUT (FORMAT binary)"
+        ) as copy:
             list(copy)
         modes = connection.execute(
             "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 't1'::regclass"

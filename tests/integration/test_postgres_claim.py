@@ -71,7 +71,10 @@ def test_next_life_of_the_same_copy_ends_the_session_that_its_last_one_left(sour
 
 def _end_sessions_of_claims(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as user:
-        ended = user.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = %s", (claim_name("hr"),)).fetchall()
+        ended = user.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = %s",
+            (claim_name("hr"),),
+        ).fetchall()
     assert ended == [(True,)]
 
 
@@ -84,12 +87,15 @@ def test_a_session_that_ended_is_not_the_result_of_the_next_call(source_database
             second.hold()
 
 
-def test_a_site_that_is_a_destination_alone_takes_its_claim_again(source_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_site_that_is_a_destination_alone_takes_its_claim_again(
+    source_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("DST_DSN", source_database)
     file = tmp_path / "hr.yaml"
     file.write_text(
-        "topology: hr\nsites: {src: {database: {kind: embedded}}, dst: {database: {kind: postgres, dsn: '${DST_DSN}'}}}\n"
-        "replicate: [{tables: [public.t], from: src, to: [dst]}]\n", encoding="utf-8",
+        "topology: hr\nsites: {src: {database: {kind: embedded}}, dst: {database: {kind: postgres, dsn:"
+        " '${DST_DSN}'}}}\nreplicate: [{tables: [public.t], from: src, to: [dst]}]\n",
+        encoding="utf-8",
     )
     spec = read_topology(file)
     site = DatabaseSite(spec, "dst", "fingerprint")
@@ -99,7 +105,10 @@ def test_a_site_that_is_a_destination_alone_takes_its_claim_again(source_databas
         site.prepare(spec)
         _end_sessions_of_claims(source_database)
         with psycopg.connect(source_database, autocommit=True) as user:
-            locked = "SELECT FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND application_name = %s"
+            locked = (
+                "SELECT FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND"
+                " application_name = %s"
+            )
             wait_until("it has it again", lambda: user.execute(locked, (claim_name("hr"),)).rowcount > 0)
         _end_sessions_of_claims(source_database)
         assert site.remove()
@@ -112,7 +121,9 @@ def test_copies_that_look_the_same_do_not_take_the_claim_from_each_other_for_eve
         first.hold()
         second.hold()
         for _ in range(2):
-            with pytest.raises(RunsElsewhere, match=r"was started again from machine-a.* in a second copy of the same place"):
+            with pytest.raises(
+                RunsElsewhere, match=r"was started again from machine-a.* in a second copy of the same place"
+            ):
                 first.hold()
             second.hold()
         first.hold(take_over=True)
@@ -141,12 +152,21 @@ def test_other_topologies_and_sites_of_the_database_are_not_in_the_way(source_da
         other.close()
 
 
-def test_a_topology_of_the_same_name_that_calls_the_database_otherwise_is_refused_and_can_take_over(source_database: str):
-    """The database keeps its records by topology and apply process: each would mark the other one's tables as left, and copy its own again, by turns."""
+def test_a_topology_of_the_same_name_that_calls_the_database_otherwise_is_refused_and_can_take_over(
+    source_database: str,
+):
+    """The database keeps its records by topology and apply process: each would mark the other one's tables as left, and
+    copy its own again, by turns.
+    """
+
     def site(name: str, place: str) -> PostgresClaim:
         return PostgresClaim(source_database, topology="hr", site=name, place=place, identity="1")
 
-    with closing(site("dbs1", HERE)) as first, closing(site("hq", THERE)) as second, closing(site("hq", HERE)) as renamed:
+    with (
+        closing(site("dbs1", HERE)) as first,
+        closing(site("hq", THERE)) as second,
+        closing(site("hq", HERE)) as renamed,
+    ):
         first.hold()
         with pytest.raises(RunsElsewhere) as refused:
             second.hold()
@@ -164,10 +184,15 @@ def test_a_topology_of_the_same_name_that_calls_the_database_otherwise_is_refuse
 
 def test_a_refused_copy_holds_nothing_any_more_when_it_is_told(source_database: str, monkeypatch: pytest.MonkeyPatch):
     """Its session may live on for a moment; here it does for long."""
+
     def site(name: str, place: str) -> PostgresClaim:
         return PostgresClaim(source_database, topology="hr", site=name, place=place, identity="1")
 
-    with closing(site("dbs1", HERE)) as first, closing(site("hq", THERE)) as second, closing(site("hq", HERE)) as renamed:
+    with (
+        closing(site("dbs1", HERE)) as first,
+        closing(site("hq", THERE)) as second,
+        closing(site("hq", HERE)) as renamed,
+    ):
         first.hold()
         with monkeypatch.context() as patch:
             patch.setattr(second, "close", lambda: None)
@@ -224,7 +249,13 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     assert finding.is_error
     assert "topology copies runs already from" in finding.problem
     assert str(one._spec.state_dir) in finding.problem
-    for refused in (lambda: two.prepare(two._spec), two.claimed_dsn, two.remove, lambda: two.leave_out("x", ()), lambda: two.leave_out_others(())):
+    for refused in (
+        lambda: two.prepare(two._spec),
+        two.claimed_dsn,
+        two.remove,
+        lambda: two.leave_out("x", ()),
+        lambda: two.leave_out_others(()),
+    ):
         with pytest.raises(RunsElsewhere):
             refused()
     (problem,) = Deployment(two._spec)._remove_from_databases(None, print)
@@ -242,7 +273,9 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
     with psycopg.connect(source_database, autocommit=True) as user:
         # The first one's last question may be about to end, and it asks again now and then.
-        wait_until("one session is left", lambda: user.execute(sessions, (claim_name("copies"),)).fetchone() == (1,), 60)
+        wait_until(
+            "one session is left", lambda: user.execute(sessions, (claim_name("copies"),)).fetchone() == (1,), 60
+        )
 
 
 def test_claim_of_a_state_folder_is_its_own_for_good(copies: list[DatabaseSite]):
@@ -257,7 +290,9 @@ def _processes() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
-def test_up_of_a_second_copy_is_refused_before_its_private_cluster_starts_and_leaves_no_process(copies: list[DatabaseSite]):
+def test_up_of_a_second_copy_is_refused_before_its_private_cluster_starts_and_leaves_no_process(
+    copies: list[DatabaseSite],
+):
     one, two = (host._spec for host in copies)
     before = _processes()
     with closing(claim_on(one, one.site("a"))) as running:
@@ -276,7 +311,9 @@ def test_up_of_a_second_copy_is_refused_before_its_private_cluster_starts_and_le
         running.hold()  # nobody has taken it
 
 
-def test_first_claims_are_given_up_behind_the_start_of_the_cluster_and_do_not_disturb_this_very_copy(copies: list[DatabaseSite], monkeypatch: pytest.MonkeyPatch):
+def test_first_claims_are_given_up_behind_the_start_of_the_cluster_and_do_not_disturb_this_very_copy(
+    copies: list[DatabaseSite], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("actors.runtime.own_host", lambda: "127.0.0.1")
     one, two = copies
     with claimed(one._spec), pytest.raises(TopologyError), claimed(two._spec):
@@ -294,10 +331,14 @@ def test_first_claims_are_given_up_behind_the_start_of_the_cluster_and_do_not_di
         pytest.fail("the first one has it")
 
 
-def test_first_claim_of_a_database_that_does_not_answer_is_left_to_its_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_first_claim_of_a_database_that_does_not_answer_is_left_to_its_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("CLAIM_DSN", f"host=127.0.0.1 port={nobody.getsockname()[1]} dbname=x user=x sslmode=disable")
+        monkeypatch.setenv(
+            "CLAIM_DSN", f"host=127.0.0.1 port={nobody.getsockname()[1]} dbname=x user=x sslmode=disable"
+        )
         (tmp_path / "copies.yaml").write_text(TOPOLOGY)
         entered = []
         with claimed(read_topology(tmp_path / "copies.yaml")):
@@ -307,9 +348,15 @@ def test_first_claim_of_a_database_that_does_not_answer_is_left_to_its_site(tmp_
 
 @pytest.mark.cluster
 @pytest.mark.soak  # the refusal without Ray: above
-def test_one_of_two_copies_runs_on_its_private_cluster_and_the_other_one_starts_nothing_until_it_is_down(source_database: str, monkeypatch: pytest.MonkeyPatch):
+def test_one_of_two_copies_runs_on_its_private_cluster_and_the_other_one_starts_nothing_until_it_is_down(
+    source_database: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("CLAIM_DSN", source_database)
-    with system_folder("copies") as folder, ExitStack() as stack, psycopg.connect(source_database, autocommit=True) as user:
+    with (
+        system_folder("copies") as folder,
+        ExitStack() as stack,
+        psycopg.connect(source_database, autocommit=True) as user,
+    ):
         user.execute("CREATE TABLE t (id int PRIMARY KEY)")
         deployments = []
         for name in ("one", "two"):

@@ -61,10 +61,13 @@ def role_dsn(admin: psycopg.Connection, dsn: str) -> Iterator[str]:
     yield conninfo.make_conninfo(dsn, user=ROLE, password="secret")
     admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (ROLE,))
     admin.execute(f"DROP OWNED BY {ROLE}")
-    for grant in ("SET ON PARAMETER session_replication_role", *(
-        f"EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_{name}"
-        for name in ("create(text)", "session_setup(text)", "xact_setup(pg_lsn, timestamptz)")
-    )):
+    for grant in (
+        "SET ON PARAMETER session_replication_role",
+        *(
+            f"EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_{name}"
+            for name in ("create(text)", "session_setup(text)", "xact_setup(pg_lsn, timestamptz)")
+        ),
+    ):
         admin.execute(f"REVOKE {grant} FROM {ROLE}")
     admin.execute(f"DROP ROLE {ROLE}")
 
@@ -159,13 +162,17 @@ def test_owner_of_a_table_whose_functions_run_for_what_is_applied_is_said_to_act
         return [each.problem for each in destination.preflight_tables([version(admin)]) if "can act as" in each.problem]
 
     try:
-        admin.execute("SET ROLE headrace_test_owner; CREATE FUNCTION f(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'")
+        admin.execute(
+            "SET ROLE headrace_test_owner; CREATE FUNCTION f(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'"
+        )
         admin.execute(OWNED)
         admin.execute("RESET ROLE; ALTER TABLE t ENABLE ALWAYS TRIGGER a")
         (problem,) = said()
         assert problem == (
-            "its owner headrace_test_owner can act as the role that applies: functions of roles that are no superusers run as it, in"
-            " casts (1), checks (1), defaults (1), domains (1), generated columns (1), indexes (1), policies (1), triggers (1)"
+            "its owner headrace_test_owner can act as the role that applies: functions of roles that are no superusers"
+            " run as it, in"
+            " casts (1), checks (1), defaults (1), domains (1), generated columns (1), indexes (1), policies (1),"
+            " triggers (1)"
         )
         admin.execute("ALTER TABLE t OWNER TO CURRENT_USER")
         assert said() == [], "a superuser owns the table"
@@ -206,7 +213,10 @@ def needed_and_free(finding: Finding) -> tuple[int, int]:
 
 def test_sessions_that_run_already_are_not_needed_again(admin, role_dsn):
     """`up` on a topology that runs, at a server that has places for it alone."""
-    with closing(PostgresDestination(role_dsn, site="b")) as driver, closing(PostgresDestination(role_dsn, site="b")) as site:
+    with (
+        closing(PostgresDestination(role_dsn, site="b")) as driver,
+        closing(PostgresDestination(role_dsn, site="b")) as site,
+    ):
         for statement in fixes(site.preflight("top", sessions=2)):
             admin.execute(statement)
         # Two apply servers, the driver's administrative session, the claim, one for `status`, and the one that asks.
@@ -215,7 +225,9 @@ def test_sessions_that_run_already_are_not_needed_again(admin, role_dsn):
         driver.prepare("top")
         epoch = driver.raise_epoch("top", "a").epoch
         with ExitStack() as servers:
-            claim = servers.enter_context(closing(PostgresClaim(role_dsn, topology="top", site="b", place="here", identity="1")))
+            claim = servers.enter_context(
+                closing(PostgresClaim(role_dsn, topology="top", site="b", place="here", identity="1"))
+            )
             claim.hold()
             for server in range(2):
                 servers.enter_context(closing(driver.open_session("top", "a", server=server, epoch=epoch, tag=b"\x00")))
@@ -238,7 +250,8 @@ def test_several_apply_processes_and_copies_beside_them_need_sessions_of_their_o
         assert (found.is_error, found.problem) == (True, "8 connections are needed, the role may open 7 more")
         (found,) = site.preflight("top", sessions=4, copies=2)
         assert (found.is_error, found.problem) == (
-            False, "13 connections are needed to copy tables while others are applied, the role may open 7 more",
+            False,
+            "13 connections are needed to copy tables while others are applied, the role may open 7 more",
         )
         (found,) = (f for f in site.preflight("top", sessions=5000) if "origins are needed" in f.problem)
         origins = needed_and_free(found)[1]  # other tests' topologies on this server have some
@@ -249,6 +262,7 @@ def test_several_apply_processes_and_copies_beside_them_need_sessions_of_their_o
 
 def test_connections_of_other_roles_take_places(admin, role_dsn, destination):
     """Who may not look at other roles' sessions counts them all the same."""
+
     def free(asked: PostgresDestination) -> int:
         (found,) = (f for f in asked.preflight("top", sessions=5000) if "connections are needed" in f.problem)
         return needed_and_free(found)[1]
@@ -268,7 +282,10 @@ def test_origins_of_other_topologies_take_places_and_own_ones_do_not(admin, dest
         (after,) = [f for f in destination.preflight("top", sessions=1000) if "origins are needed" in f.problem]
         assert f"{free - 2} are free" in after.problem
     finally:
-        admin.execute("SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname ~ '^headrace:top2?/|another'")
+        admin.execute(
+            "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname ~"
+            " '^headrace:top2?/|another'"
+        )
 
 
 TABLES = [
@@ -276,22 +293,35 @@ TABLES = [
     ("CREATE TABLE t (id int PRIMARY KEY, v int UNIQUE DEFERRABLE INITIALLY DEFERRED)", "DEFERRABLE", True),
     ("CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY REFERENCES p)", "foreign key", False),
     ("CREATE TABLE t (id int)", "no primary key", False),
-    ("CREATE TABLE t (id int PRIMARY KEY); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-     "CREATE TRIGGER g AFTER INSERT ON t EXECUTE FUNCTION f(); ALTER TABLE t ENABLE ALWAYS TRIGGER g", "ENABLE ALWAYS", False),
+    (
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN"
+        " NULL; END';CREATE TRIGGER g AFTER INSERT ON t EXECUTE FUNCTION f(); ALTER TABLE t ENABLE ALWAYS TRIGGER g",
+        "ENABLE ALWAYS",
+        False,
+    ),
 ]
 
 
 TRIGGER = (
-    "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE seen (id int); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql"
-    " AS 'BEGIN INSERT INTO public.seen VALUES (NEW.id); RETURN NEW; END'; CREATE TRIGGER g AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION f();"
+    "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE seen (id int); CREATE FUNCTION f() RETURNS trigger LANGUAGE"
+    " plpgsql"
+    " AS 'BEGIN INSERT INTO public.seen VALUES (NEW.id); RETURN NEW; END'; CREATE TRIGGER g AFTER INSERT ON t FOR EACH"
+    " ROW EXECUTE FUNCTION f();"
 )
 
 
-@pytest.mark.parametrize(("fire", "state", "problem"), [
-    ("always", "ENABLE", "is ENABLE, and the file says fire: always"), ("always", "DISABLE", "is DISABLE, and the file says fire: always"),
-    ("always", "ENABLE REPLICA", "is ENABLE REPLICA, and the file says fire: always"), ("always", "ENABLE ALWAYS", None),
-    ("once", "ENABLE ALWAYS", "is ENABLE ALWAYS, and the file says fire: once"), ("once", "ENABLE", None), ("once", "DISABLE", None),
-])
+@pytest.mark.parametrize(
+    ("fire", "state", "problem"),
+    [
+        ("always", "ENABLE", "is ENABLE, and the file says fire: always"),
+        ("always", "DISABLE", "is DISABLE, and the file says fire: always"),
+        ("always", "ENABLE REPLICA", "is ENABLE REPLICA, and the file says fire: always"),
+        ("always", "ENABLE ALWAYS", None),
+        ("once", "ENABLE ALWAYS", "is ENABLE ALWAYS, and the file says fire: once"),
+        ("once", "ENABLE", None),
+        ("once", "DISABLE", None),
+    ],
+)
 @pytest.mark.usefixtures("role_dsn")
 def test_triggers_fire_as_the_file_says_or_the_statement_is_named_that_makes_them(admin, dsn, fire, state, problem):
     """And then they do: once per applied row, or not at all; what the owner of the table runs needs no superuser."""
@@ -318,20 +348,29 @@ def test_triggers_fire_as_the_file_says_or_the_statement_is_named_that_makes_the
 
 def test_a_trigger_that_is_not_there_is_named(admin, dsn):
     admin.execute(TRIGGER)
-    found = PostgresDestination(dsn, site="b", settings=TableSettings(triggers=(TriggerFiring(owner="public", name="t", trigger="h", fire="always"),)))
+    found = PostgresDestination(
+        dsn,
+        site="b",
+        settings=TableSettings(triggers=(TriggerFiring(owner="public", name="t", trigger="h", fire="always"),)),
+    )
     (finding,) = found.preflight_tables([version(admin)])
     found.close()
     assert (finding.problem, finding.fix) == ("triggers: the table has no trigger h", "name one of g")
 
 
-@pytest.mark.parametrize(("ddl", "columns", "problem", "is_error"), [
-    ("CREATE TABLE t (id int PRIMARY KEY, a int, doc json)", ("doc",), "values of json cannot be compared", True),
-    ("CREATE TABLE t (id int PRIMARY KEY, a int)", ("b",), "the table has no such column", True),
-    ("CREATE TABLE t (id int PRIMARY KEY, a int)", ("a",), "is not unique here", False),
-])
+@pytest.mark.parametrize(
+    ("ddl", "columns", "problem", "is_error"),
+    [
+        ("CREATE TABLE t (id int PRIMARY KEY, a int, doc json)", ("doc",), "values of json cannot be compared", True),
+        ("CREATE TABLE t (id int PRIMARY KEY, a int)", ("b",), "the table has no such column", True),
+        ("CREATE TABLE t (id int PRIMARY KEY, a int)", ("a",), "is not unique here", False),
+    ],
+)
 def test_substitute_keys_are_checked(admin, dsn, ddl, columns, problem, is_error):
     admin.execute(ddl)
-    found = PostgresDestination(dsn, site="b", settings=TableSettings(key_columns=(KeyColumns(owner="public", name="t", columns=columns),)))
+    found = PostgresDestination(
+        dsn, site="b", settings=TableSettings(key_columns=(KeyColumns(owner="public", name="t", columns=columns),))
+    )
     (finding,) = found.preflight_tables([version(admin)])
     assert (problem in finding.problem, finding.is_error) == (True, is_error)
     if not is_error:
@@ -350,12 +389,17 @@ def test_tables_are_checked(admin, destination, ddl, problem, is_error):
 
 
 @pytest.mark.parametrize(("identity", "fills"), [("FULL", True), ("DEFAULT", False), ("NOTHING", False)])
-def test_table_without_a_key_whose_rows_can_be_changed_is_said_to_fill_the_error_queue(admin, destination, identity, fills):
+def test_table_without_a_key_whose_rows_can_be_changed_is_said_to_fill_the_error_queue(
+    admin, destination, identity, fills
+):
     """Without an identity the source refuses UPDATE and DELETE: INSERTs alone do not depend on each other."""
     admin.execute(f"CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY {identity}")
     (found,) = destination.preflight_tables([version(admin)])
     assert ("every later transaction with a row of the table joins it there" in found.problem) is fills
-    assert (found.path, found.fix) == ("sites.b table public.t", "give it a primary key, or a unique key of columns that are NOT NULL")
+    assert (found.path, found.fix) == (
+        "sites.b table public.t",
+        "give it a primary key, or a unique key of columns that are NOT NULL",
+    )
 
 
 def test_printed_statement_mends_a_deferrable_constraint(admin, destination):
@@ -387,18 +431,32 @@ def test_table_that_does_not_fit_is_named_with_its_alter(admin, destination):
 
 
 def test_foreign_key_is_said_only_where_what_it_refers_to_does_not_arrive_too(admin, destination):
-    admin.execute("CREATE TABLE p (id int, PRIMARY KEY (id)) PARTITION BY RANGE (id); CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10)")
+    admin.execute(
+        "CREATE TABLE p (id int, PRIMARY KEY (id)) PARTITION BY RANGE (id); CREATE TABLE p_1 PARTITION OF p FOR VALUES"
+        " FROM (0) TO (10)"
+    )
     admin.execute("CREATE TABLE t (id int PRIMARY KEY REFERENCES p)")
     assert destination.preflight_tables([version(admin, "p"), version(admin, "t")]) == ()
     found = destination.preflight_tables([version(admin, "t")])
     assert found
-    assert {(each.is_error, "refers to public.p, which does not arrive" in each.problem) for each in found} == {(False, True)}
+    assert {(each.is_error, "refers to public.p, which does not arrive" in each.problem) for each in found} == {
+        (False, True)
+    }
 
 
 def test_missing_table_is_named_with_the_command_that_copies_it(admin, destination):
-    (found,) = destination.preflight_tables([TableVersion(
-        object_number=1, version=1, owner="hr", name="jobs", columns=(), old_image=0,
-    )])
+    (found,) = destination.preflight_tables(
+        [
+            TableVersion(
+                object_number=1,
+                version=1,
+                owner="hr",
+                name="jobs",
+                columns=(),
+                old_image=0,
+            )
+        ]
+    )
     assert "pg_dump --schema-only" in found.fix
 
 
@@ -432,11 +490,24 @@ def test_views_show_progress_errors_and_instantiated_objects(admin, destination)
     destination.prepare("top")
     epoch = destination.raise_epoch("top", "a").epoch
     destination.record_low_watermark("top", "a", epoch, 77)
-    table = Instantiation(source="dbs1", identity="1.t", owner="hr", name="t", scn=55, state="DONE", row_count=5, digest="ab")
+    table = Instantiation(
+        source="dbs1", identity="1.t", owner="hr", name="t", scn=55, state="DONE", row_count=5, digest="ab"
+    )
     destination.record_instantiation("top", "a", epoch, table)
     failed = ErrorTransaction(
-        number=0, apply="a", source="dbs1", transaction_id=7, commit_scn=66, commit_time_us=1_700_000_000_000_000, row_count=3,
-        failed_position=1, depends_on=0, conflict_type="update_missing", sqlstate="", message="no such row", created_us=0,
+        number=0,
+        apply="a",
+        source="dbs1",
+        transaction_id=7,
+        commit_scn=66,
+        commit_time_us=1_700_000_000_000_000,
+        row_count=3,
+        failed_position=1,
+        depends_on=0,
+        conflict_type="update_missing",
+        sqlstate="",
+        message="no such row",
+        created_us=0,
     )
     session = destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")
     session.begin()
@@ -447,12 +518,18 @@ def test_views_show_progress_errors_and_instantiated_objects(admin, destination)
     def shown(columns: str, view: str) -> list[tuple[object, ...]]:
         return admin.execute(f"SELECT {columns} FROM headrace.{view}").fetchall()
 
-    assert shown("topology, apply_name, epoch, applied_message_number", "dba_apply_progress") == [("top", "a", epoch, 77)]
-    columns = "apply_name, local_transaction_id, source_database, source_transaction_id, source_commit_scn, message_number"
+    assert shown("topology, apply_name, epoch, applied_message_number", "dba_apply_progress") == [
+        ("top", "a", epoch, 77)
+    ]
+    columns = (
+        "apply_name, local_transaction_id, source_database, source_transaction_id, source_commit_scn, message_number"
+    )
     assert shown(columns, "dba_apply_error") == [("a", number, "dbs1", 7, 66, 2)]
     columns = "message_count, error_number, error_message, conflict_type, failed_message"
     assert shown(columns, "dba_apply_error") == [(3, "", "no such row", "update_missing", ["id=1"])]
-    columns = "apply_name, source_database, source_object_owner, source_object_name, instantiation_scn, state, row_count"
+    columns = (
+        "apply_name, source_database, source_object_owner, source_object_name, instantiation_scn, state, row_count"
+    )
     assert shown(columns, "dba_apply_instantiated_objects") == [("a", "dbs1", "hr", "t", 55, "DONE", 5)]
 
 
@@ -470,9 +547,15 @@ def test_column_of_another_type_gets_one_fix_once_it_is_known_which_side_is_behi
         (found,) = fixes(destination.preflight_tables((at_the_source("int4"),), now=now))
         return found
 
-    alter, create = 'ALTER TABLE "public"."t" ALTER COLUMN "mood" TYPE int4;', 'CREATE FUNCTION headrace."public.t.mood"(int4)'
-    for now in ("int4", "bool"):  # the source altered it, and the destination follows; it was altered twice: one step after the other
-        assert fix(at_the_source(now)).startswith(f"{alter} -- then headrace verify FILE public.t and the fix that it prints:")
+    alter, create = (
+        'ALTER TABLE "public"."t" ALTER COLUMN "mood" TYPE int4;',
+        'CREATE FUNCTION headrace."public.t.mood"(int4)',
+    )
+    # the source altered it, and the destination follows; it was altered twice: one step after the other
+    for now in ("int4", "bool"):
+        assert fix(at_the_source(now)).startswith(
+            f"{alter} -- then headrace verify FILE public.t and the fix that it prints:"
+        )
         assert create not in fix(at_the_source(now))
     assert fix(here).startswith(create)  # both were altered: these rows are older
     assert "ALTER TABLE" not in fix(here)
@@ -480,12 +563,16 @@ def test_column_of_another_type_gets_one_fix_once_it_is_known_which_side_is_behi
     assert create in fix()
 
 
-def test_function_for_older_rows_that_converts_the_values_of_today_is_said(admin: psycopg.Connection, destination: PostgresDestination) -> None:
+def test_function_for_older_rows_that_converts_the_values_of_today_is_said(
+    admin: psycopg.Connection, destination: PostgresDestination
+) -> None:
     destination.prepare("top")
     admin.execute("CREATE TABLE t (id int PRIMARY KEY, v smallint)")
     admin.execute('CREATE FUNCTION headrace."public.t.v"(int4) RETURNS smallint IMMUTABLE RETURN $1 / 10')
     today = version(admin)
-    older = replace(today, columns=(today.columns[0], replace(today.columns[1], type_name="pg_catalog.int4", type_number=23)))
+    older = replace(
+        today, columns=(today.columns[0], replace(today.columns[1], type_name="pg_catalog.int4", type_number=23))
+    )
     assert not destination.preflight_tables((older,), now=(today,))
     (finding,) = destination.preflight_tables((older,), now=(older,))
     assert not finding.is_error

@@ -78,7 +78,9 @@ class Site:
 
 
 @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
-def test_labels_never_make_the_data_fail(pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], encoding: str) -> None:
+def test_labels_never_make_the_data_fail(
+    pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], encoding: str
+) -> None:
     dsn = fresh_database(pg_destination)
     if encoding != "UTF8":
         name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
@@ -166,8 +168,11 @@ def test_changed_identity_key_moves_the_row(site):
     table = site.table("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, b text DEFAULT 'x')")
     site.commit(insert(table, [(int4(1), int4(5), b"keep"), (int4(2), int4(5), b"two")]))
     changed = update(
-        table, [(int4(1), int4(5), ABSENT), (int4(2), int4(5), ABSENT)],
-        [(int4(9), int4(6), ABSENT), (int4(2), int4(8), ABSENT)], sets=[0, 1], compare=[1],
+        table,
+        [(int4(1), int4(5), ABSENT), (int4(2), int4(5), ABSENT)],
+        [(int4(9), int4(6), ABSENT), (int4(2), int4(8), ABSENT)],
+        sets=[0, 1],
+        compare=[1],
     )
     assert site.commit(changed) == (2,)
     assert site.rows() == [(2, 8, "two"), (9, 6, "keep")]
@@ -179,8 +184,10 @@ def test_identity_column_beside_the_key_is_moved_only_where_it_changed(site):
     site.commit(insert(table, [(int4(1), int4(11), int4(0)), (int4(2), int4(12), int4(0))]))
     place = site.rows("SELECT ctid FROM t WHERE id = 1")
     changed = update(
-        table, key_only(table, [[int4(1)], [int4(2)]]),
-        [(int4(1), int4(11), int4(5)), (int4(2), int4(99), int4(5))], compare=[],
+        table,
+        key_only(table, [[int4(1)], [int4(2)]]),
+        [(int4(1), int4(11), int4(5)), (int4(2), int4(99), int4(5))],
+        compare=[],
     )
     assert site.commit(changed) == (2,)
     assert site.rows() == [(1, 11, 5), (2, 99, 5)]
@@ -210,10 +217,17 @@ def test_table_without_columns_to_write_gets_rows_of_defaults(site):
 
 
 @on_every_version("site")
-@pytest.mark.parametrize(("kind", "stored", "old"), [
-    ("numeric", "1.00", "1.0"), ("float8", "0", "-0"), ("json", '{"a":1}', '{"a": 1}'), ("point", "(1,2)", "(1,2.000001)"),
-    ("box", "(1,1),(0,0)", "(2,0.5),(0,0)"), ("bpchar", "a", "a "),
-])
+@pytest.mark.parametrize(
+    ("kind", "stored", "old"),
+    [
+        ("numeric", "1.00", "1.0"),
+        ("float8", "0", "-0"),
+        ("json", '{"a":1}', '{"a": 1}'),
+        ("point", "(1,2)", "(1,2.000001)"),
+        ("box", "(1,1),(0,0)", "(2,0.5),(0,0)"),
+        ("bpchar", "a", "a "),
+    ],
+)
 def test_old_values_are_compared_by_image_not_by_equality(site, kind, stored, old):
     table = site.table(f"CREATE TABLE t (id int PRIMARY KEY, v {kind})")
     image, other = site.binary(f"'{stored}'::{kind}"), site.binary(f"'{old}'::{kind}")
@@ -224,9 +238,14 @@ def test_old_values_are_compared_by_image_not_by_equality(site, kind, stored, ol
     assert site.commit(delete(table, [(int4(1), other)])) == (1,)
 
 
-@pytest.mark.parametrize(("kind", "stored", "sent"), [
-    ("numeric", "1.00", "1.0"), ("character(3)", "a", "a"), ("float8", "0", "-0"),
-])
+@pytest.mark.parametrize(
+    ("kind", "stored", "sent"),
+    [
+        ("numeric", "1.00", "1.0"),
+        ("character(3)", "a", "a"),
+        ("float8", "0", "-0"),
+    ],
+)
 def test_rows_are_found_by_the_key_types_own_equality(site, kind, stored, sent):
     table = site.table(f"CREATE TABLE t (id {kind} PRIMARY KEY, v int)")
     site.user.execute(f"INSERT INTO t VALUES ('{stored}', 1)")
@@ -292,7 +311,9 @@ def test_truncate_leaves_a_table_that_only_refers_to_it_here_and_names_it(site):
     site.user.execute("CREATE TABLE only_here (id int REFERENCES t)")
     site.user.execute("INSERT INTO t VALUES (1); INSERT INTO only_here VALUES (1)")
     site.session.begin()
-    with pytest.raises(DataError, match=r'Table "only_here" references "t", and did not travel in the same TRUNCATE') as caught:
+    with pytest.raises(
+        DataError, match=r'Table "only_here" references "t", and did not travel in the same TRUNCATE'
+    ) as caught:
         site.session.truncate([TruncatedTable(table=parent)], restart_identity=False)
     site.session.rollback()
     assert "foreign key" in caught.value.hint
@@ -373,7 +394,11 @@ def test_large_sets_are_written_in_chunks_with_one_count(site, monkeypatch, key)
     table = site.table(f"CREATE TABLE t (id int {key}, v text)")
     rows = [(int4(k), b"x" * (k % 300)) for k in range(150)]
     changed = [(k, b"y") for k, _ in rows]
-    assert site.commit(insert(table, rows), update(table, rows, changed), delete(table, changed[:100])) == (150, 150, 100)
+    assert site.commit(insert(table, rows), update(table, rows, changed), delete(table, changed[:100])) == (
+        150,
+        150,
+        100,
+    )
     assert site.rows("SELECT count(*), min(v), max(v) FROM t") == [(50, "y", "y")]
 
 
@@ -394,9 +419,12 @@ def test_prepared_statements_are_bounded(site, monkeypatch):
     for number in range(6):
         table = site.table(f"CREATE TABLE t{number} (id int PRIMARY KEY)", f"t{number}")
         site.commit(insert(table, [(int4(1),)]), delete(table, [(int4(1),)]))
-    own = [row[0] for row in site.session._connection.execute(
-        "SELECT name FROM pg_prepared_statements WHERE name LIKE 'headrace%'"
-    )]
+    own = [
+        row[0]
+        for row in site.session._connection.execute(
+            "SELECT name FROM pg_prepared_statements WHERE name LIKE 'headrace%'"
+        )
+    ]
     assert len(own) == 3
 
 
@@ -454,9 +482,13 @@ def test_changes_are_marked_with_the_origin_that_carries_the_tag(site):
     site.user.execute("SELECT pg_create_logical_replication_slot('origins', 'pgoutput')")
     site.commit(insert(table, [(int4(1),)]))
     site.user.execute("INSERT INTO t VALUES (2)")
-    messages = [bytes(row[0]) for row in site.user.execute(
-        "SELECT data FROM pg_logical_slot_get_binary_changes('origins', NULL, NULL, 'proto_version', '1', 'publication_names', 'p')"
-    )]
+    messages = [
+        bytes(row[0])
+        for row in site.user.execute(
+            "SELECT data FROM pg_logical_slot_get_binary_changes('origins', NULL, NULL, 'proto_version', '1',"
+            " 'publication_names', 'p')"
+        )
+    ]
     assert sum(b"headrace:top/a/0:1f\0" in message for message in messages if message[:1] == b"O") == 1
     assert sum(message[:1] == b"O" for message in messages) == 1
 
@@ -470,16 +502,24 @@ def test_changes_of_an_apply_process_without_a_tag_have_a_null_tag(site):
     untagged.write([insert(table, [(int4(1),)])])
     untagged.commit([], 0)
     untagged.close()
-    (origin,) = [bytes(row[0]) for row in site.user.execute(
-        "SELECT data FROM pg_logical_slot_get_binary_changes('origins', NULL, NULL, 'proto_version', '1', 'publication_names', 'p')"
-    ) if bytes(row[0])[:1] == b"O"]
+    (origin,) = [
+        bytes(row[0])
+        for row in site.user.execute(
+            "SELECT data FROM pg_logical_slot_get_binary_changes('origins', NULL, NULL, 'proto_version', '1',"
+            " 'publication_names', 'p')"
+        )
+        if bytes(row[0])[:1] == b"O"
+    ]
     assert tag_of_origin(origin[9:-1].decode()) is None
 
 
 @on_every_version("site")
 def test_every_server_and_tag_has_its_own_origin(site):
     others = [site.open(server=1), site.open(server=2, tag=b"\xab\xcd")]
-    names = {row[0] for row in site.user.execute("SELECT roname FROM pg_replication_origin WHERE roname LIKE 'headrace:top/%'")}
+    names = {
+        row[0]
+        for row in site.user.execute("SELECT roname FROM pg_replication_origin WHERE roname LIKE 'headrace:top/%'")
+    }
     assert {"headrace:top/a/0:1f", "headrace:top/a/1:1f", "headrace:top/a/2:abcd"} <= names
     for session in others:
         session.close()
@@ -496,7 +536,7 @@ def test_table_altered_behind_the_session_pauses_and_goes_on(site):
     site.user.execute("ALTER TABLE t DROP COLUMN b")
     with pytest.raises(UnfitTableError):
         site.commit(update(table, [row], [row]))
-    assert site.session.missing_alter(version_of(table)) .startswith('ALTER TABLE "public"."t" ADD COLUMN "b" int4;')
+    assert site.session.missing_alter(version_of(table)).startswith('ALTER TABLE "public"."t" ADD COLUMN "b" int4;')
     with pytest.raises(UnfitTableError) as caught:
         site.commit(update(table, [row], [row]))
     assert "ADD COLUMN" in caught.value.hint
@@ -513,7 +553,10 @@ def test_type_altered_behind_the_session_names_the_alter_and_the_function_that_d
     with pytest.raises(UnfitTableError):
         site.commit(update(table, [row], [row]))
     alter, _, function = site.session.missing_alter(version_of(table)).partition("; or, if these rows are older")
-    assert alter.startswith('ALTER TABLE "public"."t" ALTER COLUMN "a" TYPE int4; -- then headrace verify FILE public.t and the fix that it prints:')
+    assert alter.startswith(
+        'ALTER TABLE "public"."t" ALTER COLUMN "a" TYPE int4; -- then headrace verify FILE public.t and the fix that it'
+        " prints:"
+    )
     start = function[function.index("CREATE FUNCTION") :].replace(" ...;", "")
     assert start == 'CREATE FUNCTION headrace."public.t.a"(int4) RETURNS "pg_catalog"."text"'
     site.user.execute(f"{start} LANGUAGE sql IMMUTABLE AS $$ SELECT 'no. ' || $1 $$")
@@ -578,7 +621,11 @@ def test_functions_convert_arrays_keys_and_types_of_ones_own(site, is_binary):
         """CREATE FUNCTION headrace."public.t.m"(text) RETURNS mood IMMUTABLE RETURN lower($1)::mood;"""
     )
     new = site.session.describe("public", "t", fresh=True)
-    assert [column.converted for column in new.columns] == [("pg_catalog.text",), ("pg_catalog._int4",), ("pg_catalog.text",)]
+    assert [column.converted for column in new.columns] == [
+        ("pg_catalog.text",),
+        ("pg_catalog._int4",),
+        ("pg_catalog.text",),
+    ]
     assert site.session.missing_alter(version) == ""
     array = site.binary("'{1,NULL}'::int[]") if is_binary else b"{1,NULL}"
     row, other = (b"one", array, b"LOW"), (b"one", array, b"HIGH")
@@ -641,27 +688,43 @@ def test_columns_of_a_table_with_long_names_have_functions_of_their_own(site):
 
 
 @pytest.mark.parametrize("count", [1, writes.COPY_ROWS_MIN], ids=["set", "copy"])
-@pytest.mark.parametrize(("kind", "value", "alter"), [
-    ("int", "5", "ALTER a TYPE text USING 'no. ' || a"), ("float8", "2.6", "ALTER a TYPE bigint"),
-    ("bigint", "5", "ALTER a TYPE float8"), ("timestamp", "'2026-01-02 03:04'", "ALTER a TYPE date"),
-    ("numeric(8,2)", "1.25", "ALTER a TYPE numeric(8,1)"), ("text", "'old'", "RENAME a TO a_old; ALTER TABLE t ADD a text"),
-])
+@pytest.mark.parametrize(
+    ("kind", "value", "alter"),
+    [
+        ("int", "5", "ALTER a TYPE text USING 'no. ' || a"),
+        ("float8", "2.6", "ALTER a TYPE bigint"),
+        ("bigint", "5", "ALTER a TYPE float8"),
+        ("timestamp", "'2026-01-02 03:04'", "ALTER a TYPE date"),
+        ("numeric(8,2)", "1.25", "ALTER a TYPE numeric(8,1)"),
+        ("text", "'old'", "RENAME a TO a_old; ALTER TABLE t ADD a text"),
+    ],
+)
 def test_statements_made_for_another_form_write_nothing(site, kind, value, alter, count):
     """Many would work: through an assignment cast, because values have one length, or because the name is there."""
     table = site.table(f"CREATE TABLE t (id int PRIMARY KEY, a {kind})")
     found = site.binary(f"{value}::{kind}")
     site.commit(insert(table, [(int4(k), found) for k in range(count)]))
     site.user.execute(f"TRUNCATE t; ALTER TABLE t {alter}")
-    # Where the server refuses the bytes, rows are taken for what is wrong, until the table is described anew for one alone.
+    # Where the server refuses the bytes, rows are taken for what is wrong, until the table is described anew for one
+    # alone.
     with pytest.raises((UnfitTableError, DataError)):
         site.commit(insert(table, [(int4(-k), found) for k in range(1, count + 1)]))
     assert site.rows() == []
 
 
 @pytest.mark.parametrize("count", [1, writes.COPY_ROWS_MIN], ids=["set", "copy"])
-@pytest.mark.parametrize("away", ["ALTER TABLE t RENAME TO t_old", "CREATE SCHEMA old; ALTER TABLE t SET SCHEMA old", "ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public"])
+@pytest.mark.parametrize(
+    "away",
+    [
+        "ALTER TABLE t RENAME TO t_old",
+        "CREATE SCHEMA old; ALTER TABLE t SET SCHEMA old",
+        "ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public",
+    ],
+)
 def test_statements_made_for_a_table_write_nothing_into_another_one_that_has_its_name_now(site, away, count):
-    """An operator who builds a table anew (pg_repack, a partitioned one in its place) exchanges the two in one transaction."""
+    """An operator who builds a table anew (pg_repack, a partitioned one in its place) exchanges the two in one
+    transaction.
+    """
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a numeric(8,2))")
     found = site.binary("1.25::numeric(8,2)")
     site.commit(insert(table, [(int4(k), found) for k in range(count)]))
@@ -694,23 +757,37 @@ def test_form_is_looked_at_once_in_a_transaction_and_again_after_a_savepoint(sit
 def test_name_that_a_trigger_does_not_find_refuses_the_rows_and_says_in_which_function(site):
     """Apply's sessions have an empty search_path."""
     site.user.execute("CREATE TABLE seen (id int); CREATE TABLE t (id int PRIMARY KEY, a int)")
-    site.user.execute("CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (NEW.id); RETURN NEW; END'")
+    site.user.execute(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (NEW.id); RETURN"
+        " NEW; END'"
+    )
     site.user.execute("CREATE TRIGGER note BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION note()")
     table = site.table("ALTER TABLE t ENABLE ALWAYS TRIGGER note")
     row = [(int4(1), int4(2))]
     for _ in range(2):
-        with pytest.raises(DataError, match=r"INSERT of public\.t: .* in PL/pgSQL function public\.note\(\).*search_path") as caught:
+        with pytest.raises(
+            DataError, match=r"INSERT of public\.t: .* in PL/pgSQL function public\.note\(\).*search_path"
+        ) as caught:
             site.commit(insert(table, row))
         assert caught.value.context["sqlstate"] == "42P01"
-    site.user.execute("CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.seen VALUES (NEW.id); RETURN NEW; END'")
+    site.user.execute(
+        "CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.seen VALUES"
+        " (NEW.id); RETURN NEW; END'"
+    )
     assert site.commit(insert(table, row)) == (1,)
     assert site.rows("SELECT * FROM seen") == [(1,)]
 
 
 def test_deferred_trigger_that_does_not_find_a_name_refuses_the_transaction(site):
     site.user.execute("CREATE TABLE seen (id int); CREATE TABLE t (id int PRIMARY KEY)")
-    site.user.execute("CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (NEW.id); RETURN NEW; END'")
-    site.user.execute("CREATE CONSTRAINT TRIGGER note AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note()")
+    site.user.execute(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (NEW.id); RETURN"
+        " NEW; END'"
+    )
+    site.user.execute(
+        "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION"
+        " note()"
+    )
     table = site.table("ALTER TABLE t ENABLE ALWAYS TRIGGER note")
     with pytest.raises(DataError, match=r"in PL/pgSQL function public\.note\(\).*search_path"):
         site.commit(insert(table, [(int4(1),)]))
@@ -723,10 +800,15 @@ def test_statement_of_apply_s_own_that_is_wrong_names_its_table_and_is_called_a_
 
     def planned(*arguments, **named):
         made = plan(*arguments, **named)
-        return replace(made, statements=tuple(replace(each, sql=each.sql.replace("WHERE", "WHERE ) AND")) for each in made.statements))
+        return replace(
+            made,
+            statements=tuple(replace(each, sql=each.sql.replace("WHERE", "WHERE ) AND")) for each in made.statements),
+        )
 
     monkeypatch.setattr(session_module, "plan_write", planned)
-    with pytest.raises(DataError, match=r"UPDATE of public\.t: writing: syntax error .*a defect of Headrace: report it") as caught:
+    with pytest.raises(
+        DataError, match=r"UPDATE of public\.t: writing: syntax error .*a defect of Headrace: report it"
+    ) as caught:
         site.commit(update(table, [(int4(1), int4(2))], [(int4(1), int4(3))]))
     assert caught.value.context["table"] == "public.t"
 
@@ -744,27 +826,65 @@ def test_dropped_and_recreated_table_is_found_again(site):
 # --------------------------------------------------------------------------- descriptions
 
 
-@pytest.mark.parametrize(("ddl", "serialise", "ordered", "key", "unique"), [
-    ("CREATE TABLE t (a int PRIMARY KEY, b int)", False, False, (0,), {(0,)}),
-    ("CREATE TABLE t (a int, b int NOT NULL UNIQUE)", False, False, (1,), {(1,)}),
-    ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE)", False, True, (0,), {(0,), (1,)}),
-    ("CREATE TABLE t (a int, b int, PRIMARY KEY (b, a)); CREATE UNIQUE INDEX ON t (b, a)", False, False, (1, 0), {(1, 0)}),
-    ("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t (b) WHERE b > 0", True, True, (0,), {(0,)}),
-    ("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t ((b + 1))", True, True, (0,), {(0,)}),
-    ("CREATE TABLE t (a int NOT NULL, b int, UNIQUE (a, b))", False, False, (0, 1), {(0, 1)}),
-    ("CREATE TABLE t (a int, b int UNIQUE)", True, False, (), {(1,)}),
-    ("CREATE TABLE t (a int NOT NULL, b int, c int NOT NULL, d int NOT NULL, UNIQUE (a, b), UNIQUE (a, c, d))", False, True,
-     (0, 2, 3), {(0, 1), (0, 2, 3)}),
-    ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE NULLS NOT DISTINCT)", True, True, (0,), {(0,)}),
-    ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE DEFERRABLE)", True, True, (0,), {(0,)}),
-    ("CREATE TABLE t (a int PRIMARY KEY, b int4range, EXCLUDE USING gist (b WITH &&))", True, True, (0,), {(0,)}),
-    ("CREATE TABLE t (a interval PRIMARY KEY, b int)", True, False, (0,), {(0,)}),
-    ("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t (a) INCLUDE (b)", False, False, (0,), {(0,)}),
-    ("CREATE TABLE t (a int, b int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
-     "ALTER TABLE t ADD PRIMARY KEY (a)", False, False, (0,), {(0,)}),
-    ("CREATE TABLE t (a int PRIMARY KEY, b int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
-     "CREATE UNIQUE INDEX ON t1 (b)", True, True, (0,), {(0,)}),
-])
+@pytest.mark.parametrize(
+    ("ddl", "serialise", "ordered", "key", "unique"),
+    [
+        ("CREATE TABLE t (a int PRIMARY KEY, b int)", False, False, (0,), {(0,)}),
+        ("CREATE TABLE t (a int, b int NOT NULL UNIQUE)", False, False, (1,), {(1,)}),
+        ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE)", False, True, (0,), {(0,), (1,)}),
+        (
+            "CREATE TABLE t (a int, b int, PRIMARY KEY (b, a)); CREATE UNIQUE INDEX ON t (b, a)",
+            False,
+            False,
+            (1, 0),
+            {(1, 0)},
+        ),
+        (
+            "CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t (b) WHERE b > 0",
+            True,
+            True,
+            (0,),
+            {(0,)},
+        ),
+        ("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t ((b + 1))", True, True, (0,), {(0,)}),
+        ("CREATE TABLE t (a int NOT NULL, b int, UNIQUE (a, b))", False, False, (0, 1), {(0, 1)}),
+        ("CREATE TABLE t (a int, b int UNIQUE)", True, False, (), {(1,)}),
+        (
+            "CREATE TABLE t (a int NOT NULL, b int, c int NOT NULL, d int NOT NULL, UNIQUE (a, b), UNIQUE (a, c, d))",
+            False,
+            True,
+            (0, 2, 3),
+            {(0, 1), (0, 2, 3)},
+        ),
+        ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE NULLS NOT DISTINCT)", True, True, (0,), {(0,)}),
+        ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE DEFERRABLE)", True, True, (0,), {(0,)}),
+        ("CREATE TABLE t (a int PRIMARY KEY, b int4range, EXCLUDE USING gist (b WITH &&))", True, True, (0,), {(0,)}),
+        ("CREATE TABLE t (a interval PRIMARY KEY, b int)", True, False, (0,), {(0,)}),
+        (
+            "CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t (a) INCLUDE (b)",
+            False,
+            False,
+            (0,),
+            {(0,)},
+        ),
+        (
+            "CREATE TABLE t (a int, b int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
+            "ALTER TABLE t ADD PRIMARY KEY (a)",
+            False,
+            False,
+            (0,),
+            {(0,)},
+        ),
+        (
+            "CREATE TABLE t (a int PRIMARY KEY, b int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t FOR VALUES"
+            " IN (1);CREATE UNIQUE INDEX ON t1 (b)",
+            True,
+            True,
+            (0,),
+            {(0,)},
+        ),
+    ],
+)
 def test_uniqueness_is_described(site_18, ddl, serialise, ordered, key, unique):
     table = site_18.table(ddl)
     assert (table.serialise, table.ordered, table.key, set(table.unique_keys)) == (serialise, ordered, key, unique)
@@ -782,17 +902,29 @@ def test_foreign_keys_are_described_from_both_ends_with_those_of_partitions(site
         CREATE TABLE payments_1 PARTITION OF payments FOR VALUES IN (1);
         ALTER TABLE payments_1 ADD FOREIGN KEY (id) REFERENCES lines;
     """)
-    found = {name: site.session.describe("public", name, fresh=True) for name in ("orders", "split", "lines", "payments")}
-    references = {name: {(key.columns, key.name, key.referred_columns) for key in table.references} for name, table in found.items()}
+    found = {
+        name: site.session.describe("public", name, fresh=True) for name in ("orders", "split", "lines", "payments")
+    }
+    references = {
+        name: {(key.columns, key.name, key.referred_columns) for key in table.references}
+        for name, table in found.items()
+    }
     assert references == {
-        "orders": set(), "split": set(),
+        "orders": set(),
+        "split": set(),
         "lines": {
-            (("order_part", "order_id"), "orders", ("part", "id")), (("above",), "lines", ("id",)), (("split",), "split", ("id",)), (("leaf",), "split", ("id",)),
+            (("order_part", "order_id"), "orders", ("part", "id")),
+            (("above",), "lines", ("id",)),
+            (("split",), "split", ("id",)),
+            (("leaf",), "split", ("id",)),
         },
         "payments": {(("number",), "orders", ("number",)), (("id",), "lines", ("id",))},
     }
     assert {name: set(table.referred) for name, table in found.items()} == {
-        "orders": {("id", "part"), ("number",)}, "split": {("id",)}, "lines": {("id",)}, "payments": set(),
+        "orders": {("id", "part"), ("number",)},
+        "split": {("id",)},
+        "lines": {("id",)},
+        "payments": set(),
     }
 
 
@@ -816,8 +948,6 @@ def test_wide_tables_pass(site):
     assert site.commit(insert(table, rows), update(table, rows, rows)) == (50, 50)
 
 
-
-
 @pytest.mark.parametrize("key", values(["id int PRIMARY KEY", TWO_COLUMNS], TWO_COLUMNS))
 def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_transaction_filled_it(site, key):
     """PostgreSQL takes it for empty then, as nothing in it is committed, and would read it whole for each set."""
@@ -834,7 +964,10 @@ def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_trans
     assert site.rows("SELECT reltuples, relpages > 0 FROM pg_class WHERE oid = 't'::regclass") == [(0, True)]
     site.session.write([update(table, [row(number, 0) for number in (1, 2)], [row(number, 1) for number in (1, 2)])])
     site.session.write([delete(table, [row(3, 0)])])
-    fetched = "SELECT pg_catalog.pg_stat_get_xact_tuples_fetched(indexrelid) FROM pg_catalog.pg_index WHERE indrelid = 'public.t'::pg_catalog.regclass"
+    fetched = (
+        "SELECT pg_catalog.pg_stat_get_xact_tuples_fetched(indexrelid) FROM pg_catalog.pg_index WHERE indrelid"
+        " = 'public.t'::pg_catalog.regclass"
+    )
     (found,) = site.session.run_sql([HandlerSql(sql=fetched)], timeout_s=STALL_S)
     site.session.commit([], 0)
     assert found.rows == ((3,),)
@@ -842,11 +975,24 @@ def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_trans
 
 
 @on_every_version("site")
-@pytest.mark.parametrize("further", values([
-    "CREATE INDEX ON t (k)", "CREATE INDEX ON t (v, k)", "CREATE INDEX ON t (k, v)", "CREATE UNIQUE INDEX ON t (k, v, id)", "CREATE INDEX ON t USING hash (k)",
-], "CREATE INDEX ON t (k)"))
+@pytest.mark.parametrize(
+    "further",
+    values(
+        [
+            "CREATE INDEX ON t (k)",
+            "CREATE INDEX ON t (v, k)",
+            "CREATE INDEX ON t (k, v)",
+            "CREATE UNIQUE INDEX ON t (k, v, id)",
+            "CREATE INDEX ON t USING hash (k)",
+        ],
+        "CREATE INDEX ON t (k)",
+    ),
+)
 def test_set_never_looks_for_each_of_its_rows_into_an_index_that_finds_many(site, further):
-    """Of a table that the server takes for empty each index costs the same. Where there is another one the table is read once for a set, as it always was, and not once for each row."""
+    """Of a table that the server takes for empty each index costs the same.
+
+    Where there is another one the table is read once for a set, as it always was, and not once for each row.
+    """
     table = site.table(f"CREATE TABLE t (k int, id int, v int, PRIMARY KEY (k, id)); {further}")
     rows = [(int4(7), int4(number), int4(0)) for number in range(2000)]
     site.session.begin()
@@ -856,25 +1002,55 @@ def test_set_never_looks_for_each_of_its_rows_into_an_index_that_finds_many(site
     changed = rows[:50]
     assert site.session.write([update(table, changed, [(k, number, int4(1)) for k, number, _ in changed])]) == (50,)
     fetched = (
-        "SELECT pg_catalog.sum(pg_catalog.pg_stat_get_xact_tuples_fetched(indexrelid))::int8 FROM pg_catalog.pg_index WHERE indrelid = 'public.t'::pg_catalog.regclass"
+        "SELECT pg_catalog.sum(pg_catalog.pg_stat_get_xact_tuples_fetched(indexrelid))::int8 FROM"
+        " pg_catalog.pg_index WHERE indrelid = 'public.t'::pg_catalog.regclass"
     )
     (found,) = site.session.run_sql([HandlerSql(sql=fetched)], timeout_s=STALL_S)
     site.session.commit([], 0)
     assert found.rows[0][0] <= 2000
 
 
-@pytest.mark.parametrize(("ddl", "is_looked_up"), [
-    ("CREATE TABLE t (id text PRIMARY KEY, v int)", True),
-    ("CREATE TABLE t (id text PRIMARY KEY, v int); CREATE INDEX ON t (id, v); CREATE INDEX ON t (v); CREATE INDEX ON t (upper(id))", True),
-    ("CREATE TABLE t (id text PRIMARY KEY, v int); CREATE INDEX ON t (v, id)", False),
-    ('CREATE TABLE t (id text NOT NULL, v int); CREATE UNIQUE INDEX ON t (id COLLATE "C")', False),
-    ("CREATE TABLE t (id text, v int, PRIMARY KEY (id, v)) PARTITION BY HASH (id); CREATE TABLE p PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)", True),
-    ("CREATE TABLE t (id text, v int, PRIMARY KEY (id, v)) PARTITION BY HASH (id, v); CREATE TABLE p PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)", False),
-    ("CREATE TABLE t (id text, v int, PRIMARY KEY (id, v)) PARTITION BY HASH (id); CREATE TABLE p PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0);"
-     " CREATE INDEX ON p (v)", False),
-], ids=["key", "indexes of the key", "another index", "another collation", "partitions", "partitions by both", "an index of a partition"])
+@pytest.mark.parametrize(
+    ("ddl", "is_looked_up"),
+    [
+        ("CREATE TABLE t (id text PRIMARY KEY, v int)", True),
+        (
+            "CREATE TABLE t (id text PRIMARY KEY, v int); CREATE INDEX ON t (id, v); CREATE INDEX ON t (v); CREATE"
+            " INDEX ON t (upper(id))",
+            True,
+        ),
+        ("CREATE TABLE t (id text PRIMARY KEY, v int); CREATE INDEX ON t (v, id)", False),
+        ('CREATE TABLE t (id text NOT NULL, v int); CREATE UNIQUE INDEX ON t (id COLLATE "C")', False),
+        (
+            "CREATE TABLE t (id text, v int, PRIMARY KEY (id, v)) PARTITION BY HASH (id); CREATE TABLE p PARTITION OF t"
+            " FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+            True,
+        ),
+        (
+            "CREATE TABLE t (id text, v int, PRIMARY KEY (id, v)) PARTITION BY HASH (id, v); CREATE TABLE p PARTITION"
+            " OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+            False,
+        ),
+        (
+            "CREATE TABLE t (id text, v int, PRIMARY KEY (id, v)) PARTITION BY HASH (id); CREATE TABLE p PARTITION OF t"
+            " FOR VALUES WITH (MODULUS 1, REMAINDER 0); CREATE INDEX ON p (v)",
+            False,
+        ),
+    ],
+    ids=[
+        "key",
+        "indexes of the key",
+        "another index",
+        "another collation",
+        "partitions",
+        "partitions by both",
+        "an index of a partition",
+    ],
+)
 def test_rows_are_looked_up_one_by_one_where_the_server_has_the_unique_index_for_it_alone(site_18, ddl, is_looked_up):
-    """Where that index has another collation than the column, no index is used at all; partitions are found by `=` alone, where several columns have one hash."""
+    """Where that index has another collation than the column, no index is used at all; partitions are found by `=`
+    alone, where several columns have one hash.
+    """
     table = site_18.table(ddl)
     write = delete(table, [(b"a", int4(1))])
     catalog = site_18.session._catalog("public", "t")

@@ -96,8 +96,8 @@ def test_raw_socket_and_libpq_give_the_same_bytes(site: Site) -> None:
 def _of_the_log(data: bytearray) -> list[bytes]:
     """The frames, without what depends on the moment of the reading and not on the log.
 
-    That is the clock in each frame, and a table's description that comes again: the server repeats it when its cache was invalidated, as
-    autovacuum does at any time.
+    That is the clock in each frame, and a table's description that comes again: the server repeats it when its cache
+    was invalidated, as autovacuum does at any time.
     """
     found, described, at = [], set(), 0
     while at < len(data):
@@ -116,7 +116,9 @@ def test_stream_over_tls_brings_everything_at_once_and_is_never_stuck(site: Site
     site.prepare()
     proxy = TlsProxy(pg_source.port)
     try:
-        dsn = site.dsn.replace(f"port={pg_source.port}", f"port={proxy.port}").replace("sslmode=disable", "sslmode=require")
+        dsn = site.dsn.replace(f"port={pg_source.port}", f"port={proxy.port}").replace(
+            "sslmode=disable", "sslmode=require"
+        )
         source = PostgresSource(dsn)
         reading = Reading(source.open_stream("topo", FIRST_SCN))
         assert reading.stream._connection.pgconn.ssl_in_use  # type: ignore[attr-defined]
@@ -194,14 +196,17 @@ def test_break_in_mid_transaction_brings_it_again_whole(any_site: tuple[Site, bo
     assert reading.transactions[-1].commit_scn == 0
     start = reading.end_scn
     # A keepalive may have told of what is between the two.
-    assert reading.transactions[0].commit_scn <= start < reading.transactions[-1].order_scn, "an open transaction does not move the position"
+    assert reading.transactions[0].commit_scn <= start < reading.transactions[-1].order_scn, (
+        "an open transaction does not move the position"
+    )
     reading.stream.confirm(Scn(start))
     reading.stream.close()
     wait_inactive(site)
     again = site.open(start, force_libpq=force_libpq).through(site.mark())
     assert [len(t.rows) for t in again.transactions] == [60_000, 0]
     assert (again.transactions[0].order_scn, again.transactions[0].transaction_id) == (
-        reading.transactions[-1].order_scn, reading.transactions[-1].transaction_id,
+        reading.transactions[-1].order_scn,
+        reading.transactions[-1].transaction_id,
     )
 
 
@@ -221,7 +226,9 @@ def test_unconfirmed_transactions_come_again_and_confirmed_ones_do_not(site: Sit
 
 
 @pytest.mark.parametrize("force_libpq", [False, True])
-def test_server_crash_breaks_the_stream_and_nothing_is_lost(site: Site, pg_source: EmbeddedServer, force_libpq: bool) -> None:
+def test_server_crash_breaks_the_stream_and_nothing_is_lost(
+    site: Site, pg_source: EmbeddedServer, force_libpq: bool
+) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     site.run("INSERT INTO t VALUES (1)")
@@ -290,7 +297,9 @@ def test_position_moves_when_only_other_tables_change(any_site: tuple[Site, bool
     assert reading.data == b""
 
 
-@pytest.mark.parametrize("any_site", values(["18 raw", "18 libpq", "16 raw", "16 libpq", "15 raw"], "18 raw", "18 libpq"), indirect=True)
+@pytest.mark.parametrize(
+    "any_site", values(["18 raw", "18 libpq", "16 raw", "16 libpq", "15 raw"], "18 raw", "18 libpq"), indirect=True
+)
 def test_64_megabyte_value_passes_and_the_buffer_shrinks_again(any_site: tuple[Site, bool]) -> None:
     site, force_libpq = any_site
     site.run("CREATE TABLE t (id int PRIMARY KEY, a bytea)")
@@ -323,7 +332,9 @@ def test_pgbench_with_several_clients_arrives_completely(site: Site, pg_source: 
     site.run("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
     site.prepare()
     reading = site.open()
-    bench = subprocess.Popen([pgbench, "-n", "-c", "4", "-t", "250"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    bench = subprocess.Popen(
+        [pgbench, "-n", "-c", "4", "-t", "250"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     while bench.poll() is None:
         reading.one(0.1)
     reading.through(site.mark())
@@ -351,7 +362,8 @@ def test_tags_come_from_replication_origins(any_site: tuple[Site, bool]) -> None
                 session.execute("SELECT pg_replication_origin_create(%s)", (origin,))
                 session.execute("SELECT pg_replication_origin_session_setup(%s)", (origin,))
                 session.execute("INSERT INTO t VALUES (%s)", (number,))
-                session.execute("SELECT pg_replication_origin_session_reset()")  # it is dropped before the session's end, perhaps
+                # it is dropped before the session's end, perhaps
+                session.execute("SELECT pg_replication_origin_session_reset()")
         site.run("INSERT INTO t VALUES (9)")
         reading.through(site.mark())
     finally:
@@ -434,11 +446,13 @@ def test_partitions_come_under_their_own_names_and_the_dictionary_tells_the_root
     site, force_libpq = any_site
     site.run("CREATE TABLE p (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)")
     site.run("CREATE TABLE p_old PARTITION OF p FOR VALUES FROM ('2020-01-01') TO ('2025-01-01')")
-    site.run("CREATE TABLE p_new PARTITION OF p FOR VALUES FROM ('2025-01-01') TO ('2030-01-01') PARTITION BY LIST (id)")
+    site.run(
+        "CREATE TABLE p_new PARTITION OF p FOR VALUES FROM ('2025-01-01') TO ('2030-01-01') PARTITION BY LIST (id)"
+    )
     site.run("CREATE TABLE p_new_1 PARTITION OF p_new FOR VALUES IN (1)")
     assert [(t.name, t.is_partitioned) for t in site.source.tables(ALL)] == [("p", True)]
     statements = site.prepare()
-    assert "TABLE \"public\".\"p\" WITH" in statements[0]
+    assert 'TABLE "public"."p" WITH' in statements[0]
     reading = site.open(force_libpq=force_libpq)
     site.run("INSERT INTO p VALUES (1, '2021-05-05')")
     site.run("UPDATE p SET at = '2026-05-05'")  # moves between partitions: delete and insert
@@ -447,7 +461,10 @@ def test_partitions_come_under_their_own_names_and_the_dictionary_tells_the_root
     site.run("TRUNCATE p_old")
     reading.through(site.mark())
     assert [(r.command, r.table.name) for r in reading.rows()] == [
-        (Command.INSERT, "p_old"), (Command.DELETE, "p_old"), (Command.INSERT, "p_new_1"), (Command.INSERT, "p_new_2"),
+        (Command.INSERT, "p_old"),
+        (Command.DELETE, "p_old"),
+        (Command.INSERT, "p_new_1"),
+        (Command.INSERT, "p_new_2"),
     ]
     roots = {t.stored_name: (t.owner, t.name) for t in site.source.dictionary_build("topo").tables}
     assert {roots[name] for name in ("p_old", "p_new_1", "p_new_2")} == {("public", "p")}
@@ -471,9 +488,13 @@ def test_stored_generated_columns_do_not_break_the_users_statements(any_site: tu
     assert [r.command for r in reading.rows()] == [Command.INSERT, Command.UPDATE, Command.DELETE]
     (table,) = site.source.tables(ALL)
     has_values = site.user.info.server_version >= 180000
-    assert (table.columns, table.computed, table.unlogged) == ((("a", "b"), ("b",), ()) if has_values else (("a",), (), ("b",)))
+    assert (table.columns, table.computed, table.unlogged) == (
+        (("a", "b"), ("b",), ()) if has_values else (("a",), (), ("b",))
+    )
     assert [tuple(row.new) for row in reading.rows()[:1]] == [table.columns]
-    assert [column.is_computed for column in site.source.table_versions([table])[0].columns] == [False, True][: len(table.columns)]
+    assert [column.is_computed for column in site.source.table_versions([table])[0].columns] == [False, True][
+        : len(table.columns)
+    ]
     assert [each.computed for each in site.source.dictionary_build("topo").tables] == [("b",) if has_values else ()]
 
 
@@ -482,7 +503,10 @@ def test_altered_table_gets_a_new_version_in_place(site: Site) -> None:
     site.prepare()
     reading = site.open()
     site.run("INSERT INTO t VALUES (1, 'x')")
-    site.run("BEGIN; INSERT INTO t VALUES (2, 'x'); ALTER TABLE t ADD c numeric(8, 2); INSERT INTO t VALUES (3, 'x', 1.5); COMMIT")
+    site.run(
+        "BEGIN; INSERT INTO t VALUES (2, 'x'); ALTER TABLE t ADD c numeric(8, 2); INSERT INTO t VALUES (3, 'x', 1.5);"
+        " COMMIT"
+    )
     site.run("ALTER TABLE t DROP a; ALTER TABLE t RENAME c TO d")
     site.run("INSERT INTO t VALUES (4, 2.5)")
     reading.through(site.mark())
@@ -506,6 +530,7 @@ def test_tables_added_to_the_rules_are_captured_from_then_on(site: Site) -> None
     site.run("INSERT INTO b VALUES (4)")
     reading.through(site.mark())
     assert [(r.table.name, r.new["id"]) for r in reading.rows()] == [("b", b"\0\0\0\x02"), ("b", b"\0\0\0\x04")]
+
 
 # ---------------------------------------------------------------- gaps
 
@@ -542,13 +567,16 @@ def test_redo_ahead_of_the_log_is_a_database_that_was_set_back(site: Site) -> No
 
 def test_invalidated_slot_is_a_gap(make_site: Callable[[EmbeddedServer], Site], postgres_folder: object) -> None:
     server = EmbeddedServer(
-        postgres_folder / "small", settings={"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"}  # type: ignore[operator]
+        postgres_folder / "small",
+        settings={"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"},  # type: ignore[operator]
     )
     server.start()
     try:
         site = Site(server.dsn())
         site.prepare()
-        assert any("max_slot_wal_keep_size" in f.problem and not f.is_error for f in site.source.preflight(ALL, streams=1))
+        assert any(
+            "max_slot_wal_keep_size" in f.problem and not f.is_error for f in site.source.preflight(ALL, streams=1)
+        )
         start = site.source.current_scn()
         site.run("CREATE TABLE u (a text)")
         for _ in range(3):
@@ -574,7 +602,8 @@ def test_publication_that_leaves_changes_out_or_was_made_again_is_told(site: Sit
     for statement, back in (
         ("SET (publish = 'insert')", "SET (publish = 'insert, update, delete, truncate')"),
         ("SET (publish_via_partition_root = true)", "SET (publish_via_partition_root = false)"),
-        ("SET TABLE ONLY t WHERE (id > 5)", "SET TABLE ONLY t"), ("SET TABLE ONLY t (id)", "SET TABLE ONLY t"),
+        ("SET TABLE ONLY t WHERE (id > 5)", "SET TABLE ONLY t"),
+        ("SET TABLE ONLY t (id)", "SET TABLE ONLY t"),
     ):
         site.run(f"ALTER PUBLICATION {name} {statement}")
         with pytest.raises(CapturedNoMore, match="altered"):
@@ -588,7 +617,9 @@ def test_publication_that_leaves_changes_out_or_was_made_again_is_told(site: Sit
     assert site.source.check_prepared("topo", FIRST_SCN) != made
 
 
-def test_dropped_publication_stops_the_stream_with_its_name_and_is_not_made_again_under_an_older_slot(site: Site) -> None:
+def test_dropped_publication_stops_the_stream_with_its_name_and_is_not_made_again_under_an_older_slot(
+    site: Site,
+) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     site.run(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(slot_of(site))).as_string(None))
@@ -626,11 +657,15 @@ def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Si
             with psycopg.connect(site.dsn, autocommit=True) as session, use_snapshot(session, snapshot.name):
                 seen = {row[0] for row in session.execute("SELECT id FROM t").fetchall()}
             snapshot.close()
-            wait_until("somebody wrote since", lambda seen=seen: site.run("SELECT count(*) FROM t").fetchone() > (len(seen),))
+            wait_until(
+                "somebody wrote since", lambda seen=seen: site.run("SELECT count(*) FROM t").fetchone() > (len(seen),)
+            )
             reading.through(site.mark())
             streamed = {  # the last one may be open still
                 int.from_bytes(row.new["id"], "big"): t.commit_scn  # type: ignore[arg-type]
-                for t in reading.transactions if t.commit_scn for row in t.rows
+                for t in reading.transactions
+                if t.commit_scn
+                for row in t.rows
             }
             assert seen == {number for number, scn in streamed.items() if scn <= snapshot.scn}
             assert any(scn > snapshot.scn for scn in streamed.values())
@@ -657,7 +692,8 @@ def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> 
         reload_settings(site.dsn, "synchronous_standby_names", "away")
         local = "-c synchronous_commit=local"
         with (
-            psycopg.connect(site.dsn, options=local) as first, psycopg.connect(site.dsn, options=local) as second,
+            psycopg.connect(site.dsn, options=local) as first,
+            psycopg.connect(site.dsn, options=local) as second,
             psycopg.connect(site.dsn, autocommit=True) as third,
         ):
             first.execute("INSERT INTO t VALUES (1)")
@@ -671,7 +707,9 @@ def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> 
             awaited = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
             wait_until("the commit is logged", lambda: site.run(awaited, third.info.backend_pid).fetchone() == (1,))
             second.commit()
-            asked = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%' || %s || '%%' AND pid <> pg_backend_pid()"
+            asked = (
+                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%' || %s || '%%' AND pid <> pg_backend_pid()"
+            )
             wait_until("the snapshot is there", lambda: site.run(asked, "AS running WHERE").fetchone() == (1,))
             assert taking.is_alive()
             assert taken == []
@@ -683,7 +721,8 @@ def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> 
         site.run("ALTER SYSTEM RESET autovacuum")
         reload_settings(site.dsn, "synchronous_standby_names", "")
     with (
-        contextlib.closing(taken[0]) as snapshot, psycopg.connect(site.dsn, autocommit=True) as session,
+        contextlib.closing(taken[0]) as snapshot,
+        psycopg.connect(site.dsn, autocommit=True) as session,
         use_snapshot(session, snapshot.name),
     ):
         assert session.execute("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (2,), (3,)]

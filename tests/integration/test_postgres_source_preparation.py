@@ -39,13 +39,18 @@ def test_prepare_is_idempotent_and_remove_takes_everything_back(site: Site) -> N
 def test_what_cannot_be_removed_is_named_with_its_statement(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
-    site.run("CREATE FUNCTION no() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$")
+    site.run(
+        "CREATE FUNCTION no() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$"
+    )
     site.run("CREATE EVENT TRIGGER no ON ddl_command_start WHEN TAG IN ('DROP PUBLICATION') EXECUTE FUNCTION no()")
     statement = f'DROP PUBLICATION "{slot_of(site)}"'
     try:
         with pytest.raises(DatabaseError) as caught:
             site.source.remove("topo")
-        assert caught.value.message == f"{statement}: not now: the event trigger \"no\" calls public.no() for Headrace's own DDL"
+        assert (
+            caught.value.message
+            == f'{statement}: not now: the event trigger "no" calls public.no() for Headrace\'s own DDL'
+        )
         assert caught.value.hint == 'correct the function; or ALTER EVENT TRIGGER "no" DISABLE;'
     finally:
         site.run("DROP EVENT TRIGGER no")
@@ -55,7 +60,10 @@ def test_what_cannot_be_removed_is_named_with_its_statement(site: Site) -> None:
 
 def test_publication_of_somebody_elses_making_is_brought_to_our_options(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
-    site.run(f'CREATE PUBLICATION "{slot_of(site)}" FOR TABLE t WITH (publish = \'insert\', publish_via_partition_root = true)')
+    site.run(
+        f"CREATE PUBLICATION \"{slot_of(site)}\" FOR TABLE t WITH (publish = 'insert', publish_via_partition_root ="
+        " true)"
+    )
     assert any("SET (publish" in s for s in site.prepare())
     assert site.prepare() == ()
     site.source.remove("topo")
@@ -66,15 +74,24 @@ def test_publication_of_somebody_elses_making_is_brought_to_our_options(site: Si
 
 def test_users_update_and_delete_work_after_prepare_wherever_the_preflight_found_nothing(site: Site) -> None:
     for statement in (
-        "CREATE TABLE ok (id int PRIMARY KEY)", "CREATE TABLE full_ (a int)", "ALTER TABLE full_ REPLICA IDENTITY FULL",
-        "CREATE TABLE indexed (a int NOT NULL UNIQUE)", "ALTER TABLE indexed REPLICA IDENTITY USING INDEX indexed_a_key",
-        "CREATE TABLE deferred (a int PRIMARY KEY DEFERRABLE)", "CREATE TABLE bare (a int)",
-        "CREATE TABLE nothing (a int PRIMARY KEY)", "ALTER TABLE nothing REPLICA IDENTITY NOTHING",
-        "CREATE TABLE gone (a int NOT NULL UNIQUE)", "ALTER TABLE gone REPLICA IDENTITY USING INDEX gone_a_key",
+        "CREATE TABLE ok (id int PRIMARY KEY)",
+        "CREATE TABLE full_ (a int)",
+        "ALTER TABLE full_ REPLICA IDENTITY FULL",
+        "CREATE TABLE indexed (a int NOT NULL UNIQUE)",
+        "ALTER TABLE indexed REPLICA IDENTITY USING INDEX indexed_a_key",
+        "CREATE TABLE deferred (a int PRIMARY KEY DEFERRABLE)",
+        "CREATE TABLE bare (a int)",
+        "CREATE TABLE nothing (a int PRIMARY KEY)",
+        "ALTER TABLE nothing REPLICA IDENTITY NOTHING",
+        "CREATE TABLE gone (a int NOT NULL UNIQUE)",
+        "ALTER TABLE gone REPLICA IDENTITY USING INDEX gone_a_key",
         "ALTER TABLE gone DROP CONSTRAINT gone_a_key",
-        "CREATE TABLE virtual_ (a int, b int GENERATED ALWAYS AS (a + 1) VIRTUAL)", "ALTER TABLE virtual_ REPLICA IDENTITY FULL",
-        "CREATE TABLE stored (a int, b int GENERATED ALWAYS AS (a + 1) STORED)", "ALTER TABLE stored REPLICA IDENTITY FULL",
-        "CREATE TABLE part (a int) PARTITION BY LIST (a)", "CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1)",
+        "CREATE TABLE virtual_ (a int, b int GENERATED ALWAYS AS (a + 1) VIRTUAL)",
+        "ALTER TABLE virtual_ REPLICA IDENTITY FULL",
+        "CREATE TABLE stored (a int, b int GENERATED ALWAYS AS (a + 1) STORED)",
+        "ALTER TABLE stored REPLICA IDENTITY FULL",
+        "CREATE TABLE part (a int) PARTITION BY LIST (a)",
+        "CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1)",
         "ALTER TABLE part REPLICA IDENTITY FULL",  # which the partition does not inherit
     ):
         site.run(statement)
@@ -109,14 +126,20 @@ def test_role_without_superuser_works_with_exactly_the_printed_grants(
     site = make_site(server)
     database = str(site.run("SELECT current_database()").fetchone()[0])  # type: ignore[index]
     role, owner = f"Cap-{database}", f"owner_{database}"
-    site.run(f'CREATE ROLE "{role}" LOGIN PASSWORD \'geheim\'')
+    site.run(f"CREATE ROLE \"{role}\" LOGIN PASSWORD 'geheim'")
     site.run(f"CREATE ROLE {owner}")
     try:
         for statement in (
-            f"CREATE SCHEMA hr AUTHORIZATION {owner}", "CREATE TABLE hr.t (id int PRIMARY KEY)", f"ALTER TABLE hr.t OWNER TO {owner}",
-            "CREATE TABLE hr.p (id int PRIMARY KEY) PARTITION BY LIST (id)", "CREATE TABLE hr.p1 PARTITION OF hr.p FOR VALUES IN (1)",
-            f"ALTER TABLE hr.p OWNER TO {owner}", f"ALTER TABLE hr.p1 OWNER TO {owner}", "CREATE TABLE hr.s (id int PRIMARY KEY)",
-            "ALTER TABLE hr.t ENABLE ROW LEVEL SECURITY", "ALTER TABLE hr.t FORCE ROW LEVEL SECURITY",
+            f"CREATE SCHEMA hr AUTHORIZATION {owner}",
+            "CREATE TABLE hr.t (id int PRIMARY KEY)",
+            f"ALTER TABLE hr.t OWNER TO {owner}",
+            "CREATE TABLE hr.p (id int PRIMARY KEY) PARTITION BY LIST (id)",
+            "CREATE TABLE hr.p1 PARTITION OF hr.p FOR VALUES IN (1)",
+            f"ALTER TABLE hr.p OWNER TO {owner}",
+            f"ALTER TABLE hr.p1 OWNER TO {owner}",
+            "CREATE TABLE hr.s (id int PRIMARY KEY)",
+            "ALTER TABLE hr.t ENABLE ROW LEVEL SECURITY",
+            "ALTER TABLE hr.t FORCE ROW LEVEL SECURITY",
         ):
             site.run(statement)
         rules = (RuleSet(include=(Rule(owner="hr"),)),)
@@ -134,7 +157,9 @@ def test_role_without_superuser_works_with_exactly_the_printed_grants(
         assert any(s.endswith("REPLICATION;") for s in statements)
         assert any(s.startswith("GRANT CREATE ON DATABASE") for s in statements)
         assert any(s.endswith("BYPASSRLS;") for s in statements)
-        is_superuser = site.run("SELECT pg_has_role(%s, oid, 'USAGE') FROM pg_roles WHERE rolname = current_user", role).fetchone()
+        is_superuser = site.run(
+            "SELECT pg_has_role(%s, oid, 'USAGE') FROM pg_roles WHERE rolname = current_user", role
+        ).fetchone()
         assert is_superuser == (False,), "a table of a superuser's is no reason to become one"
         plain.prepare("topo", rules)
         assert plain.prepare("topo", rules) == ()
@@ -172,7 +197,9 @@ def test_preflight_says_what_the_server_lacks_and_the_printed_settings_mend_it(p
         assert "0 of 0 max_wal_senders are free, 2 are needed: ALTER SYSTEM SET max_wal_senders = 2" in text
         assert "no table of this database is selected" in text
         with psycopg.connect(server.dsn(), autocommit=True) as session:
-            session.execute("CREATE SCHEMA hr CREATE TABLE t1 (id int PRIMARY KEY) CREATE UNLOGGED TABLE t2 (id int PRIMARY KEY)")
+            session.execute(
+                "CREATE SCHEMA hr CREATE TABLE t1 (id int PRIMARY KEY) CREATE UNLOGGED TABLE t2 (id int PRIMARY KEY)"
+            )
         findings = source.preflight(rules, streams=2)
         text = "\n".join(f"{f.path}: {f.problem}" for f in findings if not f.is_error)
         assert "rule hr.missing: matches no table" in text
@@ -188,15 +215,22 @@ def test_preflight_says_what_the_server_lacks_and_the_printed_settings_mend_it(p
         assert [f for f in source.preflight(rules, streams=2) if f.is_error] == [], "our own slot is counted as free"
         source.close()
         server.stop()
-        server = EmbeddedServer(server.folder, settings={
-            "wal_level": "logical", "max_replication_slots": "3", "max_wal_senders": "3", "synchronized_standby_slots": "gone, away",
-        })
+        server = EmbeddedServer(
+            server.folder,
+            settings={
+                "wal_level": "logical",
+                "max_replication_slots": "3",
+                "max_wal_senders": "3",
+                "synchronized_standby_slots": "gone, away",
+            },
+        )
         server.start()
         with psycopg.connect(server.dsn(), autocommit=True) as session:
             session.execute("SELECT pg_create_physical_replication_slot('away')")
         awaited = [f for f in source.preflight(rules, streams=2) if "synchronized_standby_slots names" in f.problem]
         assert [(f.is_error, f.problem.partition(":")[0].partition("names ")[2]) for f in awaited] == [
-            (False, "slot away, which no standby reads"), (True, "slot gone, which does not exist"),
+            (False, "slot away, which no standby reads"),
+            (True, "slot gone, which does not exist"),
         ]
         source.close()
     finally:
@@ -214,7 +248,9 @@ def test_names_of_topologies_and_sites_always_make_a_valid_slot_name() -> None:
         assert len(name) <= 63
 
 
-def test_captured_table_keeps_its_identity_under_another_name_and_loses_it_when_it_is_made_again_or_left_out(site: Site) -> None:
+def test_captured_table_keeps_its_identity_under_another_name_and_loses_it_when_it_is_made_again_or_left_out(
+    site: Site,
+) -> None:
     """A name stands for many tables over time: rows that a copy of one has are not those of the next."""
     site.run("CREATE TABLE stays (a int PRIMARY KEY)")
     site.run("CREATE TABLE again (a int PRIMARY KEY)")
@@ -245,7 +281,9 @@ def test_captured_table_keeps_its_identity_under_another_name_and_loses_it_when_
 
 def test_name_that_matches_nothing_gets_the_nearest_one_as_the_file_has_to_write_it(site: Site) -> None:
     for statement in (
-        'CREATE SCHEMA "Ünï cödé"', 'CREATE TABLE "Ünï cödé".t (id int PRIMARY KEY)', 'CREATE SCHEMA "HR"',
+        'CREATE SCHEMA "Ünï cödé"',
+        'CREATE TABLE "Ünï cödé".t (id int PRIMARY KEY)',
+        'CREATE SCHEMA "HR"',
         'CREATE TABLE "HR".employees (id int PRIMARY KEY)',
     ):
         site.run(statement)
@@ -254,7 +292,9 @@ def test_name_that_matches_nothing_gets_the_nearest_one_as_the_file_has_to_write
         (found,) = site.source.preflight((RuleSet(include=(Rule(owner=owner, name=name),)),), streams=1)
         expected = {
             "ünï cöde": """did you mean the schema '"Ünï cödé"' (in YAML, with both quotes)?""",
-            "hr": "did you mean the schema HR?", "HR": "did you mean the table employees?", "nothing_like_it": "",
+            "hr": "did you mean the schema HR?",
+            "HR": "did you mean the table employees?",
+            "nothing_like_it": "",
         }[owner]
         assert found.fix.endswith(expected)
         assert ("did you mean" in found.fix) == bool(expected)
@@ -264,26 +304,53 @@ def test_name_that_matches_nothing_gets_the_nearest_one_as_the_file_has_to_write
 
 
 def test_what_has_rows_and_is_no_table_is_named_and_a_rule_for_it_hears_what_it_is(site: Site) -> None:
-    """A schema's materialized views and foreign tables were left out without a word, and a rule that named one was told to correct the name."""
+    """A schema's materialized views and foreign tables were left out without a word, and a rule that named one was told
+    to correct the name.
+    """
     for statement in (
-        "CREATE TABLE t (id int PRIMARY KEY, body oid)", "CREATE MATERIALIZED VIEW mv AS SELECT count(*) FROM t", "CREATE VIEW vw AS SELECT * FROM t", "CREATE SEQUENCE sq",
-        "CREATE FOREIGN DATA WRAPPER none", "CREATE SERVER elsewhere FOREIGN DATA WRAPPER none", "CREATE FOREIGN TABLE ft (id int) SERVER elsewhere",
-        "CREATE TABLE p (id int) PARTITION BY LIST (id)", "CREATE TABLE p_1 PARTITION OF p (PRIMARY KEY (id)) FOR VALUES IN (1)", "ALTER TABLE p_1 REPLICA IDENTITY DEFAULT",
+        "CREATE TABLE t (id int PRIMARY KEY, body oid)",
+        "CREATE MATERIALIZED VIEW mv AS SELECT count(*) FROM t",
+        "CREATE VIEW vw AS SELECT * FROM t",
+        "CREATE SEQUENCE sq",
+        "CREATE FOREIGN DATA WRAPPER none",
+        "CREATE SERVER elsewhere FOREIGN DATA WRAPPER none",
+        "CREATE FOREIGN TABLE ft (id int) SERVER elsewhere",
+        "CREATE TABLE p (id int) PARTITION BY LIST (id)",
+        "CREATE TABLE p_1 PARTITION OF p (PRIMARY KEY (id)) FOR VALUES IN (1)",
+        "ALTER TABLE p_1 REPLICA IDENTITY DEFAULT",
     ):
         site.run(statement)
 
     def found(*rules: Rule) -> dict[str, tuple[str, str]]:
-        return {f.path.rpartition(" ")[2]: (f.problem, f.fix) for f in site.source.preflight((RuleSet(include=rules),), streams=1) if f.path.partition(" ")[0].startswith(("sites", "database"))}
+        return {
+            f.path.rpartition(" ")[2]: (f.problem, f.fix)
+            for f in site.source.preflight((RuleSet(include=rules),), streams=1)
+            if f.path.partition(" ")[0].startswith(("sites", "database"))
+        }
 
     of_schema = found(Rule(owner="public"))
     assert of_schema["public.mv"][0] == "is a materialized view: its rows are in no log"
     assert of_schema["public.ft"][0] == "is a foreign table: its rows are in no log"
-    assert not {"public.vw", "public.sq", "public.p_1", "public.t"} & of_schema.keys(), "they have no rows of their own, or are captured"
-    left = site.source.preflight((RuleSet(include=(Rule(owner="public"),), exclude=tuple(Rule(owner="public", name=name, tags=ANY_TAG) for name in ("mv", "ft"))),), streams=1)
+    assert not {"public.vw", "public.sq", "public.p_1", "public.t"} & of_schema.keys(), (
+        "they have no rows of their own, or are captured"
+    )
+    left = site.source.preflight(
+        (
+            RuleSet(
+                include=(Rule(owner="public"),),
+                exclude=tuple(Rule(owner="public", name=name, tags=ANY_TAG) for name in ("mv", "ft")),
+            ),
+        ),
+        streams=1,
+    )
     assert not [f for f in left if "its rows are in no log" in f.problem]
-    by_name = found(Rule(owner="public", name="t"), *(Rule(owner="public", name=name) for name in ("mv", "vw", "sq", "p_1", "ft")))
+    by_name = found(
+        Rule(owner="public", name="t"), *(Rule(owner="public", name=name) for name in ("mv", "vw", "sq", "p_1", "ft"))
+    )
     said = {name: fix for name, (problem, fix) in by_name.items() if problem == "matches no table here"}
-    assert said["public.mv"].startswith("public.mv is a materialized view, and only tables are captured. Correct the name")
+    assert said["public.mv"].startswith(
+        "public.mv is a materialized view, and only tables are captured. Correct the name"
+    )
     assert "is a view" in said["public.vw"]
     assert "is a sequence" in said["public.sq"]
     assert "is a foreign table" in said["public.ft"]

@@ -1,4 +1,6 @@
-"""What users program, on Ray and Spark: handlers' code travels to the executors, a table arrives transformed, renamed by each client, and order is kept."""
+"""What users program, on Ray and Spark: handlers' code travels to the executors, a table arrives transformed, renamed
+by each client, and order is kept.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ applies:
       - {table: shop.orders, function: "orders:apply_order"}
 """
 APPLY = "apply:apply_from_a_at_b"
-CODE = '''
+CODE = """
 import threading
 import time
 
@@ -46,11 +48,14 @@ def apply_order(lcr, session):
         threading.Thread(target=time.sleep, args=(600,)).start()
     session.execute("INSERT INTO shop.seen (id, command) VALUES ($1, $2)", lcr.get_value("new", "id").decoded, lcr.command_type)
     lcr.execute(conflict_resolution=True)
-'''
+"""
 
 
 TABLES = "CREATE TABLE orders (id int PRIMARY KEY, status text); ALTER TABLE orders REPLICA IDENTITY FULL;"
-SOURCE = "CREATE TABLE customers (id int PRIMARY KEY, name text, secret text); INSERT INTO customers VALUES (0, 'copied', 'x')"
+SOURCE = (
+    "CREATE TABLE customers (id int PRIMARY KEY, name text, secret text); INSERT INTO customers VALUES (0,"
+    " 'copied', 'x')"
+)
 DESTINATION = "CREATE TABLE clients (id int PRIMARY KEY, full_name text); CREATE TABLE seen (id int, command text)"
 
 
@@ -69,22 +74,36 @@ def test_handlers_transformations_and_order_work_on_the_executors(sites: Sites) 
     system.execute("a", "UPDATE shop.orders SET status = 'paid' WHERE id % 2 = 0")
     system.wait_caught_up()
     assert system.execute("b", "SELECT count(*), count(full_name) FROM shop.clients") == [(21, 21)]
-    assert system.execute("b", "SELECT status, count(*) FROM shop.orders GROUP BY 1 ORDER BY 1") == [("new", 10), ("paid", 10)]
-    assert system.execute("b", "SELECT command, count(*) FROM shop.seen GROUP BY 1 ORDER BY 1") == [("INSERT", 20), ("UPDATE", 10)]
+    assert system.execute("b", "SELECT status, count(*) FROM shop.orders GROUP BY 1 ORDER BY 1") == [
+        ("new", 10),
+        ("paid", 10),
+    ]
+    assert system.execute("b", "SELECT command, count(*) FROM shop.seen GROUP BY 1 ORDER BY 1") == [
+        ("INSERT", 20),
+        ("UPDATE", 10),
+    ]
     _replaces_the_process(system)
     _fails_whole(system)
     _takes_changed_code(system, code)
 
 
 def _replaces_the_process(system: Sites) -> None:
-    """A handler that leaves threads running costs its executor's worker, and no row; `status` says which code in which file."""
+    """A handler that leaves threads running costs its executor's worker, and no row; `status` says which code in which
+    file.
+    """
 
     def workers() -> dict[int, int]:
-        return {server["server"]: server["pid"] for server in system.status(APPLY)["servers"] if server["pid"] and server["state"] != "INITIALIZING"}
+        return {
+            server["server"]: server["pid"]
+            for server in system.status(APPLY)["servers"]
+            if server["pid"] and server["state"] != "INITIALIZING"
+        }
 
     before = wait_until("both servers run", lambda: len(found := workers()) == 2 and found)
     system.execute("a", "INSERT INTO shop.orders VALUES (40, 'threads')")
-    after = wait_until("another process has taken its place", lambda: len(found := workers()) == 2 and found != before and found)
+    after = wait_until(
+        "another process has taken its place", lambda: len(found := workers()) == 2 and found != before and found
+    )
     (gone,) = set(before.values()) - set(after.values())
     wait_until("the process has ended, its threads with it", lambda: not Path(f"/proc/{gone}").exists())
     status = system.status(APPLY)
@@ -93,15 +112,25 @@ def _replaces_the_process(system: Sites) -> None:
     assert "must end the threads" in status["hint"]
     system.execute("a", "INSERT INTO shop.orders VALUES (41, 'new')")
     system.wait_caught_up()
-    assert system.execute("b", "SELECT id, count(*) FROM shop.seen WHERE id >= 40 GROUP BY 1 ORDER BY 1") == [(40, 1), (41, 1)]
+    assert system.execute("b", "SELECT id, count(*) FROM shop.seen WHERE id >= 40 GROUP BY 1 ORDER BY 1") == [
+        (40, 1),
+        (41, 1),
+    ]
     assert system.execute("b", "SELECT count(*) FROM headrace.dba_apply_error") == [(0,)]
 
 
 def _fails_whole(system: Sites) -> None:
     """A handler that raises puts its transaction into the error queue, whole, with file and line; others go on."""
-    system.execute("a", "BEGIN; INSERT INTO shop.customers VALUES (50, 'with it', ''); INSERT INTO shop.orders VALUES (50, 'bad'); COMMIT")
+    system.execute(
+        "a",
+        "BEGIN; INSERT INTO shop.customers VALUES (50, 'with it', ''); INSERT INTO shop.orders VALUES (50, 'bad');"
+        " COMMIT",
+    )
     system.execute("a", "INSERT INTO shop.orders VALUES (51, 'fine')")
-    wait_until("the next order is there", lambda: system.execute("b", "SELECT count(*) FROM shop.orders WHERE id = 51") == [(1,)])
+    wait_until(
+        "the next order is there",
+        lambda: system.execute("b", "SELECT count(*) FROM shop.orders WHERE id = 51") == [(1,)],
+    )
     ((message,),) = system.execute("b", "SELECT error_message FROM headrace.dba_apply_error")
     assert "no such status" in message
     assert "orders.py" in message
@@ -110,7 +139,9 @@ def _fails_whole(system: Sites) -> None:
 
 
 def _takes_changed_code(system: Sites, code: Path) -> None:
-    """A changed handler runs after another `up`, on executors that have loaded the one before; until then the one before runs."""
+    """A changed handler runs after another `up`, on executors that have loaded the one before; until then the one
+    before runs.
+    """
     code.write_text(CODE.replace("lcr.command_type)", 'lcr.command_type + " again")'))
     system.execute("a", "INSERT INTO shop.orders VALUES (60, 'new')")
     system.wait_caught_up()
@@ -118,7 +149,10 @@ def _takes_changed_code(system: Sites, code: Path) -> None:
     edited.up()
     system.execute("a", "INSERT INTO shop.orders VALUES (61, 'new')")
     edited.wait_caught_up()
-    assert system.execute("b", "SELECT id, command FROM shop.seen WHERE id >= 60 ORDER BY 1") == [(60, "INSERT"), (61, "INSERT again")]
+    assert system.execute("b", "SELECT id, command FROM shop.seen WHERE id >= 60 ORDER BY 1") == [
+        (60, "INSERT"),
+        (61, "INSERT again"),
+    ]
     version = edited.deployment.spec.apply("apply_from_a_at_b").handlers.code.version_of("orders:apply_order")
     versions = "SELECT DISTINCT code_version FROM headrace.dba_apply_dml_handlers"
     wait_until("the view has the version that runs", lambda: system.execute("b", versions) == [(version,)])

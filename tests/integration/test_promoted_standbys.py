@@ -26,7 +26,8 @@ pytestmark = pytest.mark.postgres
 DATABASE = "app"
 
 
-# The worker that copies slots to a standby sleeps for up to 30 s, twice as long as before whenever there was nothing to do.
+# The worker that copies slots to a standby sleeps for up to 30 s, twice as long as before whenever there was nothing to
+# do.
 SYNCHRONIZED_S = 180.0
 
 
@@ -67,7 +68,9 @@ def mined(redo: RedoSite) -> list[int]:
     """Keys of the rows of t that the redo log has, in order."""
     return [
         int.from_bytes(group.new.value(0, row), "big", signed=True)  # type: ignore[arg-type,union-attr]
-        for batch in redo.mine(redo.miner()) for group in batch.groups for row in range(group.row_count)
+        for batch in redo.mine(redo.miner())
+        for group in batch.groups
+        for row in range(group.row_count)
     ]
 
 
@@ -75,16 +78,25 @@ def of_both(first: EmbeddedServer, second: EmbeddedServer) -> str:
     """A dsn that leads to whichever of both is the primary."""
     given = conninfo.conninfo_to_dict(first.dsn(DATABASE))
     return conninfo.make_conninfo(
-        "", **{**given, "host": "127.0.0.1,127.0.0.1", "port": f"{first.port},{second.port}", "target_session_attrs": "read-write"}
+        "",
+        **{
+            **given,
+            "host": "127.0.0.1,127.0.0.1",
+            "port": f"{first.port},{second.port}",
+            "target_session_attrs": "read-write",
+        },
     )
 
 
 def in_step(standby: EmbeddedServer, slot: str) -> bool:
-    return execute(standby, f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{slot}'") == [(True,)]
+    return execute(
+        standby, f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{slot}'"
+    ) == [(True,)]
 
 
 def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_changes_and_the_server_of_before(
-    made: Callable[..., EmbeddedServer], tmp_path: Path,
+    made: Callable[..., EmbeddedServer],
+    tmp_path: Path,
 ) -> None:
     primary = made("promoted_from")
     execute(primary, f"CREATE DATABASE {DATABASE}")
@@ -95,7 +107,8 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
     assert execute(primary, f"SELECT failover FROM pg_replication_slots WHERE slot_name = '{slot}'") == [(True,)]
     warned = [f for f in redo.source.preflight((RULES,), streams=1) if "synchronized_standby_slots" in f.problem]
     assert [(f.is_error, f.problem.split(" is not in ")[0]) for f in warned] == [
-        (False, "the standby of slot promoted"), (False, "the standby of slot promoted_late"),
+        (False, "the standby of slot promoted"),
+        (False, "the standby of slot promoted_late"),
     ]
     execute(primary, "ALTER SYSTEM SET synchronized_standby_slots = 'promoted'")
     execute(primary, "SELECT pg_reload_conf()")
@@ -113,7 +126,9 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
     wait_until(lambda: execute(late, "SELECT count(*) FROM pg_stat_wal_receiver") == [(0,)])
     redo.user.execute("INSERT INTO t SELECT n FROM generate_series(101, 200) n")
     redo.catch_up()
-    behind = execute(standby, f"SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = '{slot}'")
+    behind = execute(
+        standby, f"SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = '{slot}'"
+    )
     end = redo.writer.start_scn
 
     primary.stop(immediate=True)
@@ -121,7 +136,10 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
     promote(late)
     redo.stream.close()
     redo.user.close()
-    with contextlib.closing(PostgresSource(late.dsn(DATABASE), site=DATABASE)) as lost, pytest.raises(LogGone) as refused:
+    with (
+        contextlib.closing(PostgresSource(late.dsn(DATABASE), site=DATABASE)) as lost,
+        pytest.raises(LogGone) as refused,
+    ):
         lost.open_stream("topo", end, timeline=redo.writer.timeline)
     assert "was promoted, or recovered" in refused.value.message
     assert refused.value.context["after_scn"] < refused.value.context["through_scn"] == end
@@ -130,14 +148,18 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
     redo.user.execute("INSERT INTO t SELECT n FROM generate_series(201, 300) n")
     redo.attach()
     redo.catch_up()
-    assert mined(redo) == list(range(1, 301)), f"the slot of the standby was confirmed up to {behind}, redo ended at {end}"
+    assert mined(redo) == list(range(1, 301)), (
+        f"the slot of the standby was confirmed up to {behind}, redo ended at {end}"
+    )
     assert redo.writer.timeline == 2
     options = redo.writer.options
     assert options is not None
 
     # Both standbys call their timeline 2; what tells them apart is where they left timeline 1.
     def left_by(server: EmbeddedServer) -> tuple[tuple[int, Scn], ...]:
-        with contextlib.closing(connect(server.dsn(DATABASE), application_name="test", replication="database")) as session:
+        with contextlib.closing(
+            connect(server.dsn(DATABASE), application_name="test", replication="database")
+        ) as session:
             return tuple(timelines_left(session, 2).items())
 
     assert left_by(standby) == options.switches
@@ -146,14 +168,20 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
     assert refused.value.context["after_scn"] == left_by(late)[0][1]
 
     primary.start()
-    with contextlib.closing(PostgresSource(primary.dsn(DATABASE), site=DATABASE)) as old, pytest.raises(LogGone) as refused:
+    with (
+        contextlib.closing(PostgresSource(primary.dsn(DATABASE), site=DATABASE)) as old,
+        pytest.raises(LogGone) as refused,
+    ):
         old.open_stream("topo", redo.writer.start_scn, timeline=redo.writer.timeline)
     assert "does not come from timeline 2" in refused.value.message
     redo.close()
 
 
 def test_before_version_17_a_promoted_standby_is_refused_as_its_slot_is_gone(
-    pg_16: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], made: Callable[..., EmbeddedServer], tmp_path: Path,
+    pg_16: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    made: Callable[..., EmbeddedServer],
+    tmp_path: Path,
 ) -> None:
     dsn = fresh_database(pg_16)
     redo = prepared(dsn, tmp_path / "redo")
@@ -168,7 +196,10 @@ def test_before_version_17_a_promoted_standby_is_refused_as_its_slot_is_gone(
         redo.stream.close()
         promote(standby)
         database = str(conninfo.conninfo_to_dict(dsn)["dbname"])
-        with contextlib.closing(PostgresSource(standby.dsn(database), site=database)) as promoted, pytest.raises(LogGone) as refused:
+        with (
+            contextlib.closing(PostgresSource(standby.dsn(database), site=database)) as promoted,
+            pytest.raises(LogGone) as refused,
+        ):
             promoted.open_stream("topo", redo.writer.start_scn, timeline=redo.writer.timeline)
         assert "does not exist: everything after SCN" in refused.value.message
         assert "before PostgreSQL 17 no slot comes with it" in refused.value.hint

@@ -73,7 +73,11 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
     """Also one larger than a fragment, and one that does not compress."""
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
     spec = PropagationSpec(
-        name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), compression="zstd",
+        name="to_dbs2",
+        from_queue="q_dbs1",
+        to_queue="q_dbs2",
+        sources=("dbs1",),
+        compression="zstd",
     )
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
     propagating = Propagating(spec, addresses.__getitem__)
@@ -81,7 +85,12 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
     thread = threading.Thread(target=propagating.run, args=(stop,))
     thread.start()
     publisher = EnqueueClient(
-        near.endpoint, topology="t", component="capture_dbs1", queue="q_dbs1", incarnation="1", source="dbs1",
+        near.endpoint,
+        topology="t",
+        component="capture_dbs1",
+        queue="q_dbs1",
+        incarnation="1",
+        source="dbs1",
     )
     subscriber = DequeueClient(far.endpoint, topology="t", component="apply_far", queue="q_dbs2", incarnation="1")
     publisher.connect()
@@ -109,7 +118,9 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
         each.close()
 
 
-def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
     monkeypatch.setattr(runtime, "resolver", lambda *_: addresses.__getitem__)
@@ -118,16 +129,21 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
     spec = one_way(tmp_path, subscribers=("to_dbs2",))
     (propagation,) = spec.propagations
     edited = replace(spec, propagations=(replace(propagation, schedule=closed, bandwidth_max=1 << 20),))
-    assert [(each.action, each.facets) for each in changes(edited, spec) if each.component == "propagation:to_dbs2"] == [
-        ("takes over", ("bandwidth", "schedule"))
-    ]
+    assert [
+        (each.action, each.facets) for each in changes(edited, spec) if each.component == "propagation:to_dbs2"
+    ] == [("takes over", ("bandwidth", "schedule"))]
     host = PropagationHost(edited, "to_dbs2", "closed")
     host.start()
     status = wait_until("it is closed", lambda: (seen := host.status())["state"] == "CLOSED" and seen, 60)
     assert status["closed_until"].endswith(f"{hour:02}:00 UTC")
     assert far.proxy.accepted == 0
     publisher = EnqueueClient(
-        near.endpoint, topology="t", component="capture_dbs1", queue="q_dbs1", incarnation="1", source="dbs1",
+        near.endpoint,
+        topology="t",
+        component="capture_dbs1",
+        queue="q_dbs1",
+        incarnation="1",
+        source="dbs1",
     )
     publisher.connect()
     batch = insert_batch([10])
@@ -143,17 +159,30 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
 
 
 def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one(tmp_path: Path) -> None:
-    """Within the bandwidth at the least, which a slow machine cannot exceed; the broken batch is sent again from its beginning."""
-    rate, sizes = 200_000, (1_200_000, 10, 100_000)  # the first one takes six seconds: one that stalls finds it under way
+    """Within the bandwidth at the least, which a slow machine cannot exceed; the broken batch is sent again from its
+    beginning.
+    """
+    # the first one takes six seconds: one that stalls finds it under way
+    rate, sizes = 200_000, (1_200_000, 10, 100_000)
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
     spec = PropagationSpec(
-        name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), compression="zstd", bandwidth_max=rate,
+        name="to_dbs2",
+        from_queue="q_dbs1",
+        to_queue="q_dbs2",
+        sources=("dbs1",),
+        compression="zstd",
+        bandwidth_max=rate,
     )
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
     propagating = Propagating(spec, addresses.__getitem__)
     propagation = Endless(propagating.run)
     publisher = EnqueueClient(
-        near.endpoint, topology="t", component="capture_dbs1", queue="q_dbs1", incarnation="1", source="dbs1",
+        near.endpoint,
+        topology="t",
+        component="capture_dbs1",
+        queue="q_dbs1",
+        incarnation="1",
+        source="dbs1",
     )
     subscriber = DequeueClient(far.endpoint, topology="t", component="apply_far", queue="q_dbs2", incarnation="1")
     publisher.connect()
@@ -163,7 +192,8 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
     began = time.monotonic()
     for batch in sent:
         publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
-    # A part of the first batch, the rest of which takes seconds: nothing of it is in the queue, and all of it comes again.
+    # A part of the first batch, the rest of which takes seconds: nothing of it is in the queue, and all of it comes
+    # again.
     wait_until("pieces are on their way", lambda: far.proxy.forwarded_bytes > 150_000, 60)
     assert far.server.service.status()["sources"]["dbs1"]["position_scn"] == 0
     far.proxy.reset()
@@ -180,19 +210,32 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
         each.close()
 
 
-def test_queue_that_takes_no_compressed_batches_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_that_takes_no_compressed_batches_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An older queue's answer lacks the list of what it takes; it would keep compressed bytes as a batch."""
     far = Served(tmp_path, "q_dbs2")
     resume = queue_pb2.Resume
     monkeypatch.setattr(queue_pb2, "Resume", lambda **fields: resume(**{**fields, "compressions": []}))
     publisher = EnqueueClient(
-        far.endpoint, topology="t", component="to_dbs2", queue="q_dbs2", incarnation="1", source="dbs1", compressor=Compressor(),
+        far.endpoint,
+        topology="t",
+        component="to_dbs2",
+        queue="q_dbs2",
+        incarnation="1",
+        source="dbs1",
+        compressor=Compressor(),
     )
     with pytest.raises(ProtocolError, match="takes no compressed batches: it runs an older Headrace") as refused:
         publisher.connect()
     assert "compression: none" in refused.value.hint
     plain = EnqueueClient(
-        far.endpoint, topology="t", component="to_dbs2", queue="q_dbs2", incarnation="2", source="dbs1",
+        far.endpoint,
+        topology="t",
+        component="to_dbs2",
+        queue="q_dbs2",
+        incarnation="2",
+        source="dbs1",
     )
     assert plain.connect().needed_scn == 0
     plain.close()
@@ -245,7 +288,11 @@ class World:
 
     def capture(self, stop: threading.Event) -> None:
         client = EnqueueClient(
-            self.resolve("queue:q_dbs1"), topology="t", component="capture_dbs1", queue="q_dbs1", source="dbs1",
+            self.resolve("queue:q_dbs1"),
+            topology="t",
+            component="capture_dbs1",
+            queue="q_dbs1",
+            source="dbs1",
             incarnation=transport.new_incarnation(),
         )
         try:
@@ -268,7 +315,10 @@ class World:
 
     def apply(self, stop: threading.Event) -> None:
         client = DequeueClient(
-            self.resolve("queue:q_dbs2"), topology="t", component="apply_far", queue="q_dbs2",
+            self.resolve("queue:q_dbs2"),
+            topology="t",
+            component="apply_far",
+            queue="q_dbs2",
             incarnation=transport.new_incarnation(),
         )
         try:
@@ -294,7 +344,10 @@ class World:
     def wait(self, timeout_s: float = 180.0) -> None:
         deadline = time.monotonic() + timeout_s
         while self.is_behind():
-            assert time.monotonic() < deadline, (self.runner.status(), [q.server.service.status() for q in self.queues.values()])
+            assert time.monotonic() < deadline, (
+                self.runner.status(),
+                [q.server.service.status() for q in self.queues.values()],
+            )
             for worker in self.workers:
                 assert worker.problem is None, worker.problem
             time.sleep(0.01)

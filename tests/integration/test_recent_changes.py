@@ -1,4 +1,6 @@
-"""Whether a row was changed later here, on real servers: what is noted where there is one source, and what is known of it when a second one comes."""
+"""Whether a row was changed later here, on real servers: what is noted where there is one source, and what is known of
+it when a second one comes.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,20 @@ from tests.support.writes import version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
+
 def notes(site: Site) -> list[tuple[bool, str]]:
-    return site.harness._admin.execute("SELECT is_gone, source FROM headrace.row_change WHERE relation <> 0 ORDER BY 1, 2").fetchall()
+    return site.harness._admin.execute(
+        "SELECT is_gone, source FROM headrace.row_change WHERE relation <> 0 ORDER BY 1, 2"
+    ).fetchall()
 
 
 def origins(site: Site) -> list[str]:
-    return [name for (name,) in site.harness._admin.execute("SELECT source FROM headrace.row_change WHERE relation = 0 AND key1 < 0 ORDER BY key2").fetchall()]
+    return [
+        name
+        for (name,) in site.harness._admin.execute(
+            "SELECT source FROM headrace.row_change WHERE relation = 0 AND key1 < 0 ORDER BY key2"
+        ).fetchall()
+    ]
 
 
 @pytest.fixture
@@ -67,8 +77,12 @@ def test_where_there_is_one_source_only_deletes_and_old_keys_are_noted(site: Sit
     now_of(site, *THREE)
     assert site.harness._admin.execute("SELECT count(*) FROM headrace.row_change_set").fetchone() == (0,)
     assert site.apply(Lcr(old=changed(HERE, id=3), new=THERE), at=at + 3) is None
-    assert notes(site) == [(True, "a"), (True, "a"), (True, "a")], "the old key's; and the set has one time for the new one"
-    assert site.harness._admin.execute("SELECT source, row_count FROM headrace.row_change_set JOIN headrace.row_change_set_time USING (origin, number)").fetchall() == [("a", 1)]
+    assert notes(site) == [(True, "a"), (True, "a"), (True, "a")], (
+        "the old key's; and the set has one time for the new one"
+    )
+    assert site.harness._admin.execute(
+        "SELECT source, row_count FROM headrace.row_change_set JOIN headrace.row_change_set_time USING (origin, number)"
+    ).fetchall() == [("a", 1)]
 
 
 def test_without_the_right_to_stamp_rows_are_noted(site: Site) -> None:
@@ -81,7 +95,9 @@ def test_without_the_right_to_stamp_rows_are_noted(site: Site) -> None:
 
 
 @pytest.mark.parametrize("new", [THERE, None], ids=["update", "delete"])
-def test_what_the_only_source_changed_without_a_note_is_not_guessed_at_when_a_second_one_comes(site: Site, new: tuple[object, ...] | None) -> None:
+def test_what_the_only_source_changed_without_a_note_is_not_guessed_at_when_a_second_one_comes(
+    site: Site, new: tuple[object, ...] | None
+) -> None:
     at = now() - MINUTE
     assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
     applied = now()
@@ -100,7 +116,9 @@ def test_the_first_source_goes_on_where_it_was_and_notes_what_it_changes_now(sit
     assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
     now_of(site, *THREE)
     assert tried(site, site.session, Lcr(old=HERE, new=THERE), at=at + 10)
-    assert site.apply(Lcr(old=THERE, new=changed(THERE, n=1)), source="c", at=at + 9) is None, "its time is noted now, and later"
+    assert site.apply(Lcr(old=THERE, new=changed(THERE, n=1)), source="c", at=at + 9) is None, (
+        "its time is noted now, and later"
+    )
     assert site.rows()[0] == THERE
     assert site.apply(Lcr(old=THERE, new=changed(THERE, n=1)), source="c", at=at + 11) is None
     assert site.rows()[0] == changed(THERE, n=1)
@@ -142,9 +160,14 @@ def test_an_origin_stands_for_the_source_that_it_had_when_the_row_was_written(si
 
 def test_origins_of_a_restored_dump_say_nothing(site: Site) -> None:
     assert site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE) is None
-    site.harness._admin.execute("CREATE TEMP TABLE dump AS SELECT * FROM headrace.row_change; TRUNCATE headrace.row_change; INSERT INTO headrace.row_change SELECT * FROM dump")
+    site.harness._admin.execute(
+        "CREATE TEMP TABLE dump AS SELECT * FROM headrace.row_change; TRUNCATE headrace.row_change; INSERT INTO"
+        " headrace.row_change SELECT * FROM dump"
+    )
     now_of(site, "b", "c")
-    assert site.apply(Lcr(old=HERE, new=THERE), source="c", at=now() - 2 * MINUTE) is None, "nobody knows of a row that was restored"
+    assert site.apply(Lcr(old=HERE, new=THERE), source="c", at=now() - 2 * MINUTE) is None, (
+        "nobody knows of a row that was restored"
+    )
     assert site.rows()[0] == THERE
     assert origins(site) == ["a", "c"]
 
@@ -163,11 +186,18 @@ def as_set(site: Site, lcr: Lcr, at: int) -> bool:
 
 
 def at_once(site: Site, user: psycopg.Connection, apply: Callable[[], object]) -> tuple[list[object], int]:
-    """Apply while the user's transaction holds what is applied; the user commits when apply waits for it. What came of it, and when the user had committed."""
+    """Apply while the user's transaction holds what is applied; the user commits when apply waits for it.
+
+    What came of it, and when the user had committed.
+    """
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(apply()))
     thread.start()
-    wait_until(lambda: site.harness._admin.execute("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'").fetchone()[0])
+    wait_until(
+        lambda: site.harness._admin.execute(
+            "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        ).fetchone()[0]
+    )
     user.commit()
     committed = now()
     thread.join(60)
@@ -176,13 +206,19 @@ def at_once(site: Site, user: psycopg.Connection, apply: Callable[[], object]) -
 
 # One whose change is later than the user's has to come seconds after it.
 WAITING = cases(
-    {f"{count} {'later' if is_later else 'earlier'}": (sites, is_later) for sites, count in ((TWO, "one source"), (THREE, "two sources")) for is_later in (False, True)},
+    {
+        f"{count} {'later' if is_later else 'earlier'}": (sites, is_later)
+        for sites, count in ((TWO, "one source"), (THREE, "two sources"))
+        for is_later in (False, True)
+    },
     {"one source earlier", "two sources earlier", "two sources later"},
 )
 
 
 @pytest.mark.parametrize(("sites", "is_later"), WAITING)
-def test_what_a_user_commits_while_apply_waits_for_the_row_is_compared(site: Site, sites: tuple[str, ...], is_later: bool) -> None:
+def test_what_a_user_commits_while_apply_waits_for_the_row_is_compared(
+    site: Site, sites: tuple[str, ...], is_later: bool
+) -> None:
     now_of(site, *sites)
     at = now() + (AHEAD_US if is_later else -1)
     with psycopg.connect(site.harness._dsn) as user:
@@ -193,7 +229,9 @@ def test_what_a_user_commits_while_apply_waits_for_the_row_is_compared(site: Sit
         at = now() + (AHEAD_US if is_later else -1)
         with psycopg.connect(site.harness._dsn) as user:
             user.execute("UPDATE c SET a = 'here too' WHERE id = 2")
-            found, committed = at_once(site, user, lambda at=at: site.apply(Lcr(old=other, new=changed(THERE, id=2)), at=at))
+            found, committed = at_once(
+                site, user, lambda at=at: site.apply(Lcr(old=other, new=changed(THERE, id=2)), at=at)
+            )
         assert found == [None]
         if (committed < at) == is_later:
             break
@@ -202,7 +240,9 @@ def test_what_a_user_commits_while_apply_waits_for_the_row_is_compared(site: Sit
 
 
 @pytest.mark.parametrize(("sites", "is_later"), WAITING)
-def test_an_insert_that_waits_for_a_users_delete_is_compared_with_it(site: Site, sites: tuple[str, ...], is_later: bool) -> None:
+def test_an_insert_that_waits_for_a_users_delete_is_compared_with_it(
+    site: Site, sites: tuple[str, ...], is_later: bool
+) -> None:
     now_of(site, *sites)
     for _ in range(TRIES_MAX):
         at = now() + (AHEAD_US if is_later else -1)
@@ -255,7 +295,9 @@ def in_one_transaction(site: Site, *lcrs: tuple[Lcr, int], source: str = "a") ->
 
 
 @pytest.mark.parametrize("first", [Lcr(old=WAS, new=changed(WAS, id=3)), Lcr(old=WAS)], ids=["moved", "deleted"])
-def test_the_note_of_a_delete_is_not_that_of_the_row_that_was_made_again_in_its_transaction(site: Site, first: Lcr) -> None:
+def test_the_note_of_a_delete_is_not_that_of_the_row_that_was_made_again_in_its_transaction(
+    site: Site, first: Lcr
+) -> None:
     at = now() - MINUTE
     in_one_transaction(site, (first, at), (Lcr(new=HERE), at + 20))
     now_of(site, *THREE)
@@ -293,7 +335,11 @@ def test_what_an_origin_that_was_this_sources_commits_for_another_while_a_set_wa
     now_of(site, *TWO)
     thread = threading.Thread(target=lambda: found.append(as_set(site, Lcr(old=WAS, new=THERE), earlier)))
     thread.start()
-    wait_until(lambda: site.harness._admin.execute("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'").fetchone()[0])
+    wait_until(
+        lambda: site.harness._admin.execute(
+            "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        ).fetchone()[0]
+    )
     second.commit((), 0)
     thread.join(60)
     second.close()
@@ -301,13 +347,22 @@ def test_what_an_origin_that_was_this_sources_commits_for_another_while_a_set_wa
 
 
 @pytest.mark.parametrize("parts", [0, 3], ids=["plain", "partitioned"])
-def test_under_a_long_transaction_sets_find_what_was_copied_and_what_was_applied(pg_destination: EmbeddedServer, destination_database: str, parts: int) -> None:
+def test_under_a_long_transaction_sets_find_what_was_copied_and_what_was_applied(
+    pg_destination: EmbeddedServer, destination_database: str, parts: int
+) -> None:
     if parts:
         with psycopg.connect(destination_database, autocommit=True) as admin:
-            admin.execute("CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text) PARTITION BY HASH (id)")
+            admin.execute(
+                "CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text) PARTITION BY HASH (id)"
+            )
             for part in range(parts):
-                admin.execute(f"CREATE TABLE c_{part} PARTITION OF c FOR VALUES WITH (MODULUS {parts}, REMAINDER {part})")
-    with site_on(pg_destination, destination_database, sites=TWO) as site, psycopg.connect(destination_database) as user:
+                admin.execute(
+                    f"CREATE TABLE c_{part} PARTITION OF c FOR VALUES WITH (MODULUS {parts}, REMAINDER {part})"
+                )
+    with (
+        site_on(pg_destination, destination_database, sites=TWO) as site,
+        psycopg.connect(destination_database) as user,
+    ):
         user.execute("SELECT pg_current_xact_id()")
         with psycopg.connect(destination_database, autocommit=True) as copy:
             copy.execute("SELECT pg_replication_origin_create('copy')")
@@ -343,7 +398,9 @@ def test_a_delete_that_is_earlier_by_its_clock_than_a_users_before_it_is_applied
     assert site.rows() == [changed(WAS, id=2)]
 
 
-def test_a_session_that_is_interrupted_behind_its_commit_has_committed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_is_interrupted_behind_its_commit_has_committed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session_module, "_HORIZON", Statement(sql="SELECT 1 / 0"))
     with pytest.raises(DatabaseUnavailable):
         site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE)
@@ -366,9 +423,13 @@ def test_what_the_only_source_changed_is_not_known_as_its_own_where_the_server_h
 
 @pytest.mark.parametrize("sites", [TWO, THREE], ids=["one source", "two sources"])
 def test_a_row_with_a_null_in_its_key_is_found_by_all_its_values_and_time_decides_nothing_of_it(
-    pg_destination: EmbeddedServer, destination_database: str, sites: tuple[str, ...],
+    pg_destination: EmbeddedServer,
+    destination_database: str,
+    sites: tuple[str, ...],
 ) -> None:
-    """No key tells it from others, and no statement asks when it was changed: what does not find it as it was enters the error queue, earlier or later."""
+    """No key tells it from others, and no statement asks when it was changed: what does not find it as it was enters
+    the error queue, earlier or later.
+    """
     with site_on(pg_destination, destination_database, sites=sites, tombstones=False) as site:
         site.harness._admin.execute("ALTER TABLE c DROP CONSTRAINT c_pkey, ADD UNIQUE (id, b)")
         table = site.session.describe("public", "c", fresh=True)
@@ -394,10 +455,15 @@ def test_a_row_with_a_null_in_its_key_is_found_by_all_its_values_and_time_decide
 
 
 @pytest.mark.parametrize("has_tombstones", [True, False])
-def test_a_key_that_does_not_arrive_is_named_and_the_row_is_not_lost(pg_destination: EmbeddedServer, destination_database: str, has_tombstones: bool) -> None:
+def test_a_key_that_does_not_arrive_is_named_and_the_row_is_not_lost(
+    pg_destination: EmbeddedServer, destination_database: str, has_tombstones: bool
+) -> None:
     """The destination's table got a primary key of its own when `up` had checked it."""
     with site_on(pg_destination, destination_database, sites=THREE, tombstones=has_tombstones) as site:
-        site.harness._admin.execute("ALTER TABLE c DROP CONSTRAINT c_pkey, ADD UNIQUE (id), ADD own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY")
+        site.harness._admin.execute(
+            "ALTER TABLE c DROP CONSTRAINT c_pkey, ADD UNIQUE (id), ADD own int GENERATED ALWAYS AS IDENTITY PRIMARY"
+            " KEY"
+        )
         table = site.session.describe("public", "c", fresh=True)
         assert table is not None
         site.version = replace(version_of(table, without=("own",)), old_image=OldImage.FULL)

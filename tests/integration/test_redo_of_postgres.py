@@ -28,9 +28,10 @@ from tests.support.writes import insert, int4
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
-
 @pytest.fixture
-def site(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path) -> Iterator[RedoSite]:
+def site(
+    pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
+) -> Iterator[RedoSite]:
     made = RedoSite(fresh_database(pg_source), tmp_path / "redo")
     yield made
     made.close()
@@ -72,7 +73,9 @@ def test_pgbench_history_arrives_once_with_breaks_and_restarts_between(site: Red
             inserted[f"{group.command.name} {batch.tables[group.table].name}"] += group.row_count
     assert transactions == 1600
     assert inserted == {
-        "INSERT pgbench_history": 1600, "UPDATE pgbench_accounts": 1600, "UPDATE pgbench_tellers": 1600,
+        "INSERT pgbench_history": 1600,
+        "UPDATE pgbench_accounts": 1600,
+        "UPDATE pgbench_tellers": 1600,
         "UPDATE pgbench_branches": 1600,
     }
 
@@ -96,9 +99,7 @@ def test_values_mined_from_any_restart_point_are_the_table(site: RedoSite) -> No
     commits = [int(scn) for batch in batches for scn in batch.transactions.commit_scn]
     assert len(commits) == len(set(commits)) == 30
     for start in (FIRST_SCN, *commits[::7]):
-        found = [
-            int(scn) for batch in site.mine(site.miner(start)) for scn in batch.transactions.commit_scn
-        ]
+        found = [int(scn) for batch in site.mine(site.miner(start)) for scn in batch.transactions.commit_scn]
         assert found == [scn for scn in commits if scn > start]
     rows = site.user.execute("SELECT id::text, a FROM t ORDER BY id").fetchall()
     assert _replayed(batches) == {number: (number, a) for number, a in rows}
@@ -164,7 +165,9 @@ def test_position_moves_when_only_other_tables_change(site: RedoSite) -> None:
     wait_until(is_confirmed)
 
 
-def test_labels_of_users_are_found_in_redo_until_their_transaction_ends_or_a_savepoint_takes_them_back(site: RedoSite) -> None:
+def test_labels_of_users_are_found_in_redo_until_their_transaction_ends_or_a_savepoint_takes_them_back(
+    site: RedoSite,
+) -> None:
     site.user.execute("CREATE TABLE t (id int PRIMARY KEY)")
     prepare_schema(site.user)
     site.source.prepare("topo", (RULES,))
@@ -190,7 +193,8 @@ def test_labels_of_users_are_found_in_redo_until_their_transaction_ends_or_a_sav
     batches = list(site.mine(miner))
     commits = [int(scn) for batch in batches for scn in batch.transactions.commit_scn]
     assert [(label.text, label.commit_scn, label.rows) for batch in batches for label in batch.labels] == [
-        ("Bestellung '7' ü", commits[0], 3), ("late", commits[3], 1),
+        ("Bestellung '7' ü", commits[0], 3),
+        ("late", commits[3], 1),
     ]
     time.sleep(MARK_INTERVAL_S)
     list(site.mine(miner))

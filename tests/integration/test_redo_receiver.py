@@ -1,4 +1,6 @@
-"""The hosted redo receiver over real gRPC: real time and archived logs, sent or copied as files, and from one to the other while it runs."""
+"""The hosted redo receiver over real gRPC: real time and archived logs, sent or copied as files, and from one to the
+other while it runs.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,12 @@ class Site:
         return self.source.server.endpoint
 
     def spec_with(self, *, archive: bool, mode: str = "archived_log") -> TopologySpec:
-        return replace(self.spec, captures=tuple(
-            replace(each, mode=mode, archive=str(self.archive) if archive else "") for each in self.spec.captures
-        ))
+        return replace(
+            self.spec,
+            captures=tuple(
+                replace(each, mode=mode, archive=str(self.archive) if archive else "") for each in self.spec.captures
+            ),
+        )
 
     @property
     def standby(self) -> Path:
@@ -88,7 +93,10 @@ def test_a_receiver_goes_from_real_time_to_archived_logs_and_back_while_it_runs(
     site.source.commit(30)
     site.wait_copied(lambda: log_bytes(site.source.folder))
     site.receiver.reconfigure(site.spec_with(archive=False), "2")
-    wait_until("it is taken over", lambda: site.receiver.status()["fingerprint"] == "2" and site.receiver.status()["mode"] == "archived_log")
+    wait_until(
+        "it is taken over",
+        lambda: site.receiver.status()["fingerprint"] == "2" and site.receiver.status()["mode"] == "archived_log",
+    )
     number = site.source.writer.position.segment
     while site.source.writer.position.segment == number:
         site.source.commit(10)
@@ -130,7 +138,9 @@ def test_a_wrong_file_is_named_in_the_status_and_what_came_before_is_served(site
     wait_until("it is told", lambda: str(site.archive / second.path.name) in site.receiver.status().get("problem", ""))
     assert site.receiver.status()["redo_segment"] == first.number
     shutil.copy(second.path, site.archive / second.path.name)
-    wait_until("it is taken", lambda: (now := site.receiver.status())["redo_segment"] == second.number and now["problem"] == "")
+    wait_until(
+        "it is taken", lambda: (now := site.receiver.status())["redo_segment"] == second.number and now["problem"] == ""
+    )
 
 
 def test_a_full_copy_stops_taking_and_goes_on_behind_its_captures(site: Site) -> None:

@@ -1,4 +1,6 @@
-"""Tables that are renamed on the way, on real servers: at the capture process, at a propagation and at the apply process, one behind the other."""
+"""Tables that are renamed on the way, on real servers: at the capture process, at a propagation and at the apply
+process, one behind the other.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ applies:
 """
 NAMES = {"employees": "crm.persons", "jobs": "crm.tasks", "logs": "staff.logs"}
 SHOWN = {
-    "employees": ("SELECT to_jsonb(e) - 'ssn' FROM employees e WHERE region = 'eu'", "SELECT to_jsonb(p) FROM crm.persons p"),
+    "employees": (
+        "SELECT to_jsonb(e) - 'ssn' FROM employees e WHERE region = 'eu'",
+        "SELECT to_jsonb(p) FROM crm.persons p",
+    ),
     "jobs": ("SELECT id, v FROM jobs", "SELECT id, task FROM crm.tasks"),
     "logs": ("SELECT id, v FROM logs", "SELECT id, v FROM staff.logs"),
 }
@@ -87,14 +92,34 @@ class Propagated(Miner):
 
 
 def prepare(source: str, destination: str) -> None:
-    execute(source, "CREATE TABLE employees (id int PRIMARY KEY, ssn text, name text, region text); ALTER TABLE employees REPLICA IDENTITY FULL")
+    execute(
+        source,
+        "CREATE TABLE employees (id int PRIMARY KEY, ssn text, name text, region text); ALTER TABLE employees REPLICA"
+        " IDENTITY FULL",
+    )
     execute(source, "CREATE TABLE jobs (id int PRIMARY KEY, v text); CREATE TABLE lost (id int PRIMARY KEY)")
     execute(source, "CREATE TABLE logs (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
-    execute(source, "CREATE TABLE logs_low PARTITION OF logs FOR VALUES FROM (0) TO (100); CREATE TABLE logs_high PARTITION OF logs FOR VALUES FROM (100) TO (1000)")
-    execute(source, "INSERT INTO employees SELECT i, 'secret', 'n' || i, CASE WHEN i % 3 = 0 THEN 'us' ELSE 'eu' END FROM generate_series(1, 300) i")
-    execute(source, "INSERT INTO jobs SELECT i, 'v' FROM generate_series(1, 50) i; INSERT INTO logs SELECT i, 'x' FROM generate_series(50, 149) i; INSERT INTO lost VALUES (1)")
+    execute(
+        source,
+        "CREATE TABLE logs_low PARTITION OF logs FOR VALUES FROM (0) TO (100); CREATE TABLE logs_high PARTITION OF logs"
+        " FOR VALUES FROM (100) TO (1000)",
+    )
+    execute(
+        source,
+        "INSERT INTO employees SELECT i, 'secret', 'n' || i, CASE WHEN i % 3 = 0 THEN 'us' ELSE 'eu' END FROM"
+        " generate_series(1, 300) i",
+    )
+    execute(
+        source,
+        "INSERT INTO jobs SELECT i, 'v' FROM generate_series(1, 50) i; INSERT INTO logs SELECT i, 'x' FROM"
+        " generate_series(50, 149) i; INSERT INTO lost VALUES (1)",
+    )
     execute(destination, "CREATE SCHEMA crm; CREATE SCHEMA staff")
-    execute(destination, "CREATE TABLE crm.persons (id int PRIMARY KEY, name text, region text); CREATE TABLE crm.tasks (id int PRIMARY KEY, task text)")
+    execute(
+        destination,
+        "CREATE TABLE crm.persons (id int PRIMARY KEY, name text, region text); CREATE TABLE crm.tasks (id int PRIMARY"
+        " KEY, task text)",
+    )
     execute(destination, "CREATE TABLE staff.logs (id int PRIMARY KEY, v text)")
 
 
@@ -105,30 +130,59 @@ def configuration(spec: TopologySpec, queue: MinedQueue) -> ApplyConfig:
     ways = ways_to(spec, spec.apply("a"))
     tables = tuple(
         TableToInstantiate(
-            identity=each.source.identity, source=TableName.of(each.source), destination=TableName.of(each.destination), rows=each.rows, may_empty=True,
-            object_numbers=tuple(map(int, each.source.object_numbers)), transformations=each.transformations,
+            identity=each.source.identity,
+            source=TableName.of(each.source),
+            destination=TableName.of(each.destination),
+            rows=each.rows,
+            may_empty=True,
+            object_numbers=tuple(map(int, each.source.object_numbers)),
+            transformations=each.transformations,
         )
         for each in arriving(ways, source.captured(spec.name))
     )
     source.close()
     assert {each.source.name: str(each.destination) for each in tables} == NAMES
     return ApplyConfig(
-        topology=spec.name, apply=queue.apply.name, source=access(site="dbs1", dsn=queue.source_dsn),
-        destination=access(site="dbs2", dsn=queue.destination_dsn), queue=queue.apply.queue, parallelism=2, tables=tables, rules=rules_at_the_end(ways),
+        topology=spec.name,
+        apply=queue.apply.name,
+        source=access(site="dbs1", dsn=queue.source_dsn),
+        destination=access(site="dbs2", dsn=queue.destination_dsn),
+        queue=queue.apply.queue,
+        parallelism=2,
+        tables=tables,
+        rules=rules_at_the_end(ways),
     )
 
 
 def write(dsn: str, first: int) -> None:
-    execute(dsn, f"INSERT INTO employees (id, name, region) SELECT i, 'new', CASE WHEN i % 2 = 0 THEN 'us' ELSE 'eu' END FROM generate_series({first}, {first + 40}) i")
-    execute(dsn, f"UPDATE employees SET region = CASE region WHEN 'us' THEN 'eu' ELSE 'us' END, ssn = '!' WHERE id % 7 = {first % 7}")  # rows move in and out
+    execute(
+        dsn,
+        "INSERT INTO employees (id, name, region) SELECT i, 'new', CASE WHEN i % 2 = 0 THEN 'us' ELSE 'eu' END FROM"
+        f" generate_series({first}, {first + 40}) i",
+    )
+    # rows move in and out
+    execute(
+        dsn,
+        "UPDATE employees SET region = CASE region WHEN 'us' THEN 'eu' ELSE 'us' END, ssn = '!' WHERE id % 7 ="
+        f" {first % 7}",
+    )
     execute(dsn, f"UPDATE employees SET name = name || 'u', id = id + 100000 WHERE id % 11 = {first % 11}")
     execute(dsn, f"DELETE FROM employees WHERE id % 13 = {first % 13}")
-    execute(dsn, f"INSERT INTO jobs SELECT i, 'w' FROM generate_series({first}, {first + 20}) i; UPDATE jobs SET v = v || 'u' WHERE id % 2 = 0; DELETE FROM jobs WHERE id % 5 = 0")
-    execute(dsn, "UPDATE logs SET v = v || 'u' WHERE id % 3 = 0; DELETE FROM logs WHERE id % 10 = 0; UPDATE lost SET id = id + 1")
+    execute(
+        dsn,
+        f"INSERT INTO jobs SELECT i, 'w' FROM generate_series({first}, {first + 20}) i; UPDATE jobs SET v = v || 'u'"
+        " WHERE id % 2 = 0; DELETE FROM jobs WHERE id % 5 = 0",
+    )
+    execute(
+        dsn,
+        "UPDATE logs SET v = v || 'u' WHERE id % 3 = 0; DELETE FROM logs WHERE id % 10 = 0; UPDATE lost SET id = id + 1",
+    )
 
 
 def both(source: str, destination: str, table: str) -> tuple[list[Any], list[Any]]:
-    here, there = (sorted(map(repr, execute(dsn, query))) for dsn, query in zip((source, destination), SHOWN[table], strict=True))
+    here, there = (
+        sorted(map(repr, execute(dsn, query))) for dsn, query in zip((source, destination), SHOWN[table], strict=True)
+    )
     return here, there
 
 
@@ -140,7 +194,10 @@ def compared(driver: Any) -> dict[str, bool]:
 
 
 def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
-    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    source_database: str,
+    destination_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     file = tmp_path / "renamed.yaml"
@@ -149,7 +206,10 @@ def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
     prepare(source_database, destination_database)
     Propagated.rules = spec.propagation("p").rules
     queue = MinedQueue(
-        tmp_path, source_database, destination_database, topology=spec.name,
+        tmp_path,
+        source_database,
+        destination_database,
+        topology=spec.name,
         miner_for=lambda scn: Propagated(tmp_path / "redo", "dbs1", scn, spec.capture("c").rules, decoder_for),
     )
     config = configuration(spec, queue)
@@ -169,25 +229,42 @@ def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
 
     driver = start()
     try:
-        wait_for("the copies", lambda: driver.outcome() or {t.state for t in driver.control.status().instantiation} == {"DONE"}, WAIT_S)
+        wait_for(
+            "the copies",
+            lambda: driver.outcome() or {t.state for t in driver.control.status().instantiation} == {"DONE"},
+            WAIT_S,
+        )
         assert execute(destination_database, "SELECT count(*) FROM crm.persons") == [(200,)]
         write(source_database, 1000)
         applied(driver)
         driver.stop(5.0)
         driver.join(60.0)
         write(source_database, 2001)
-        execute(source_database, "ALTER TABLE employees ADD grade int; UPDATE employees SET grade = id % 9 WHERE id % 4 = 0")
+        execute(
+            source_database, "ALTER TABLE employees ADD grade int; UPDATE employees SET grade = id % 9 WHERE id % 4 = 0"
+        )
         driver = start()
-        wait_for("the missing column", lambda: driver.outcome() or "ALTER TABLE \"crm\".\"persons\"" in driver.control.status().hint, WAIT_S)
+        wait_for(
+            "the missing column",
+            lambda: driver.outcome() or 'ALTER TABLE "crm"."persons"' in driver.control.status().hint,
+            WAIT_S,
+        )
         execute(destination_database, "ALTER TABLE crm.persons ADD grade int")
         execute(source_database, "TRUNCATE jobs; INSERT INTO jobs VALUES (7, 'after'); TRUNCATE logs_low")
         write(source_database, 3002)
         applied(driver)
-        assert execute(destination_database, "SELECT count(*) > 10, count(*) FILTER (WHERE grade IS NOT NULL) > 5 FROM crm.persons") == [(True, True)]
-        assert execute(destination_database, "SELECT count(*) FILTER (WHERE id < 100), count(*) > 10 FROM staff.logs") == [(0, True)]
+        assert execute(
+            destination_database, "SELECT count(*) > 10, count(*) FILTER (WHERE grade IS NOT NULL) > 5 FROM crm.persons"
+        ) == [(True, True)]
+        assert execute(
+            destination_database, "SELECT count(*) FILTER (WHERE id < 100), count(*) > 10 FROM staff.logs"
+        ) == [(0, True)]
         assert compared(driver) == dict.fromkeys(NAMES, True)
         repair(source_database, destination_database, driver)
-        execute(source_database, "TRUNCATE employees; INSERT INTO employees VALUES (1, 's', 'again', 'eu'), (2, 's', 'again', 'us')")
+        execute(
+            source_database,
+            "TRUNCATE employees; INSERT INTO employees VALUES (1, 's', 'again', 'eu'), (2, 's', 'again', 'us')",
+        )
         applied(driver)
     finally:
         driver.stop(5.0)
@@ -198,12 +275,21 @@ def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
 
 def repair(source: str, destination: str, driver: Any) -> None:
     """A row that differs is found, and gone after another copy."""
-    execute(destination, "UPDATE crm.persons SET name = 'other' WHERE id = (SELECT min(id) FROM crm.persons); DELETE FROM crm.tasks WHERE id = 7")
+    execute(
+        destination,
+        "UPDATE crm.persons SET name = 'other' WHERE id = (SELECT min(id) FROM crm.persons); DELETE FROM crm.tasks"
+        " WHERE id = 7",
+    )
     assert compared(driver) == {"employees": False, "jobs": False, "logs": True}
     tables = [pb.TableName(owner="public", name=name) for name in ("employees", "jobs")]
     driver.control.copy_again(pb.CopyAgainRequest(tables=tables))
     wait_for(
-        "the copies", lambda: driver.outcome() or ({t.state for t in driver.control.status().instantiation} == {"DONE"} and all(compared(driver).values())), WAIT_S,
+        "the copies",
+        lambda: (
+            driver.outcome()
+            or ({t.state for t in driver.control.status().instantiation} == {"DONE"} and all(compared(driver).values()))
+        ),
+        WAIT_S,
     )
     for table in NAMES:
         here, there = both(source, destination, table)
@@ -211,12 +297,18 @@ def repair(source: str, destination: str, driver: Any) -> None:
 
 
 def test_two_sites_that_call_one_table_differently_send_each_other_what_their_users_write(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
 ) -> None:
     names = {"dbs1": "hr.t", "dbs2": "sales.u"}
 
     def tables(site: str, user: psycopg.Connection) -> None:
-        user.execute(f"CREATE SCHEMA {names[site].partition('.')[0]}; CREATE TABLE {names[site]} (id int PRIMARY KEY, v text)".encode())
+        user.execute(
+            f"CREATE SCHEMA {names[site].partition('.')[0]}; CREATE TABLE {names[site]} (id int PRIMARY KEY, v"
+            " text)".encode()
+        )
 
     rng = random.Random(5)
     with two_sites(EXCHANGED, (pg_source, pg_destination), fresh_database, tmp_path, tables) as network:
@@ -224,13 +316,23 @@ def test_two_sites_that_call_one_table_differently_send_each_other_what_their_us
             site = rng.choice(list(names))
             user, table = network.sites[site].user, names[site]
             first = (step + 1) * 100
-            user.execute(f"INSERT INTO {table} SELECT i, '{site}' FROM generate_series({first}, {first + rng.randrange(9)}) i".encode())
-            user.execute(f"UPDATE {table} SET v = v || '{step}', id = id + CASE WHEN id % 10 = 3 THEN 50000 ELSE 0 END WHERE id % 7 = {step % 7}".encode())
+            user.execute(
+                f"INSERT INTO {table} SELECT i, '{site}' FROM generate_series({first}, {first + rng.randrange(9)}) i".encode()
+            )
+            user.execute(
+                f"UPDATE {table} SET v = v || '{step}', id = id + CASE WHEN id % 10 = 3 THEN 50000 ELSE 0 END WHERE id"
+                f" % 7 = {step % 7}".encode()
+            )
             user.execute(f"DELETE FROM {table} WHERE id % 11 = {step % 11}".encode())
             if rng.random() < 0.1:
                 user.execute(f"TRUNCATE {table}".encode())
             network.settle()  # one at a time: nothing conflicts
-            here, there = (sorted(network.sites[each].user.execute(f"SELECT * FROM {name}".encode()).fetchall()) for each, name in names.items())
+            here, there = (
+                sorted(network.sites[each].user.execute(f"SELECT * FROM {name}".encode()).fetchall())
+                for each, name in names.items()
+            )
             assert here == there, step
         assert len(here) > 10
-        assert [network.sites[site].user.execute("SELECT count(*) FROM headrace.apply_error").fetchone() for site in names] == [(0,), (0,)]
+        assert [
+            network.sites[site].user.execute("SELECT count(*) FROM headrace.apply_error").fetchone() for site in names
+        ] == [(0,), (0,)]

@@ -48,7 +48,12 @@ OLD, NEW = (b"1", b"low", b"{s,l}", b"a", b"(a,x)", b"[a,b)"), (b"1", b"high", b
 @pytest.fixture
 def admin(destination_database: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(destination_database, autocommit=True) as user:
-        user.execute(LIBRARIES + CALLED + f"CREATE TABLE shop.here ({COLUMNS}); CREATE TABLE shop.t ({COLUMNS}, {MORE}); CREATE INDEX ON shop.t (inside.half(id))")
+        user.execute(
+            LIBRARIES
+            + CALLED
+            + f"CREATE TABLE shop.here ({COLUMNS}); CREATE TABLE shop.t ({COLUMNS}, {MORE}); CREATE INDEX ON shop.t"
+            " (inside.half(id))"
+        )
         yield user
 
 
@@ -105,14 +110,23 @@ def write(dsn: str) -> None:
         with closing(destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")) as session:
             table = session.describe("shop", "t")
             assert table is not None
-            version = version_of(table, is_binary=False, without=[c.name for c in table.columns if c.name not in columns])
+            version = version_of(
+                table, is_binary=False, without=[c.name for c in table.columns if c.name not in columns]
+            )
             # Values of array types travel in a type of the session's where the log is binary.
             version = replace(version, columns=tuple(replace(c, is_binary=c.name == "sizes") for c in version.columns))
-            old, new = (tuple(_binary(dsn, value) if at == columns.index("sizes") else value for at, value in enumerate(row)) for row in (OLD, NEW))
+            old, new = (
+                tuple(_binary(dsn, value) if at == columns.index("sizes") else value for at, value in enumerate(row))
+                for row in (OLD, NEW)
+            )
             session.begin()
-            assert session.write([
-                insert(table, [old], version), update(table, [old], [new], version=version), delete(table, [new], version=version),
-            ]) == (1, 1, 1)
+            assert session.write(
+                [
+                    insert(table, [old], version),
+                    update(table, [old], [new], version=version),
+                    delete(table, [new], version=version),
+                ]
+            ) == (1, 1, 1)
             session.truncate([TruncatedTable(table=table)], restart_identity=False)
             session.commit([], 0)
     with closing(connect(dsn, application_name="copies")) as copying, copying.cursor() as cursor, translated("copying"):
@@ -125,7 +139,10 @@ def _binary(dsn: str, value: bytes) -> bytes:
     """The binary form of an array of sizes."""
     labels = value.strip(b"{}").split(b",")
     with psycopg.connect(dsn) as user:
-        (kind,) = user.execute("SELECT t.oid::int8 FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace WHERE (nspname, typname) = ('of arrays', 'size')").fetchone()
+        (kind,) = user.execute(
+            "SELECT t.oid::int8 FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace WHERE (nspname, typname) ="
+            " ('of arrays', 'size')"
+        ).fetchone()
     head = struct.pack("!iiIii", 1, 0, kind, len(labels), 1)
     return head + b"".join(struct.pack("!i", len(label)) + label for label in labels)
 
@@ -141,12 +158,16 @@ def test_what_check_prints_is_enough_and_each_statement_is_needed(admin: psycopg
         assert printed(admin, role) == [fix], "the hint of the error leads to it"
         with pytest.raises(DataError) as refused:
             write(role)
-        assert (refused.value.context["sqlstate"], refused.value.message.endswith(f": {fix}")) == ("42501", True), refused.value.message
+        assert (refused.value.context["sqlstate"], refused.value.message.endswith(f": {fix}")) == ("42501", True), (
+            refused.value.message
+        )
         admin.execute(fix)
     assert len(fixes) == len(set(fixes)) == 10
 
 
-def test_role_that_does_not_own_the_sequences_is_warned_of_truncates_that_restart_them(admin: psycopg.Connection, role: str) -> None:
+def test_role_that_does_not_own_the_sequences_is_warned_of_truncates_that_restart_them(
+    admin: psycopg.Connection, role: str
+) -> None:
     for fix in printed(admin, role):
         admin.execute(fix)
     (warning,) = warnings(admin, role)
@@ -154,7 +175,9 @@ def test_role_that_does_not_own_the_sequences_is_warned_of_truncates_that_restar
         truncate(role, restart_identity=True)
     (owner,) = admin.execute("SELECT current_user").fetchone()
     assert warning == f'GRANT "{owner}" TO "{ROLE}"; -- or nothing, if the source never does that'
-    assert (refused.value.context["sqlstate"], refused.value.message.endswith(f": {warning}")) == ("42501", True), refused.value.message
+    assert (refused.value.context["sqlstate"], refused.value.message.endswith(f": {warning}")) == ("42501", True), (
+        refused.value.message
+    )
     admin.execute(warning)
     assert warnings(admin, role) == []
     truncate(role, restart_identity=True)
@@ -162,7 +185,9 @@ def test_role_that_does_not_own_the_sequences_is_warned_of_truncates_that_restar
     truncate(role, restart_identity=False)
 
 
-def test_a_role_detaches_and_drops_partitions_once_what_check_prints_was_run(admin: psycopg.Connection, role: str) -> None:
+def test_a_role_detaches_and_drops_partitions_once_what_check_prints_was_run(
+    admin: psycopg.Connection, role: str
+) -> None:
     admin.execute("CREATE TABLE shop.p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     for number in range(3):
         admin.execute(f"CREATE TABLE shop.p_{number} PARTITION OF shop.p FOR VALUES FROM ({number}) TO ({number} + 1)")
@@ -170,8 +195,13 @@ def test_a_role_detaches_and_drops_partitions_once_what_check_prints_was_run(adm
     source = describe_table(admin, "shop", "p")
     assert source is not None
     version, table = table_version(source, is_binary=False), TableName("shop", "p")
-    with closing(PostgresDestination(role, site="dbs2", settings=TableSettings(detached_partitions="follow"))) as destination:
-        assert destination.missing_grant(TableName("shop", "p_0")) == f'GRANT SELECT, INSERT, DELETE, TRUNCATE ON "shop"."p_0" TO "{ROLE}";'
+    with closing(
+        PostgresDestination(role, site="dbs2", settings=TableSettings(detached_partitions="follow"))
+    ) as destination:
+        assert (
+            destination.missing_grant(TableName("shop", "p_0"))
+            == f'GRANT SELECT, INSERT, DELETE, TRUNCATE ON "shop"."p_0" TO "{ROLE}";'
+        )
         findings = [finding for finding in destination.preflight_tables([version]) if "own" in finding.problem]
         for finding in destination.preflight_tables([version]):
             if "own" not in finding.problem:
@@ -188,7 +218,13 @@ def test_a_role_detaches_and_drops_partitions_once_what_check_prints_was_run(adm
         assert destination.missing_grant(TableName("shop", "p_0")) == ""
         for number, how in enumerate(("detach", "drop", "empty")):
             name, asked = TableName("shop", f"p_{number}"), list[str]()
-            assert not destination.remove_partition(*driver, table, name, how=how, may=lambda rows: asked.append(rows) is not None)  # noqa: B023
+            assert not destination.remove_partition(
+                *driver,
+                table,
+                name,
+                how=how,
+                may=lambda rows: asked.append(rows) is not None,  # noqa: B023
+            )
             assert admin.execute("SELECT count(*) FROM shop.p").fetchone() == (3 - number,)
             assert destination.remove_partition(*driver, table, name, how=how, may=lambda _: True)
             assert admin.execute("SELECT count(*) FROM shop.p").fetchone() == (2 - number,)
@@ -197,6 +233,8 @@ def test_a_role_detaches_and_drops_partitions_once_what_check_prints_was_run(adm
         with pytest.raises(FencedError):
             destination.remove_partition(*driver, table, TableName("shop", "p_2"), how="drop", may=lambda _: True)
         assert newer > driver[2]
-    assert admin.execute("SELECT to_regclass('shop.p_0') IS NULL, to_regclass('shop.p_1') IS NULL, to_regclass('shop.p_2') IS NULL").fetchone() == (False, True, False)
+    assert admin.execute(
+        "SELECT to_regclass('shop.p_0') IS NULL, to_regclass('shop.p_1') IS NULL, to_regclass('shop.p_2') IS NULL"
+    ).fetchone() == (False, True, False)
     with closing(PostgresDestination(role, site="dbs2")) as destination:
         assert destination.preflight_tables([version]) == ()

@@ -1,4 +1,6 @@
-"""`errors show`: the destination's rows beside the row that failed, also those that are in the way of another unique key."""
+"""`errors show`: the destination's rows beside the row that failed, also those that are in the way of another unique
+key.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def test_row_in_the_way_of_a_second_unique_key_is_found_behind_that_of_the_key(d
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE TABLE t (id int PRIMARY KEY, email text UNIQUE, phone text UNIQUE)")
         user.execute("INSERT INTO t VALUES (1, 'a@x', '1'), (2, 'b@x', '2'), (3, NULL, '3')")
-    row = {str(number): {"id": str(number), "email": email, "phone": str(number)} for number, email in ((1, "a@x"), (2, "b@x"), (3, None))}
+    row = {
+        str(number): {"id": str(number), "email": email, "phone": str(number)}
+        for number, email in ((1, "a@x"), (2, "b@x"), (3, None))
+    }
 
     def beside(number: bytes, email: bytes | None, phone: bytes | None) -> tuple[dict[str, str | None], ...]:
         return reader.beside("public", "t", {"id": (ID, number), "email": (EMAIL, email), "phone": (PHONE, phone)})
@@ -36,12 +41,20 @@ def test_row_in_the_way_of_a_second_unique_key_is_found_behind_that_of_the_key(d
 
 def test_row_in_the_way_of_an_index_over_an_expression_is_found(destination_database: str) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:
-        user.execute("CREATE TABLE t (id int PRIMARY KEY, email text, phone text); CREATE UNIQUE INDEX ON t (lower(email)); CREATE UNIQUE INDEX ON t (phone) WHERE id > 1")
+        user.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, email text, phone text); CREATE UNIQUE INDEX ON t (lower(email));"
+            " CREATE UNIQUE INDEX ON t (phone) WHERE id > 1"
+        )
         user.execute("INSERT INTO t VALUES (1, 'A@x', '1'), (2, 'b@x', '2')")
     with closing(PostgresRowReader(destination_database)) as reader:
 
         def beside(number: bytes, email: bytes | None, phone: bytes | None) -> list[str | None]:
-            return [row["id"] for row in reader.beside("public", "t", {"id": (ID, number), "email": (EMAIL, email), "phone": (PHONE, phone)})]
+            return [
+                row["id"]
+                for row in reader.beside(
+                    "public", "t", {"id": (ID, number), "email": (EMAIL, email), "phone": (PHONE, phone)}
+                )
+            ]
 
         assert beside(b"7", b"a@X", None) == ["1"]
         assert beside(b"7", b"c@x", b"2") == ["2"]

@@ -36,7 +36,10 @@ BY_DEFAULT = "CREATE TABLE shared (id int PRIMARY KEY DEFAULT nextval('{}'))"
 
 @pytest.fixture
 def run(
-    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    source_database: str,
+    destination_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Any]:
     """Run `headrace sequences` on two databases: (exit code, document or error)."""
@@ -69,12 +72,18 @@ def run(
     return run_it
 
 
-def test_what_is_behind_is_shown_and_nothing_is_changed_until_wanted(run: Callable[..., Any], destination_database: str):
+def test_what_is_behind_is_shown_and_nothing_is_changed_until_wanted(
+    run: Callable[..., Any], destination_database: str
+):
     code, lines = run()
     assert code == FINDING
     nexts = {column: (line["source_next"], line["destination_next"]) for column, line in lines.items()}
     assert nexts == {
-        "bare.id": (1, None), "identity.id": (42, 1), "missing.id": (1, None), "serial.id": (2, 10), "shared.id": (-16, -1),
+        "bare.id": (1, None),
+        "identity.id": (42, 1),
+        "missing.id": (1, None),
+        "serial.id": (2, 10),
+        "shared.id": (-16, -1),
         "untouched.id": (1, 1),
     }
     behind = {column for column, line in lines.items() if line["problem"].startswith("behind")}
@@ -83,7 +92,12 @@ def test_what_is_behind_is_shown_and_nothing_is_changed_until_wanted(run: Callab
 
     code, lines = run("--advance", "--ahead", 10)
     assert code == DONE
-    assert {column for column, line in lines.items() if line["was_set"]} == {"identity.id", "serial.id", "shared.id", "untouched.id"}
+    assert {column for column, line in lines.items() if line["was_set"]} == {
+        "identity.id",
+        "serial.id",
+        "shared.id",
+        "untouched.id",
+    }
     with psycopg.connect(destination_database, autocommit=True) as user:
         (first,) = user.execute("INSERT INTO identity (v) VALUES (1) RETURNING id").fetchone() or ()
         (second,) = user.execute("INSERT INTO shared DEFAULT VALUES RETURNING id").fetchone() or ()

@@ -1,4 +1,6 @@
-"""A source that comes back from an older copy of its disk is refused, also when its new log has passed the end of redo and its transactions have the old numbers."""
+"""A source that comes back from an older copy of its disk is refused, also when its new log has passed the end of redo
+and its transactions have the old numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,13 @@ from tests.support.postgres_redo import RULES, RedoSite
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
-def test_source_that_was_set_back_is_refused_whatever_it_has_written_since(postgres_folder: Path, tmp_path: Path) -> None:
+def test_source_that_was_set_back_is_refused_whatever_it_has_written_since(
+    postgres_folder: Path, tmp_path: Path
+) -> None:
     folder = postgres_folder / "set_back"
-    server = EmbeddedServer(folder, version=18, name="set_back", settings={"shared_buffers": "16MB", "autovacuum": "off"})
+    server = EmbeddedServer(
+        folder, version=18, name="set_back", settings={"shared_buffers": "16MB", "autovacuum": "off"}
+    )
     server.start()
     try:
         with psycopg.connect(server.dsn(), autocommit=True) as user:
@@ -48,7 +54,10 @@ def test_source_that_was_set_back_is_refused_whatever_it_has_written_since(postg
 
         def opened() -> None:
             site.source.open_stream(
-                "topo", site.writer.start_scn, timeline=site.writer.timeline, last_transaction=site.writer.last_transaction,
+                "topo",
+                site.writer.start_scn,
+                timeline=site.writer.timeline,
+                last_transaction=site.writer.last_transaction,
                 last_commit_scn=site.writer.last_commit_scn,
             )
 
@@ -71,9 +80,18 @@ def test_source_that_was_set_back_is_refused_whatever_it_has_written_since(postg
         server.destroy()
 
 
-def test_source_that_crashed_goes_on_though_its_slot_forgot_what_was_confirmed(postgres_folder: Path, tmp_path: Path) -> None:
-    """A slot is written to disk by checkpoints: after a crash it is confirmed up to less than redo has, as that of an older copy is."""
-    server = EmbeddedServer(postgres_folder / "crashed", version=18, name="crashed", settings={"shared_buffers": "16MB", "autovacuum": "off"})
+def test_source_that_crashed_goes_on_though_its_slot_forgot_what_was_confirmed(
+    postgres_folder: Path, tmp_path: Path
+) -> None:
+    """A slot is written to disk by checkpoints: after a crash it is confirmed up to less than redo has, as that of an
+    older copy is.
+    """
+    server = EmbeddedServer(
+        postgres_folder / "crashed",
+        version=18,
+        name="crashed",
+        settings={"shared_buffers": "16MB", "autovacuum": "off"},
+    )
     server.start()
     try:
         with psycopg.connect(server.dsn(), autocommit=True) as user:
@@ -88,7 +106,9 @@ def test_source_that_crashed_goes_on_though_its_slot_forgot_what_was_confirmed(p
         server.stop(immediate=True)
         server.start()
         site = RedoSite(server.dsn(), tmp_path / "redo")
-        (confirmed,) = site.user.execute("SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots").fetchone()
+        (confirmed,) = site.user.execute(
+            "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots"
+        ).fetchone()
         assert int(confirmed) < site.writer.start_scn, "the slot forgot nothing"
         site.user.execute("INSERT INTO t VALUES (100, 'after the crash')")
         before = site.writer.last_commit_scn

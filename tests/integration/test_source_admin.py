@@ -1,4 +1,6 @@
-"""A source with an `admin_dsn`: its role makes and changes the publication, and the role that captures can read and no more."""
+"""A source with an `admin_dsn`: its role makes and changes the publication, and the role that captures can read and no
+more.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,20 @@ CAPTURES, ADMIN, OWNER = "headrace_test_captures", 'headrace source "admin"', "h
 NAME = slot_name("top", "src")
 RULES = (RuleSet(include=(Rule(owner="shop"),)),)
 FORBIDDEN = (
-    f"DROP PUBLICATION {NAME}", f"ALTER PUBLICATION {NAME} DROP TABLE shop.t", f"ALTER PUBLICATION {NAME} SET (publish = 'insert')",
-    "CREATE PUBLICATION mine", "CREATE SCHEMA mine", "INSERT INTO shop.t VALUES (9)", "UPDATE shop.t SET v = 'x'", "DELETE FROM shop.t", "TRUNCATE shop.t",
-    "ALTER TABLE shop.t REPLICA IDENTITY NOTHING", "ALTER TABLE shop.t ADD COLUMN mine int", "DROP TABLE shop.t",
-    "CREATE TRIGGER mine BEFORE INSERT ON shop.t FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()", 'SET ROLE "headrace source ""admin"""',
+    f"DROP PUBLICATION {NAME}",
+    f"ALTER PUBLICATION {NAME} DROP TABLE shop.t",
+    f"ALTER PUBLICATION {NAME} SET (publish = 'insert')",
+    "CREATE PUBLICATION mine",
+    "CREATE SCHEMA mine",
+    "INSERT INTO shop.t VALUES (9)",
+    "UPDATE shop.t SET v = 'x'",
+    "DELETE FROM shop.t",
+    "TRUNCATE shop.t",
+    "ALTER TABLE shop.t REPLICA IDENTITY NOTHING",
+    "ALTER TABLE shop.t ADD COLUMN mine int",
+    "DROP TABLE shop.t",
+    "CREATE TRIGGER mine BEFORE INSERT ON shop.t FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    'SET ROLE "headrace source ""admin"""',
 )
 FILE = """
 topology: top
@@ -98,7 +110,12 @@ class Site:
             source.prepare("top", RULES)
 
     def published(self) -> list[str]:
-        return [name for (name,) in self.superuser.execute("SELECT tablename FROM pg_publication_tables WHERE pubname = %s ORDER BY 1", (NAME,)).fetchall()]
+        return [
+            name
+            for (name,) in self.superuser.execute(
+                "SELECT tablename FROM pg_publication_tables WHERE pubname = %s ORDER BY 1", (NAME,)
+            ).fetchall()
+        ]
 
     def entry(self, table: str) -> str:
         with closing(self.source()) as source:
@@ -110,7 +127,10 @@ def _quoted(role: str) -> str:
 
 
 def _drop_roles(superuser: psycopg.Connection) -> None:
-    superuser.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = ANY (%s)", ([CAPTURES, ADMIN, OWNER],))
+    superuser.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = ANY (%s)",
+        ([CAPTURES, ADMIN, OWNER],),
+    )
     for role in (CAPTURES, ADMIN, OWNER):
         if superuser.execute("SELECT FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is not None:
             superuser.execute(f"DROP OWNED BY {_quoted(role)} CASCADE; DROP ROLE {_quoted(role)}".encode())
@@ -123,10 +143,16 @@ def site(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServe
         _drop_roles(superuser)
         for role in (CAPTURES, ADMIN, OWNER):
             superuser.execute(f"CREATE ROLE {_quoted(role)} LOGIN PASSWORD 'secret'".encode())
-        superuser.execute("CREATE SCHEMA shop; CREATE TABLE shop.t (id int PRIMARY KEY, v text); INSERT INTO shop.t VALUES (1, 'one')")
+        superuser.execute(
+            "CREATE SCHEMA shop; CREATE TABLE shop.t (id int PRIMARY KEY, v text); INSERT INTO shop.t VALUES (1, 'one')"
+        )
         superuser.execute(f"GRANT USAGE ON SCHEMA shop TO {OWNER}; ALTER TABLE shop.t OWNER TO {OWNER}".encode())
-        yield Site(superuser, *(conninfo.make_conninfo(dsn, user=role, password="secret") for role in (CAPTURES, ADMIN)))
-        superuser.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", (NAME,))
+        yield Site(
+            superuser, *(conninfo.make_conninfo(dsn, user=role, password="secret") for role in (CAPTURES, ADMIN))
+        )
+        superuser.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", (NAME,)
+        )
         _drop_roles(superuser)
 
 
@@ -139,22 +165,35 @@ def _is_refused(connection: psycopg.Connection, statement: str) -> bool:
 
 
 def _add(site: Site, table: str, columns: str = "id int PRIMARY KEY") -> None:
-    site.superuser.execute(f"CREATE TABLE shop.{table} ({columns}); ALTER TABLE shop.{table} OWNER TO {OWNER}; GRANT SELECT ON shop.{table} TO {CAPTURES}".encode())
+    site.superuser.execute(
+        f"CREATE TABLE shop.{table} ({columns}); ALTER TABLE shop.{table} OWNER TO {OWNER}; GRANT SELECT ON"
+        f" shop.{table} TO {CAPTURES}".encode()
+    )
 
 
 @pytest.mark.parametrize("site", ["pg_15", pytest.param("pg_16", marks=pytest.mark.soak), "pg_source"], indirect=True)
 def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_change_nothing(site: Site) -> None:
     assert site.granted() == [
-        f'ALTER ROLE "{CAPTURES}" REPLICATION;', f'GRANT USAGE ON SCHEMA "shop" TO "{CAPTURES}"; GRANT SELECT ON "shop"."t" TO "{CAPTURES}";',
-        f'GRANT CREATE ON DATABASE "{site.superuser.info.dbname}" TO {_quoted(ADMIN)};', f'GRANT "{OWNER}" TO {_quoted(ADMIN)};',
+        f'ALTER ROLE "{CAPTURES}" REPLICATION;',
+        f'GRANT USAGE ON SCHEMA "shop" TO "{CAPTURES}"; GRANT SELECT ON "shop"."t" TO "{CAPTURES}";',
+        f'GRANT CREATE ON DATABASE "{site.superuser.info.dbname}" TO {_quoted(ADMIN)};',
+        f'GRANT "{OWNER}" TO {_quoted(ADMIN)};',
     ]
-    assert [statement.split(" FOR ")[0] for statement in site.admin().prepare("top", RULES, was_source=False)] == [f'CREATE PUBLICATION "{NAME}"']
-    assert site.admin().prepare("top", RULES, was_source=False)[0] == f'DROP PUBLICATION "{NAME}"', "nobody had it yet: it is made anew"
+    assert [statement.split(" FOR ")[0] for statement in site.admin().prepare("top", RULES, was_source=False)] == [
+        f'CREATE PUBLICATION "{NAME}"'
+    ]
+    assert site.admin().prepare("top", RULES, was_source=False)[0] == f'DROP PUBLICATION "{NAME}"', (
+        "nobody had it yet: it is made anew"
+    )
     with closing(site.source()) as source:
         (slot,) = source.prepare("top", RULES)
         assert "pg_create_logical_replication_slot" in slot
         assert source.prepare("top", RULES) == ()
-        assert site.admin().prepare("top", RULES, was_source=True) == site.admin().prepare("top", RULES, was_source=False) == ()
+        assert (
+            site.admin().prepare("top", RULES, was_source=True)
+            == site.admin().prepare("top", RULES, was_source=False)
+            == ()
+        )
         # All that a log writer, a capture process and a copy ask.
         assert source.uncaptured("top", RULES) == ()
         assert [table.name for table in source.captured("top")] == ["t"]
@@ -164,14 +203,20 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_chang
         assert source.table_versions(source.tables(RULES))
         with closing(source.open_stream("top", FIRST_SCN)) as stream:
             marker = source.write_marker(b"x")
-            site.superuser.execute("INSERT INTO shop.t VALUES (2, 'two'); UPDATE shop.t SET v = 'x'; DELETE FROM shop.t WHERE id = 1; TRUNCATE shop.t")
+            site.superuser.execute(
+                "INSERT INTO shop.t VALUES (2, 'two'); UPDATE shop.t SET v = 'x'; DELETE FROM shop.t WHERE id = 1;"
+                " TRUNCATE shop.t"
+            )
             data = b""
             while b"two" not in data:
                 chunk = stream.read(1.0)
                 data += b"" if chunk is None else bytes(chunk.data)
             assert source.current_scn() > marker
         with closing(source.open_snapshot("top")) as snapshot, closing(PostgresTableReader(site.dsn)) as reader:
-            assert reader.plan("shop", "t", {"id": "pg_catalog.int4", "v": "pg_catalog.text"}, snapshot=snapshot.name) is not None
+            assert (
+                reader.plan("shop", "t", {"id": "pg_catalog.int4", "v": "pg_catalog.text"}, snapshot=snapshot.name)
+                is not None
+            )
     with psycopg.connect(site.dsn, autocommit=True) as captures:
         assert [statement for statement in FORBIDDEN if not _is_refused(captures, statement)] == []
     # `down --purge`: the site's own part, and the administrator's.
@@ -184,12 +229,25 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_chang
 
 
 def test_recipe_of_the_manual_is_enough(site: Site) -> None:
-    manual = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().partition("### An administrator of a source")[2]
+    manual = (
+        (Path(__file__).parents[2] / "docs" / "operations.md")
+        .read_text()
+        .partition("### An administrator of a source")[2]
+    )
     recipe = manual.partition("```sql\n")[2].partition("```")[0]
     assert recipe.count("GRANT") == 5
     _drop_roles(site.superuser)
-    site.superuser.execute(f"CREATE ROLE {OWNER}; CREATE TABLE shop.t (id int PRIMARY KEY); ALTER TABLE shop.t OWNER TO {OWNER}; GRANT USAGE, CREATE ON SCHEMA shop TO {OWNER}".encode())
-    here = {"sales": str(site.superuser.info.dbname), "shop_owner": OWNER, "headrace_admin": _quoted(ADMIN), "headrace": CAPTURES, "LOGIN": "LOGIN PASSWORD 'secret'"}
+    site.superuser.execute(
+        f"CREATE ROLE {OWNER}; CREATE TABLE shop.t (id int PRIMARY KEY); ALTER TABLE shop.t OWNER TO {OWNER}; GRANT"
+        f" USAGE, CREATE ON SCHEMA shop TO {OWNER}".encode()
+    )
+    here = {
+        "sales": str(site.superuser.info.dbname),
+        "shop_owner": OWNER,
+        "headrace_admin": _quoted(ADMIN),
+        "headrace": CAPTURES,
+        "LOGIN": "LOGIN PASSWORD 'secret'",
+    }
     recipe = re.sub(r"\w+", lambda word: here.get(word.group(), word.group()), recipe)
     site.superuser.execute(recipe.encode())
     site.superuser.execute(f"SET ROLE {OWNER}; CREATE TABLE shop.later (id int PRIMARY KEY); RESET ROLE".encode())
@@ -207,7 +265,9 @@ def test_tables_come_before_what_runs_knows_them_and_leave_when_it_is_told(site:
         assert source.prepare("top", RULES) == (), "what runs changes nothing of the publication"
     assert site.published() == ["t"]
     only = (RuleSet(include=(Rule(owner="shop", name="u DROP TABLE y"),)),)
-    assert site.admin().prepare("top", only, was_source=True) == (f'ALTER PUBLICATION "{NAME}" ADD TABLE ONLY "shop"."u DROP TABLE y"',)
+    assert site.admin().prepare("top", only, was_source=True) == (
+        f'ALTER PUBLICATION "{NAME}" ADD TABLE ONLY "shop"."u DROP TABLE y"',
+    )
     assert site.published() == ["t", "u DROP TABLE y"], "what leaves stays until everything is settled"
     assert site.entry("t") == entry
     kept = {site.entry("u DROP TABLE y")}
@@ -246,7 +306,9 @@ def test_source_that_has_no_publication_yet_names_up(site: Site) -> None:
     with closing(site.source()) as source, pytest.raises(DatabaseError, match="there is no publication") as caught:
         source.prepare("top", RULES)
     assert "headrace up" in caught.value.hint
-    assert site.superuser.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (NAME,)).fetchone() == (0,)
+    assert site.superuser.execute(
+        "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (NAME,)
+    ).fetchone() == (0,)
 
 
 def test_publication_of_the_role_that_captures_is_taken_over_and_given_back_with_what_is_printed(site: Site) -> None:
@@ -294,7 +356,10 @@ def test_roles_that_are_not_apart_are_told(site: Site) -> None:
     elsewhere = conninfo.make_conninfo(site.admin_dsn, dbname="postgres")
     with pytest.raises(DatabaseError, match="another database"):
         PostgresSourceAdmin(elsewhere, site.dsn, site="src").prepare("top", RULES, was_source=True)
-    for statement, problem in ((f"GRANT {_quoted(ADMIN)} TO {CAPTURES}", "keeps nothing from it"), (f"ALTER TABLE shop.t OWNER TO {CAPTURES}", "can alter it and write it")):
+    for statement, problem in (
+        (f"GRANT {_quoted(ADMIN)} TO {CAPTURES}", "keeps nothing from it"),
+        (f"ALTER TABLE shop.t OWNER TO {CAPTURES}", "can alter it and write it"),
+    ):
         site.superuser.execute(statement)
         found = site.admin().preflight("top", RULES)
         assert any(problem in each.problem for each in found)
@@ -306,8 +371,10 @@ def test_roles_that_are_not_apart_are_told(site: Site) -> None:
 def test_event_trigger_that_refuses_the_publication_is_found_as_the_administrator(site: Site) -> None:
     site.granted()
     site.superuser.execute(
-        "CREATE FUNCTION shop.no() RETURNS event_trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$BEGIN RAISE EXCEPTION 'no'; END$$;"
-        "CREATE EVENT TRIGGER no_publications ON ddl_command_start WHEN TAG IN ('CREATE PUBLICATION') EXECUTE FUNCTION shop.no()"
+        "CREATE FUNCTION shop.no() RETURNS event_trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$BEGIN RAISE"
+        " EXCEPTION 'no'; END$$;"
+        "CREATE EVENT TRIGGER no_publications ON ddl_command_start WHEN TAG IN ('CREATE PUBLICATION') EXECUTE FUNCTION"
+        " shop.no()"
     )
     with closing(site.source()) as source:
         assert not [each for each in source.preflight(RULES, streams=2) if each.is_error]
@@ -356,10 +423,14 @@ def _file(folder: Path, tables: str = "shop.*", admin: str = ', admin_dsn: "${AD
 def _record(spec: TopologySpec, identities: list[str]) -> None:
     """What the controller has in its record."""
     spec.state_dir.mkdir(exist_ok=True)
-    (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"receivers": {"src": {"tables": [{"identity": each} for each in identities]}}}))
+    (spec.state_dir / PREPARED_FILE).write_text(
+        json.dumps({"receivers": {"src": {"tables": [{"identity": each} for each in identities]}}})
+    )
 
 
-def test_table_that_is_renamed_out_of_the_rules_while_up_ends_stays_in_the_log(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_that_is_renamed_out_of_the_rules_while_up_ends_stays_in_the_log(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its next change waits for an operator; out of the log it would be left out without a word."""
     site.prepared()
     monkeypatch.setenv("RUNS", site.dsn)
@@ -380,7 +451,9 @@ def test_table_that_is_renamed_out_of_the_rules_while_up_ends_stays_in_the_log(s
     assert site.published() == []
 
 
-def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RUNS", site.dsn)
     monkeypatch.setenv("ADMIN", conninfo.make_conninfo(site.admin_dsn, password="wrong"))
     spec = read_topology(_file(tmp_path))
@@ -395,9 +468,13 @@ def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(s
         source.prepare("top", spec.capture_rules("src"))
     assert publish_as_admin(spec, spec) == ((), {})
     assert admin_findings(spec, spec.site("src"), spec) == ()
-    # As after a restart of the machine, with a password that has expired, or without the secret; tables that came since wait.
+    # As after a restart of the machine, with a password that has expired, or without the secret; tables that came since
+    # wait.
     _add(site, "u")
-    for break_it in (lambda: monkeypatch.setenv("ADMIN", conninfo.make_conninfo(site.admin_dsn, password="wrong")), lambda: monkeypatch.delenv("ADMIN")):
+    for break_it in (
+        lambda: monkeypatch.setenv("ADMIN", conninfo.make_conninfo(site.admin_dsn, password="wrong")),
+        lambda: monkeypatch.delenv("ADMIN"),
+    ):
         break_it()
         ((found,), made) = publish_as_admin(spec, spec)
         assert not found.is_error
@@ -425,7 +502,9 @@ def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(s
     assert finish_as_admin(spec) == ()
 
 
-def test_table_that_must_not_be_published_as_it_is_is_not(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_that_must_not_be_published_as_it_is_is_not(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Published without a key, its users' own UPDATE would fail: the refusal comes first."""
     site.prepared()
     _add(site, "keyless", "a int")
@@ -437,7 +516,9 @@ def test_table_that_must_not_be_published_as_it_is_is_not(site: Site, tmp_path: 
     assert site.published() == ["t"]
     site.superuser.execute("UPDATE shop.keyless SET a = 2")
     with closing(site.source()) as source:
-        assert source.uncaptured("top", spec.capture_rules("src")) == ("shop.keyless",), "the controller looks, and says why"
+        assert source.uncaptured("top", spec.capture_rules("src")) == ("shop.keyless",), (
+            "the controller looks, and says why"
+        )
     site.superuser.execute("ALTER TABLE shop.keyless REPLICA IDENTITY FULL")
     made = publish_as_admin(spec, spec)[1]
     assert site.published() == ["keyless", "t"]
@@ -453,14 +534,19 @@ def test_table_that_must_not_be_published_as_it_is_is_not(site: Site, tmp_path: 
         assert site.published() == left
 
 
-def test_site_that_changes_come_from_and_go_to_has_one_administrator_for_both(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_that_changes_come_from_and_go_to_has_one_administrator_for_both(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RUNS", site.dsn)
     monkeypatch.setenv("ADMIN", site.admin_dsn)
     file = _file(tmp_path)
     file.write_text(file.read_text() + "  - {tables: [shop.*], from: dst, to: [src]}\n")
     spec = read_topology(file)
     here = spec.site("src")
-    with closing(site.source()) as source, closing(PostgresDestination(site.dsn, site="src", has_admin=True)) as destination:
+    with (
+        closing(site.source()) as source,
+        closing(PostgresDestination(site.dsn, site="src", has_admin=True)) as destination,
+    ):
         site.grant(lambda: source.preflight(spec.capture_rules("src"), streams=2))
         site.grant(lambda: destination.preflight("top", sessions=1))
         site.grant(lambda: admin_findings(spec, here, None))

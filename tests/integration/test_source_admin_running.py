@@ -1,4 +1,6 @@
-"""A topology whose source has an administrator, running: what it captures with is a role that may read the log and the tables, and nothing else."""
+"""A topology whose source has an administrator, running: what it captures with is a role that may read the log and the
+tables, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-EARLIER, CAPTURES, ADMIN, OWNER = "headrace_up_earlier", "headrace_up_captures", "headrace_up_admin", "headrace_up_owner"
+EARLIER, CAPTURES, ADMIN, OWNER = (
+    "headrace_up_earlier",
+    "headrace_up_captures",
+    "headrace_up_admin",
+    "headrace_up_owner",
+)
 PASSWORD = f"planted-{secrets.token_hex(8)}"  # the administrator's; looked for at the end
 FILE = """
 topology: test_admin
@@ -35,8 +42,17 @@ replicate:
 """
 ADMINISTERED = ', admin_dsn: "${TEST_SRC_ADMIN_DSN}"'
 FORBIDDEN = (
-    "ALTER PUBLICATION {0} DROP TABLE shop.t", "ALTER PUBLICATION {0} ADD TABLE shop.t", "DROP PUBLICATION {0}", "CREATE PUBLICATION mine", "ALTER TABLE shop.t ADD COLUMN mine int",
-    "INSERT INTO shop.t VALUES (-1)", "UPDATE shop.t SET v = 'x'", "DELETE FROM shop.t", "TRUNCATE shop.t", "DROP TABLE shop.t", "CREATE SCHEMA mine",
+    "ALTER PUBLICATION {0} DROP TABLE shop.t",
+    "ALTER PUBLICATION {0} ADD TABLE shop.t",
+    "DROP PUBLICATION {0}",
+    "CREATE PUBLICATION mine",
+    "ALTER TABLE shop.t ADD COLUMN mine int",
+    "INSERT INTO shop.t VALUES (-1)",
+    "UPDATE shop.t SET v = 'x'",
+    "DELETE FROM shop.t",
+    "TRUNCATE shop.t",
+    "DROP TABLE shop.t",
+    "CREATE SCHEMA mine",
 )
 
 
@@ -47,7 +63,9 @@ class Died(BaseException):
 class Pair:
     """A source and a destination, and the file of a topology between them."""
 
-    def __init__(self, source: str, destination: str, folder: Path, address: str, environment: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, source: str, destination: str, folder: Path, address: str, environment: pytest.MonkeyPatch
+    ) -> None:
         self.source, self.destination, self.environment = source, destination, environment
         self.file, self._address = folder / "top.yaml", address
         self.database = conninfo.conninfo_to_dict(source)["dbname"]
@@ -67,7 +85,10 @@ class Pair:
     def make(self, table: str, *, there: bool = True) -> None:
         """A table with rows that no log stream has."""
         definition = f"CREATE TABLE {table} (id int PRIMARY KEY, v text)"
-        self.run(f"{definition}; ALTER TABLE {table} OWNER TO {OWNER}; INSERT INTO {table} SELECT n, 'copied' FROM generate_series(1, 50) n")
+        self.run(
+            f"{definition}; ALTER TABLE {table} OWNER TO {OWNER}; INSERT INTO {table} SELECT n, 'copied' FROM"
+            " generate_series(1, 50) n"
+        )
         self.run(f"GRANT SELECT ON {table} TO {CAPTURES}")
         if there:
             self.at(self.destination, definition)
@@ -107,15 +128,25 @@ class Pair:
         wait_until(f"{table} is level", is_level)
 
     def published(self) -> list[str]:
-        return [f"{schema}.{name}" for schema, name in self.run("SELECT schemaname, tablename FROM pg_publication_tables ORDER BY 1, 2")]
+        return [
+            f"{schema}.{name}"
+            for schema, name in self.run("SELECT schemaname, tablename FROM pg_publication_tables ORDER BY 1, 2")
+        ]
 
     def copied(self) -> dict[str, int]:
         """The SCN of each table's copy: another one when it was copied again."""
         (apply,) = self.deployment().spec.applies
-        return {f"{each['owner']}.{each['name']}": each["instantiation_scn"] for each in self.system().status(f"apply:{apply.name}")["instantiation"] if each["state"] in {"DONE", "KEPT"}}
+        return {
+            f"{each['owner']}.{each['name']}": each["instantiation_scn"]
+            for each in self.system().status(f"apply:{apply.name}")["instantiation"]
+            if each["state"] in {"DONE", "KEPT"}
+        }
 
     def change(self, table: str, value: str) -> None:
-        self.run(f"INSERT INTO {table} SELECT coalesce(max(id), 0) + 1, '{value}' FROM {table}; UPDATE {table} SET v = '{value}' WHERE id % 7 = 0; DELETE FROM {table} WHERE id % 11 = 0")
+        self.run(
+            f"INSERT INTO {table} SELECT coalesce(max(id), 0) + 1, '{value}' FROM {table}; UPDATE {table} SET v ="
+            f" '{value}' WHERE id % 7 = 0; DELETE FROM {table} WHERE id % 11 = 0"
+        )
 
     def grant_what_is_printed(self) -> list[str]:
         given: list[str] = []
@@ -133,7 +164,11 @@ class Pair:
 
 @pytest.fixture
 def pair(
-    ray_address: str, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    ray_address: str,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Pair]:
     source, destination = fresh_database(pg_source), fresh_database(pg_destination)
@@ -146,7 +181,9 @@ def pair(
     yield made
     problems = made.deployment().down(purge=True)
     with psycopg.connect(source, autocommit=True) as superuser:
-        superuser.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = ANY (%s)", (list(roles),))
+        superuser.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = ANY (%s)", (list(roles),)
+        )
         for role in roles:
             superuser.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
     assert problems == []
@@ -157,7 +194,9 @@ def _name(pair: Pair) -> str:
     return str(name)
 
 
-def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_may_only_read(pair: Pair, ray_cluster: LocalCluster) -> None:
+def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_may_only_read(
+    pair: Pair, ray_cluster: LocalCluster
+) -> None:
     # What runs today owns the publication, and may do as the tables' owner.
     pair.make("shop.t")
     pair.environment.setenv("TEST_SRC_DSN", conninfo.make_conninfo(pair.source, user=EARLIER, password=PASSWORD))
@@ -175,8 +214,10 @@ def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_ma
     with pytest.raises(Exception, match="belongs to"):
         pair.up()
     assert pair.grant_what_is_printed() == [
-        f'ALTER ROLE "{CAPTURES}" REPLICATION;', f'GRANT USAGE ON SCHEMA "shop" TO "{CAPTURES}"; GRANT SELECT ON "shop"."t" TO "{CAPTURES}";',
-        f'ALTER PUBLICATION "{name}" OWNER TO "{ADMIN}";', f'GRANT "{OWNER}" TO "{ADMIN}";',
+        f'ALTER ROLE "{CAPTURES}" REPLICATION;',
+        f'GRANT USAGE ON SCHEMA "shop" TO "{CAPTURES}"; GRANT SELECT ON "shop"."t" TO "{CAPTURES}";',
+        f'ALTER PUBLICATION "{name}" OWNER TO "{ADMIN}";',
+        f'GRANT "{OWNER}" TO "{ADMIN}";',
     ]
     assert pair.up() == []
     pair.run("TRUNCATE shop.t; INSERT INTO shop.t SELECT n, 'later' FROM generate_series(1, 100) n")
@@ -230,11 +271,18 @@ def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_ma
     lines: list[str] = []
     assert pair.deployment().down(purge=True, progress=lines.append) == []
     assert f'src: DROP PUBLICATION "{name}"' in lines
-    assert pair.run("SELECT (SELECT count(*) FROM pg_publication), (SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'headrace%admin%')") == [(0, 0)]
+    assert pair.run(
+        "SELECT (SELECT count(*) FROM pg_publication), (SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE"
+        " 'headrace%admin%')"
+    ) == [(0, 0)]
 
 
-def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_loses_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The publication names tables that nothing that runs has heard of: by the rules of what runs, and by those of the next file."""
+def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_loses_nothing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publication names tables that nothing that runs has heard of: by the rules of what runs, and by those of the
+    next file.
+    """
     pair.environment.setenv("TEST_SRC_DSN", conninfo.make_conninfo(pair.source, user=CAPTURES, password=PASSWORD))
     pair.run(f"GRANT USAGE ON SCHEMA shop, other TO {CAPTURES}")
     pair.make("shop.t")
@@ -298,10 +346,13 @@ def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_
     pair.run("ALTER TABLE shop.u SET SCHEMA other")
     pair.change("other.u", "left")
     pair.change("shop.t", "behind it")
-    wait_until("the capture process waits", lambda: any(
-        pair.system().status(f"capture:{each.name}")["state"] == "PAUSED: A TABLE LEFT THE RULES" for each in pair.deployment().spec.captures
-    ))
+    wait_until(
+        "the capture process waits",
+        lambda: any(
+            pair.system().status(f"capture:{each.name}")["state"] == "PAUSED: A TABLE LEFT THE RULES"
+            for each in pair.deployment().spec.captures
+        ),
+    )
     pair.up()
     pair.same("shop.t", "other.x")
     assert pair.published() == ["other.x", "shop.t"]
-

@@ -1,4 +1,6 @@
-"""A source's site in one process, on a real server: what the operator sees when the database misbehaves, and the way out."""
+"""A source's site in one process, on a real server: what the operator sees when the database misbehaves, and the way
+out.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,16 @@ class Source:
         self.dsn, self.folder = user_dsn or dsn, folder
         self.user = psycopg.connect(self.dsn, autocommit=True)
         self.spec = TopologySpec(
-            name="topo", file=folder / "topo.yaml", state_dir=folder,
+            name="topo",
+            file=folder / "topo.yaml",
+            state_dir=folder,
             sites=(SiteSpec(name="dbs1", database=DatabaseSpec(kind="postgres", dsn=dsn)),),
             queues=(QueueSpec(name="q", site="dbs1"),),
             captures=(CaptureSpec(name="c", site="dbs1", source="dbs1", queue="q", rules=RULES),),
-            propagations=(), applies=(), redo_bytes_max=redo_bytes_max, segment_bytes=1 << 18,
+            propagations=(),
+            applies=(),
+            redo_bytes_max=redo_bytes_max,
+            segment_bytes=1 << 18,
         )
         self.host = DatabaseSite(self.spec, "dbs1", "fingerprint")
         self.host.start()
@@ -76,10 +83,14 @@ class Source:
         return status
 
     def wait_written(self) -> dict[str, Any]:
-        """Until everything committed by now is in the redo log, with the dictionary builds without which it cannot be mined."""
+        """Until everything committed by now is in the redo log, with the dictionary builds without which it cannot be
+        mined.
+        """
         row = self.run("SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn").fetchone()
         assert row is not None
-        return self.wait("it is written", lambda status: status.get("redo_scn", 0) >= int(row[0]) and not self._awaits_build())
+        return self.wait(
+            "it is written", lambda status: status.get("redo_scn", 0) >= int(row[0]) and not self._awaits_build()
+        )
 
     def _awaits_build(self) -> bool:
         return self.host._writer is None or self.host._writer.awaits_build
@@ -102,13 +113,17 @@ class Source:
         assert status["redo_segment"] <= position.segment
         found: list[LcrBatch] = []
         with contextlib.suppress(TableLeftRules):
-            while (batch := reader.next_batch(RedoPosition(position.segment, position.offset, position.scn))) is not None:
+            while (
+                batch := reader.next_batch(RedoPosition(position.segment, position.offset, position.scn))
+            ) is not None:
                 found.append(batch)
         return found
 
     def drop_slot(self) -> None:
         def dropped() -> bool:
-            self.run(f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
+            self.run(
+                f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
+            )
             try:
                 self.run(f"SELECT pg_drop_replication_slot('{SLOT}')")
             except psycopg.errors.ObjectInUse:  # it was opened again
@@ -127,7 +142,10 @@ class Source:
 
 @pytest.fixture
 def make(
-    pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pg_source: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., Source]]:
     monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
     made: list[Source] = []
@@ -229,7 +247,9 @@ def test_database_that_does_not_answer_is_neither_idle_nor_level(
         source.wait("it answers", lambda status: status["ready"] and status["state"] in {"IDLE", "WRITING"})
 
 
-def test_table_that_is_captured_meanwhile_is_not_told_of(make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_that_is_captured_meanwhile_is_not_told_of(
+    make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The question was asked before `prepare`, the answer came after it."""
     source, asked, looked = make(), threading.Event(), threading.Event()
     uncaptured, prepare, heartbeat = PostgresSource.uncaptured, source.host.prepare, source.host._heartbeat
@@ -271,8 +291,12 @@ def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[...,
     assert "does not exist" in status["last_error"]["message"]
 
 
-def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It rests between small gulps: whatever is wanted of it ends the rest, which is longer here than any machine takes for the stop."""
+def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(
+    make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rests between small gulps: whatever is wanted of it ends the rest, which is longer here than any machine takes
+    for the stop.
+    """
     source = make(redo_bytes_max=1 << 30)
     stop = threading.Event()
 
@@ -290,7 +314,10 @@ def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(make: Callable[.
             with monkeypatch.context() as patch:
                 patch.setattr(log_writer, "GULP_COST", 1e9)
                 patch.setattr(log_writer, "PAUSE_MAX_S", 100 * WAIT_S)
-                source.wait("it rests", lambda status: status["state"] == "WRITING" and source.host._writer.pause_s > 10 * WAIT_S)  # type: ignore[union-attr]
+                source.wait(
+                    "it rests",
+                    lambda status: status["state"] == "WRITING" and source.host._writer.pause_s > 10 * WAIT_S,
+                )  # type: ignore[union-attr]
                 source.host.stop_component()
                 source.wait("it stopped", lambda status: status["state"] == "DISABLED")
             source.host.start_component()
@@ -306,7 +333,9 @@ def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(make: Callable[.
     source.wait("the slot moved", lambda status: int(source.run(confirmed).fetchone()[0]) >= status["redo_scn"])  # type: ignore[index]
 
 
-def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_it_out(make: Callable[..., Source]) -> None:
+def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_it_out(
+    make: Callable[..., Source],
+) -> None:
     """Another schema is another name as well; a partition goes by its root's."""
     source = make()
     source.run("CREATE TABLE p (a int PRIMARY KEY) PARTITION BY LIST (a)")
@@ -320,7 +349,8 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
     source.wait_written()
     now = source.host.names_of_now()
     assert {(name.owner, name.name, name.is_wanted) for name in now.values()} == {
-        ("elsewhere", "t", False), ("elsewhere", "p", False),
+        ("elsewhere", "t", False),
+        ("elsewhere", "p", False),
     }
     assert len(now) == 3  # with the partition
     reader = source.miner(AskedNames(lambda method: getattr(source.host, method)()))
@@ -391,7 +421,9 @@ def test_redo_that_no_file_knows_is_kept_aside_and_never_discarded(make):
     restarted(source)
     (said,) = source.host.prepare(source.spec)
     assert f"{redo}.aside-1" in said
-    assert {name: (Path(f"{redo}.aside-1") / name).read_bytes()[: len(written)] for name, written in segments.items()} == segments
+    assert {
+        name: (Path(f"{redo}.aside-1") / name).read_bytes()[: len(written)] for name, written in segments.items()
+    } == segments
     source.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
 
 
@@ -405,16 +437,28 @@ def test_source_whose_slot_was_dropped_by_hand_can_still_end_as_a_source(make):
     source.wait_written()
 
 
-def test_site_of_a_destination_leaves_the_tables_of_apply_processes_that_the_topology_does_not_have(make: Callable[..., Source]) -> None:
+def test_site_of_a_destination_leaves_the_tables_of_apply_processes_that_the_topology_does_not_have(
+    make: Callable[..., Source],
+) -> None:
     source = make()
     assert source.host.leave_out_others(["x"]) == (), "nothing is recorded here"
     with contextlib.closing(PostgresDestination(source.dsn, site="dbs1")) as destination:
         destination.prepare("topo")
         destination.prepare("another")
         for topology, apply in (("topo", "x"), ("topo", "long_gone"), ("another", "y")):
-            destination.record_instantiation(topology, apply, destination.raise_epoch(topology, apply).epoch, Instantiation(
-                source="a", identity="1", owner="public", name="t", scn=Scn(100), state="COPYING",
-            ))
+            destination.record_instantiation(
+                topology,
+                apply,
+                destination.raise_epoch(topology, apply).epoch,
+                Instantiation(
+                    source="a",
+                    identity="1",
+                    owner="public",
+                    name="t",
+                    scn=Scn(100),
+                    state="COPYING",
+                ),
+            )
         assert len(destination.other_copies("topo", "new", "public", "t")) == 3
         assert source.host.leave_out_others(["x"]) == ("long_gone",)
         assert source.host.leave_out_others(["x"]) == ()
@@ -426,9 +470,12 @@ def test_a_column_that_is_renamed_and_that_a_transformation_names_is_told_of(mak
     """`check` refuses such a file; later its values would be left out, or travel under the new name, without a sign."""
     source = make()
     source.run("ALTER TABLE t ADD secret text")
-    kept = Rule(owner="public", name="t", transformation=Transformation(operations=(DeleteColumns(deleted=("secret",)),)))
+    kept = Rule(
+        owner="public", name="t", transformation=Transformation(operations=(DeleteColumns(deleted=("secret",)),))
+    )
     spec = replace(
-        source.spec, captures=(replace(source.spec.captures[0], rules=RuleSet(include=(kept,))),),
+        source.spec,
+        captures=(replace(source.spec.captures[0], rules=RuleSet(include=(kept,))),),
         applies=(ApplySpec(name="app", site="dbs1", source="dbs1", queue="q"),),
     )
     source.host._spec = spec

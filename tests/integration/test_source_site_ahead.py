@@ -1,4 +1,6 @@
-"""A source's site in one process, on a real server, whose administrator is ahead of it: the log has tables that no topology has taken up, or takes no more."""
+"""A source's site in one process, on a real server, whose administrator is ahead of it: the log has tables that no
+topology has taken up, or takes no more.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,23 @@ class Site:
         self.prepare("t")
 
     def spec(self, *tables: str) -> TopologySpec:
-        return route(TopologySpec(
-            name="topo", file=self.folder / "topo.yaml", state_dir=self.folder,
-            sites=(SiteSpec(name="dbs1", database=DatabaseSpec(kind="postgres", dsn=self.dsn, has_admin=True)), SiteSpec(name="dbs2", database=DatabaseSpec(kind="embedded"))),
-            queues=(QueueSpec(name="q", site="dbs1"),),
-            captures=(CaptureSpec(name="c", site="dbs1", source="dbs1", queue="q", rules=rules(*tables)),),
-            propagations=(), applies=(ApplySpec(name="a", site="dbs2", source="dbs1", queue="q"),), redo_bytes_max=1 << 20, segment_bytes=1 << 18,
-        ))
+        return route(
+            TopologySpec(
+                name="topo",
+                file=self.folder / "topo.yaml",
+                state_dir=self.folder,
+                sites=(
+                    SiteSpec(name="dbs1", database=DatabaseSpec(kind="postgres", dsn=self.dsn, has_admin=True)),
+                    SiteSpec(name="dbs2", database=DatabaseSpec(kind="embedded")),
+                ),
+                queues=(QueueSpec(name="q", site="dbs1"),),
+                captures=(CaptureSpec(name="c", site="dbs1", source="dbs1", queue="q", rules=rules(*tables)),),
+                propagations=(),
+                applies=(ApplySpec(name="a", site="dbs2", source="dbs1", queue="q"),),
+                redo_bytes_max=1 << 20,
+                segment_bytes=1 << 18,
+            )
+        )
 
     def begin(self, *tables: str) -> None:
         """A life of the site's process."""
@@ -93,16 +105,25 @@ class Site:
         wait_until(what, lambda: holds(host.status()), timeout_s=90.0)
 
     def mined(self, *tables: str) -> list[str]:
-        """The tables of the rows that a capture process with rules for `tables` takes, sorted; "" where a table left its rules."""
+        """The tables of the rows that a capture process with rules for `tables` takes, sorted; "" where a table left
+        its rules.
+        """
         host = self.host
         assert host is not None
         row = self.user.execute("SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn").fetchone()
         assert row is not None
-        self.wait("it is written", lambda status: status.get("redo_scn", 0) >= int(row[0]) and host._writer is not None and not host._writer.awaits_build)
+        self.wait(
+            "it is written",
+            lambda status: (
+                status.get("redo_scn", 0) >= int(row[0]) and host._writer is not None and not host._writer.awaits_build
+            ),
+        )
         assert host._writer is not None
         at = host._writer.position
         names = AskedNames(lambda method: getattr(host, method)())
-        miner = Miner(self.folder / "sites" / "dbs1" / "redo", "dbs1", FIRST_SCN, rules(*tables), PostgresLogDecoder, names=names)
+        miner = Miner(
+            self.folder / "sites" / "dbs1" / "redo", "dbs1", FIRST_SCN, rules(*tables), PostgresLogDecoder, names=names
+        )
         found: list[str] = []
         try:
             while (batch := miner.next_batch(RedoPosition(at.segment, at.offset, at.scn))) is not None:
@@ -124,7 +145,12 @@ class Site:
 
 
 @pytest.fixture
-def site(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(
+    pg_source: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Site]:
     monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
     made = Site(fresh_database(pg_source), tmp_path)
     made.note("t")

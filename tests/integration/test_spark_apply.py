@@ -58,7 +58,10 @@ def assert_same(drivers: ApplyDrivers, driver: Driver) -> None:
     for table in TABLES:
         assert digest(queue.source_dsn, table) == digest(queue.destination_dsn, table), table
     assert execute(queue.destination_dsn, "SELECT * FROM headrace.apply_error") == []
-    sums = execute(queue.destination_dsn, "SELECT (SELECT coalesce(sum(delta), 0) FROM history), (SELECT sum(balance) FROM branches)")[0]
+    sums = execute(
+        queue.destination_dsn,
+        "SELECT (SELECT coalesce(sum(delta), 0) FROM history), (SELECT sum(balance) FROM branches)",
+    )[0]
     assert sums[0] == sums[1]
 
 
@@ -80,7 +83,8 @@ def test_tables_are_copied_under_load_and_their_changes_follow_without_a_gap(dri
         wait_for("a hundred transactions", lambda: counts["transactions"] > 100, STARTING_S)
     assert_same(drivers, driver)
     recorded = execute(
-        drivers.queue.destination_dsn, "SELECT name, state, scn > 0, digest <> '' FROM headrace.instantiation ORDER BY name"
+        drivers.queue.destination_dsn,
+        "SELECT name, state, scn > 0, digest <> '' FROM headrace.instantiation ORDER BY name",
     )
     assert recorded == [(name, "DONE", True, True) for name in sorted(TABLES)]
     status = driver.status()
@@ -92,8 +96,13 @@ def test_tables_are_copied_under_load_and_their_changes_follow_without_a_gap(dri
 STARTING_S = 240.0  # longer than a driver and an application take to start on a busy machine
 
 
-def test_nothing_is_captured_at_the_destination_that_was_copied_or_applied_untagged(drivers: ApplyDrivers, driver: Driver):
-    origins = execute(drivers.queue.destination_dsn, "SELECT roname FROM pg_replication_origin WHERE roname LIKE 'headrace:apply_test/%'")
+def test_nothing_is_captured_at_the_destination_that_was_copied_or_applied_untagged(
+    drivers: ApplyDrivers, driver: Driver
+):
+    origins = execute(
+        drivers.queue.destination_dsn,
+        "SELECT roname FROM pg_replication_origin WHERE roname LIKE 'headrace:apply_test/%'",
+    )
     assert {name for (name,) in origins} == {
         f"headrace:apply_test/{drivers.config.apply}/{server}:00" for server in range(2)
     }
@@ -127,6 +136,7 @@ IDLE_ROUNDS = 12  # of a product that waits for something there is none in which
 
 def test_change_is_visible_within_a_second_of_its_commit_when_idle(drivers: ApplyDrivers, driver: Driver):
     """Half of them, in one of several rounds: a machine that does something else beside may take longer for a while."""
+
     def is_there(number: int) -> bool:
         return execute(drivers.queue.destination_dsn, "SELECT 1 FROM notes WHERE id = %s", number) != []
 
@@ -147,11 +157,18 @@ def test_native_libraries_lie_in_folders_of_the_application_and_its_cluster(driv
     driver.wait_ready()
     scratch = Path(drivers.spark.config.state_dir) / "spark" / str(drivers.spark.child.pid)
     ours = [
-        process for process in psutil.process_iter(["name", "cmdline"]) if process.info["name"] == "java"
-        and any(str(scratch) in word or drivers.spark.config.ray_address in word for word in process.info["cmdline"] or ())
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "java"
+        and any(
+            str(scratch) in word or drivers.spark.config.ray_address in word for word in process.info["cmdline"] or ()
+        )
     ]
     libraries = {
-        Path(mapped.path) for process in ours for mapped in mapped_files(process) if "core_worker_library_java" in mapped.path
+        Path(mapped.path)
+        for process in ours
+        for mapped in mapped_files(process)
+        if "core_worker_library_java" in mapped.path
     }
     assert any(library.is_relative_to(scratch) for library in libraries)  # the application master's
     assert not any(library.is_relative_to("/tmp/ray") for library in libraries)
@@ -177,7 +194,9 @@ def test_killed_task_is_run_again_and_nothing_is_lost_or_doubled(drivers: ApplyD
         victims = {"worker": pids[:1], "executor": sorted(executors)[:1], "both executors": sorted(executors)}[victim]
         for pid in victims:
             kill(pid)
-        wait_for("a new attempt", lambda: sum(server.attempts for server in driver.status().servers) > attempts, STARTED_S)
+        wait_for(
+            "a new attempt", lambda: sum(server.attempts for server in driver.status().servers) > attempts, STARTED_S
+        )
         driver.wait_ready()
         time.sleep(0.5)
     assert set(driver.server_pids()) != set(pids)
@@ -205,7 +224,8 @@ def test_killed_driver_takes_its_tasks_with_it_and_the_next_one_goes_on(drivers:
 @pytest.mark.soak
 @pytest.mark.fault("SIGKILL of the application's process")
 def test_killed_application_takes_all_its_processes_with_it_and_the_coordinator_goes_on_with_the_next(
-    drivers: ApplyDrivers, driver: Driver,
+    drivers: ApplyDrivers,
+    driver: Driver,
 ):
     """Its endpoint is a new one, which an actor would tell; here a second application takes over the first one's tasks."""
     epoch = driver.wait_ready().epoch
@@ -276,7 +296,9 @@ def applied_late(dsn: str) -> Iterator[None]:
         holding.join()
 
 
-def test_tables_that_are_written_all_the_time_and_applied_late_are_identical_and_a_row_that_differs_is_found(drivers: ApplyDrivers, driver: Driver):
+def test_tables_that_are_written_all_the_time_and_applied_late_are_identical_and_a_row_that_differs_is_found(
+    drivers: ApplyDrivers, driver: Driver
+):
     """`history` grows, and is always up to a second late; each transaction writes one of the few rows of `branches`."""
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     execute(source, "INSERT INTO notes SELECT n, 'to compare' FROM generate_series(1, 3) n")
@@ -322,7 +344,12 @@ def test_error_transaction_is_executed_or_deleted_on_request(drivers: ApplyDrive
 
 def test_secrets_are_in_no_command_line_environment_or_log(drivers: ApplyDrivers, driver: Driver):
     password = drivers.queue.source_dsn.partition("password=")[2].split()[0]
-    family = [driver.process.pid, drivers.spark.child.pid, *driver.server_pids(), *(executor_of(pid).pid for pid in driver.server_pids())]
+    family = [
+        driver.process.pid,
+        drivers.spark.child.pid,
+        *driver.server_pids(),
+        *(executor_of(pid).pid for pid in driver.server_pids()),
+    ]
     for pid in family:
         for name in ("cmdline", "environ"):
             assert password not in Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace"), name
@@ -334,7 +361,9 @@ def test_caller_without_a_run_s_token_learns_nothing(drivers: ApplyDrivers, driv
 
     driver.wait_ready()
     ports = [
-        each.laddr.port for each in psutil.Process(driver.process.pid).net_connections("tcp") if each.status == psutil.CONN_LISTEN
+        each.laddr.port
+        for each in psutil.Process(driver.process.pid).net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
     ]
     assert ports
     with pytest.raises(ProtocolError):
@@ -436,7 +465,9 @@ def test_tables_of_every_kind_are_copied_whole(make_drivers: Callable[[str], App
 
 @pytest.mark.soak
 @pytest.mark.fault("SIGKILL of a copying task, then of the driver")
-def test_copy_that_was_interrupted_is_made_again_and_finished_tables_are_kept(make_drivers: Callable[[str], ApplyDrivers]):
+def test_copy_that_was_interrupted_is_made_again_and_finished_tables_are_kept(
+    make_drivers: Callable[[str], ApplyDrivers],
+):
     drivers = make_drivers("apply_interrupted")
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     execute(source, "INSERT INTO notes SELECT n, repeat(md5(n::text), 100) FROM generate_series(1, 60000) n")
@@ -444,10 +475,13 @@ def test_copy_that_was_interrupted_is_made_again_and_finished_tables_are_kept(ma
 
     def copying() -> list[psutil.Process]:
         # A worker in the middle of its COPY holds its session's transaction open.
-        busy = execute(destination, (
-            "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'headrace apply_interrupted/%' AND query LIKE 'COPY%notes%'"
-            " AND state = 'active'"
-        ))
+        busy = execute(
+            destination,
+            (
+                "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'headrace apply_interrupted/%' AND query"
+                " LIKE 'COPY%notes%' AND state = 'active'"
+            ),
+        )
         return workers_of(drivers) if busy else []
 
     victims = wait_for("a running copy", copying, STARTED_S)

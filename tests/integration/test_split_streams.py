@@ -1,4 +1,6 @@
-"""A destination that is cut, on real servers, Ray and Spark: split off, the others go on without it, back, merged, equal."""
+"""A destination that is cut, on real servers, Ray and Spark: split off, the others go on without it, back, merged,
+equal.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def _subscribers(system: System) -> set[str]:
     return {str(each["subscriber"]) for each in system.status("queue:q_a")["subscribers"]}
 
 
-def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_go_on_as_if_it_were_not_there(sites: Sites):
+def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_go_on_as_if_it_were_not_there(
+    sites: Sites,
+):
     sites.free("split")
     system = sites.by(FILE, sites=["a", "b", "c"], more=THRESHOLDS)
     system.remake("split", "CREATE TABLE notes (id bigint PRIMARY KEY, body text)", sites=["a", "b", "c"])
@@ -50,9 +54,13 @@ def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_
         wait_until("it is split off", lambda: _phases(system) == ["split"])
         wait_until("the common queue has forgotten it", lambda: _subscribers(system) == {NEAR})
         cut_at = int(system.status("queue:q_a")["sources"]["a"]["durable_scn"])
-        wait_until("the others' restart position moves on", lambda: system.status("capture:capture_a")["required_checkpoint_scn"] > cut_at)
+        wait_until(
+            "the others' restart position moves on",
+            lambda: system.status("capture:capture_a")["required_checkpoint_scn"] > cut_at,
+        )
         own = wait_until(
-            "its own capture process runs", lambda: "required_checkpoint_scn" in (s := system.status("capture:capture_a.a_to_c")) and s,
+            "its own capture process runs",
+            lambda: "required_checkpoint_scn" in (s := system.status("capture:capture_a.a_to_c")) and s,
         )
         assert own["required_checkpoint_scn"] < cut_at  # the redo that it needs is kept
 
@@ -66,4 +74,5 @@ def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_
         wait_until("the common queue has it", lambda: _subscribers(system) == {NEAR, FAR})
     wait_until("its clones have ended", lambda: not CLONES & system.deployment.connect().names())
     system.assert_converged(("split.notes",))
-    assert {name: system.status(name)["opens_total"] for name in OTHERS} == opens  # nobody else's streams were interrupted
+    # nobody else's streams were interrupted
+    assert {name: system.status(name)["opens_total"] for name in OTHERS} == opens

@@ -1,7 +1,8 @@
-"""Store-and-forward over real connections: lines that are closed or dead cost their sources no log, and every way carries on.
+"""Store-and-forward over real connections: lines that are closed or dead cost their sources no log, and every way
+carries on.
 
-Many to many, in one process: two sources with redo logs and miners, buffered queues on gRPC, four propagations through proxies, and
-two sites that take the changes of both. The databases are in memory; no Ray, no Spark.
+Many to many, in one process: two sources with redo logs and miners, buffered queues on gRPC, four propagations through
+proxies, and two sites that take the changes of both. The databases are in memory; no Ray, no Spark.
 """
 
 from __future__ import annotations
@@ -62,7 +63,12 @@ class Source:
         self.folder, self.name, self.source = folder, name, MemorySource()
         self.source.create_table("public.news", ["id", "line"], key=["id"])
         self.writer = LogWriter(
-            folder, name, decoder_factory=decoder, dictionary_build=self.source.dictionary_build, segment_bytes=1 << 18, redo_bytes_max=1 << 30,
+            folder,
+            name,
+            decoder_factory=decoder,
+            dictionary_build=self.source.dictionary_build,
+            segment_bytes=1 << 18,
+            redo_bytes_max=1 << 30,
         )
         drain(self.writer, self.source)
 
@@ -86,13 +92,23 @@ def topology(folder: Path) -> TopologySpec:
     database = DatabaseSpec(kind="none")
     ways = [(source, destination) for source in SOURCES for destination in DESTINATIONS]
     return TopologySpec(
-        name="t", file=folder / "t.yaml", state_dir=folder,
+        name="t",
+        file=folder / "t.yaml",
+        state_dir=folder,
         sites=tuple(SiteSpec(name=site, database=database) for site in SOURCES + DESTINATIONS),
-        queues=tuple(QueueSpec(name=f"q_{site}", site=site, memory_bytes_max=1 << 18) for site in SOURCES + DESTINATIONS),
-        captures=tuple(CaptureSpec(name=f"capture_{s}", site=s, source=s, queue=f"q_{s}", rules=RuleSet()) for s in SOURCES),
+        queues=tuple(
+            QueueSpec(name=f"q_{site}", site=site, memory_bytes_max=1 << 18) for site in SOURCES + DESTINATIONS
+        ),
+        captures=tuple(
+            CaptureSpec(name=f"capture_{s}", site=s, source=s, queue=f"q_{s}", rules=RuleSet()) for s in SOURCES
+        ),
         propagations=tuple(
             PropagationSpec(
-                name=f"{s}_to_{d}", from_queue=f"q_{s}", to_queue=f"q_{d}", sources=(s,), compression="zstd",
+                name=f"{s}_to_{d}",
+                from_queue=f"q_{s}",
+                to_queue=f"q_{d}",
+                sources=(s,),
+                compression="zstd",
                 schedule=HOURLY if d == "dbs3" else None,
             )
             for s, d in ways
@@ -122,7 +138,11 @@ class World:
         proxy = self.proxies[spec.to_queue.removeprefix("q_")]
 
         def resolve(name: str) -> str:
-            return proxy.endpoint if name == f"queue:{spec.to_queue}" else self.queues[name.removeprefix("queue:")].endpoint
+            return (
+                proxy.endpoint
+                if name == f"queue:{spec.to_queue}"
+                else self.queues[name.removeprefix("queue:")].endpoint
+            )
 
         return Propagating(spec, resolve, clock=self.clock)
 
@@ -143,8 +163,12 @@ class World:
         """Mine what is written and send it; purge redo behind what is durable, as the site does."""
         site = self.sites[source]
         client = EnqueueClient(
-            self.queues[f"q_{source}"].endpoint, topology="t", component=f"capture_{source}", queue=f"q_{source}",
-            incarnation=transport.new_incarnation(), source=source,
+            self.queues[f"q_{source}"].endpoint,
+            topology="t",
+            component=f"capture_{source}",
+            queue=f"q_{source}",
+            incarnation=transport.new_incarnation(),
+            source=source,
         )
         try:
             miner: Miner = site.miner(client.connect().needed_scn)
@@ -161,7 +185,11 @@ class World:
     def apply(self, spec: ApplySpec) -> None:
         model = self.models[spec.source, spec.site]
         client = DequeueClient(
-            self.queues[spec.queue].endpoint, topology="t", component=spec.name, queue=spec.queue, incarnation=transport.new_incarnation(),
+            self.queues[spec.queue].endpoint,
+            topology="t",
+            component=spec.name,
+            queue=spec.queue,
+            incarnation=transport.new_incarnation(),
         )
         try:
             client.subscribe({spec.source: model.crash()}, 1 << 22)
@@ -205,7 +233,11 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
     def rows(source: str, destination: str) -> int:
         return sum(world.models[source, destination].rows_of.values())
 
-    wait_until("the ways to dbs3 are closed", lambda: all(world.runners[f"{s}_to_dbs3"].runner.state == "CLOSED" for s in SOURCES), WAIT_S)
+    wait_until(
+        "the ways to dbs3 are closed",
+        lambda: all(world.runners[f"{s}_to_dbs3"].runner.state == "CLOSED" for s in SOURCES),
+        WAIT_S,
+    )
     world.proxies["dbs3"].cut()
     for turn in range(ROUNDS):
         world.clock.minute = 60 * turn
@@ -227,9 +259,17 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
         world.clock.minute = 60 * turn + 55
         for source in SOURCES:
             wait_until(f"dbs3 has all of {source}", lambda source=source: rows(source, "dbs3") == ends[source], WAIT_S)
-            wait_until("the queue is empty", lambda source=source: world.queues[f"q_{source}"].service.status()["num_msgs"] == 0, WAIT_S)
+            wait_until(
+                "the queue is empty",
+                lambda source=source: world.queues[f"q_{source}"].service.status()["num_msgs"] == 0,
+                WAIT_S,
+            )
         world.clock.minute = 60 * turn + 60
-        wait_until("it is closed again", lambda: all(world.runners[f"{s}_to_dbs3"].runner.state == "CLOSED" for s in SOURCES), WAIT_S)
+        wait_until(
+            "it is closed again",
+            lambda: all(world.runners[f"{s}_to_dbs3"].runner.state == "CLOSED" for s in SOURCES),
+            WAIT_S,
+        )
     for model in world.models.values():
         assert sum(model.rows_of.values()) == ROUNDS * ROWS
     assert world.proxies["dbs4"].accepted > 2, "its line never broke"

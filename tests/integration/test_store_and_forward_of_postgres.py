@@ -1,7 +1,8 @@
-"""Store-and-forward between real databases: a destination that can be reached in short windows only, and writes that go on.
+"""Store-and-forward between real databases: a destination that can be reached in short windows only, and writes that go
+on.
 
-Log writer, redo log, miner, queues and propagation on gRPC, and an apply engine in one process, without Ray and Spark. Schedules, compression and
-several destinations: `test_store_and_forward.py`, with databases in memory.
+Log writer, redo log, miner, queues and propagation on gRPC, and an apply engine in one process, without Ray and Spark.
+Schedules, compression and several destinations: `test_store_and_forward.py`, with databases in memory.
 """
 
 from __future__ import annotations
@@ -52,10 +53,13 @@ class Writer:
         for _ in range(TRANSACTIONS):
             with self.burst_session.transaction():
                 self.burst_session.execute(
-                    "INSERT INTO app.news SELECT n, 0, string_agg(md5(n::text || k::text || random()::text), '') FROM generate_series(%s::int, %s) n, generate_series(1, 31) k"
-                    " GROUP BY n", (self.ids, self.ids + ROWS - 1),
+                    "INSERT INTO app.news SELECT n, 0, string_agg(md5(n::text || k::text || random()::text), '') FROM"
+                    " generate_series(%s::int, %s) n, generate_series(1, 31) k GROUP BY n",
+                    (self.ids, self.ids + ROWS - 1),
                 )
-                self.burst_session.execute("UPDATE app.news SET version = version + 1 WHERE id %% 7 = 0 AND id > %s", (self.ids - ROWS,))
+                self.burst_session.execute(
+                    "UPDATE app.news SET version = version + 1 WHERE id %% 7 = 0 AND id > %s", (self.ids - ROWS,)
+                )
                 self.burst_session.execute("DELETE FROM app.news WHERE id %% 5 = 0 AND id < %s", (self.ids,))
             self.ids += ROWS
 
@@ -90,7 +94,11 @@ def line() -> Iterator[Line]:
 
 @pytest.fixture
 def network(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path, line: Line
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
+    line: Line,
 ) -> Iterator[QueuedNetwork]:
     def tables(_: str, connection: psycopg.Connection) -> None:
         connection.execute("""
@@ -121,7 +129,10 @@ class Slot:
         self._user = user
 
     def _number(self, what: str) -> int:
-        found = self._user.execute(f"SELECT ({what} - '0/0'::pg_lsn)::bigint FROM pg_replication_slots WHERE database = current_database()".encode()).fetchone()
+        found = self._user.execute(
+            f"SELECT ({what} - '0/0'::pg_lsn)::bigint FROM pg_replication_slots WHERE database ="
+            " current_database()".encode()
+        ).fetchone()
         assert found is not None
         return int(found[0])
 
@@ -145,8 +156,8 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
     slot = Slot(source)
 
     def keeps_less(bound: int) -> bool:
-        # The server moves restart_lsn where it logs its running transactions, which it does by itself every fifteen seconds. What autovacuum or
-        # a checkpoint writes meanwhile is kept until the next time.
+        # The server moves restart_lsn where it logs its running transactions, which it does by itself every fifteen
+        # seconds. What autovacuum or a checkpoint writes meanwhile is kept until the next time.
         source.execute("SELECT pg_log_standby_snapshot()")
         network.capture()
         return slot.written - slot.restart < bound
@@ -159,9 +170,15 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
             writer.burst()
             burst_ended = slot.written
             network.capture()
-            wait_until("the source is told that the burst is durable", lambda end=burst_ended: slot.confirmed >= end, WAIT_S)
+            wait_until(
+                "the source is told that the burst is durable", lambda end=burst_ended: slot.confirmed >= end, WAIT_S
+            )
         assert slot.written - began > BURSTS * BURST_BYTES, "too little was written"
-        wait_until("the source keeps no WAL for a destination that is away", lambda most=2 * (burst_ended - burst_began): keeps_less(most), WAIT_S)
+        wait_until(
+            "the source keeps no WAL for a destination that is away",
+            lambda most=2 * (burst_ended - burst_began): keeps_less(most),
+            WAIT_S,
+        )
         wait_until("the queue spills", lambda: network.status("q1")["spill_bytes"] > 0, WAIT_S)
         assert network.status("q1")["state"] == "ENABLED"
         wait_until("the propagation tries", lambda: line.refused > 0, WAIT_S)
@@ -178,7 +195,11 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
         network.apply("a12")
         network.wait_acknowledged("a12")
         # A mark or a turn that came meanwhile may be there, but nothing of the time before the window.
-        wait_until("the queue has forgotten it", lambda: network.status("q1")["spill_bytes"] == 0 and network.status("q1")["num_msgs"] < ROWS, WAIT_S)
+        wait_until(
+            "the queue has forgotten it",
+            lambda: network.status("q1")["spill_bytes"] == 0 and network.status("q1")["num_msgs"] < ROWS,
+            WAIT_S,
+        )
 
     writer.end()
     network.settle()
@@ -186,7 +207,8 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
         query = f"SELECT * FROM app.{table} ORDER BY id".encode()
         assert destination.execute(query).fetchall() == source.execute(query).fetchall()
     assert destination.execute("SELECT count(*), count(*) FILTER (WHERE version > 0) > 0 FROM app.news").fetchone() == (
-        source.execute("SELECT count(*) FROM app.news").fetchone()[0], True,  # type: ignore[index]
+        source.execute("SELECT count(*) FROM app.news").fetchone()[0],
+        True,  # type: ignore[index]
     )
     assert network.sites["dbs2"].destination.errors(network.spec.name, "a12") == ()
     assert line.accepted >= WINDOWS

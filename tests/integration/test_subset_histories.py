@@ -1,4 +1,6 @@
-"""Random histories through subsets, one behind the other, and transformations behind them: the destination has what the source selects."""
+"""Random histories through subsets, one behind the other, and transformations behind them: the destination has what the
+source selects.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,35 @@ from tests.support.seeds import is_soak, seeds
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 SUBSETS = [
-    "dept = 2", "dept <> 2", "not (dept = 2)", "dept in (1, null)", "dept not in (1, 2)", "note is null", "note like 'x%'", "flag", "flag is not true",
-    "grade > 3.5 or grade is null", "ts < '2026-06-01 00:00:00+00'", "c = 'ab'", "id between 10 and 60", "k2 = 'n' or dept is distinct from 1",
-    "grade >= 2 and not flag is unknown", "note is not null and dept >= 2", "k2 < 'm' COLLATE \"C\"", "(dept = 1) is unknown or flag",
+    "dept = 2",
+    "dept <> 2",
+    "not (dept = 2)",
+    "dept in (1, null)",
+    "dept not in (1, 2)",
+    "note is null",
+    "note like 'x%'",
+    "flag",
+    "flag is not true",
+    "grade > 3.5 or grade is null",
+    "ts < '2026-06-01 00:00:00+00'",
+    "c = 'ab'",
+    "id between 10 and 60",
+    "k2 = 'n' or dept is distinct from 1",
+    "grade >= 2 and not flag is unknown",
+    "note is not null and dept >= 2",
+    "k2 < 'm' COLLATE \"C\"",
+    "(dept = 1) is unknown or flag",
 ]
-TYPES = {"id": "int", "k2": "text", "dept": "int", "grade": "numeric", "note": "text", "flag": "bool", "ts": "timestamptz", "c": "char(4)"}
+TYPES = {
+    "id": "int",
+    "k2": "text",
+    "dept": "int",
+    "grade": "numeric",
+    "note": "text",
+    "flag": "bool",
+    "ts": "timestamptz",
+    "c": "char(4)",
+}
 KEYS = {"a": ["id"], "b": [], "p": ["id", "dept"]}  # b: rows may be there twice; p is partitioned by dept
 CLIENTS = 3  # capture process, propagation, apply process
 TRANSACTIONS = 80
@@ -43,7 +69,10 @@ class Way:
     """What becomes of one table on its way."""
 
     def __init__(self, table: str, rng: random.Random) -> None:
-        self.name, self.subsets = table, [parse(rng.choice(SUBSETS), "subset") if rng.random() < chance else None for chance in (0.7, 0.5, 0.4)]
+        self.name, self.subsets = (
+            table,
+            [parse(rng.choice(SUBSETS), "subset") if rng.random() < chance else None for chance in (0.7, 0.5, 0.4)],
+        )
         self.columns: dict[str, str] = {name: name for name in TYPES}
         self.added = ""
         asked = {value.column for each in self.subsets if each for value in each.columns}
@@ -65,30 +94,44 @@ class Way:
             operations.append(RenameTable(owner="public", name=self.arrives_as))
         self.rules = [
             Rule(
-                owner="public", name=table if client <= where else self.arrives_as, subset=self.subsets[client],
+                owner="public",
+                name=table if client <= where else self.arrives_as,
+                subset=self.subsets[client],
                 transformation=Transformation(operations=tuple(operations)) if client == where and operations else None,
             )
             for client in range(CLIENTS)
         ]
 
     def create(self) -> str:
-        columns = [*(f"{name} {TYPES[origin]}" for origin, name in self.columns.items()), *(["added text"] if self.added else [])]
+        columns = [
+            *(f"{name} {TYPES[origin]}" for origin, name in self.columns.items()),
+            *(["added text"] if self.added else []),
+        ]
         key = [f"PRIMARY KEY ({', '.join(KEYS[self.name])})"] if KEYS[self.name] else []
         return f"CREATE TABLE {self.arrives_as} ({', '.join([*columns, *key])})"
 
     def wanted(self) -> str:
         asked: list[Condition] = [each for each in self.subsets if each]
-        return f"SELECT ROW({', '.join(self.columns)}{self.added})::text FROM {self.name} WHERE {' AND '.join(f'({each.text})' for each in asked) or 'true'} ORDER BY 1"
+        return (
+            f"SELECT ROW({', '.join(self.columns)}{self.added})::text FROM {self.name} WHERE"
+            f" {' AND '.join(f'({each.text})' for each in asked) or 'true'} ORDER BY 1"
+        )
 
     def found(self) -> str:
-        return f"SELECT ROW({', '.join(self.columns.values())}{', added' if self.added else ''})::text FROM {self.arrives_as} ORDER BY 1"
+        return (
+            f"SELECT ROW({', '.join(self.columns.values())}{', added' if self.added else ''})::text FROM"
+            f" {self.arrives_as} ORDER BY 1"
+        )
 
 
 def values(rng: random.Random, table: str) -> dict[str, Any]:
     return {
-        "k2": rng.choice(["n", "m", "z", "A", None]), "dept": rng.choice([1, 2, 3, *([] if table == "p" else [None])]),
-        "grade": rng.choice([None, "0", "2", "3.50", "7", "NaN"]), "note": rng.choice([None, "x", "n", "x" * 9000, "y" * 9000]),
-        "flag": rng.choice([True, False, None]), "ts": rng.choice(["2026-01-01 00:00+00", "2026-12-01 00:00+00", "infinity", None]),
+        "k2": rng.choice(["n", "m", "z", "A", None]),
+        "dept": rng.choice([1, 2, 3, *([] if table == "p" else [None])]),
+        "grade": rng.choice([None, "0", "2", "3.50", "7", "NaN"]),
+        "note": rng.choice([None, "x", "n", "x" * 9000, "y" * 9000]),
+        "flag": rng.choice([True, False, None]),
+        "ts": rng.choice(["2026-01-01 00:00+00", "2026-12-01 00:00+00", "infinity", None]),
         "c": rng.choice(["ab", "ab  ", "b", None]),
     }
 
@@ -100,7 +143,10 @@ def change(rng: random.Random, user: psycopg.Connection[Any]) -> None:
         user.execute(f"INSERT INTO {table} VALUES (%s{', %s' * len(row)})", [first, *row.values()])
     elif kind < 0.8:
         some = rng.sample(list(row), rng.randint(1, 3))  # a large note that is not among them stays as it is
-        user.execute(f"UPDATE {table} SET {', '.join(f'{name} = %s' for name in some)} WHERE {where}", [row[name] for name in some])
+        user.execute(
+            f"UPDATE {table} SET {', '.join(f'{name} = %s' for name in some)} WHERE {where}",
+            [row[name] for name in some],
+        )
     elif kind < 0.88:
         user.execute(f"UPDATE {table} SET id = id + {rng.choice([100, -100, 1])} WHERE id = {first}")
     elif kind < 0.99:
@@ -134,7 +180,10 @@ def arriving(site: RedoSite, ways: list[Way]) -> Iterator[LcrBatch]:
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("subsets", test=1, soak=50))
 def test_destination_has_what_the_source_selects(
-    seed: int, source_database: str, destination_database: str, tmp_path: Path,
+    seed: int,
+    source_database: str,
+    destination_database: str,
+    tmp_path: Path,
 ) -> None:
     rng, source, there = random.Random(seed), source_database, destination_database
     ways = [Way(table, rng) for table in KEYS]
@@ -144,11 +193,16 @@ def test_destination_has_what_the_source_selects(
             for way in ways:
                 of = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
                 key = f", PRIMARY KEY ({', '.join(KEYS[way.name])})" if KEYS[way.name] else ""
-                site.user.execute(f"CREATE TABLE {way.name} ({of}{key}){' PARTITION BY LIST (dept)' if way.name == 'p' else ''}")
+                site.user.execute(
+                    f"CREATE TABLE {way.name} ({of}{key}){' PARTITION BY LIST (dept)' if way.name == 'p' else ''}"
+                )
                 site.user.execute(f"ALTER TABLE {way.name} ALTER note SET STORAGE EXTERNAL, REPLICA IDENTITY FULL")
                 admin.execute(way.create())
             for part in (1, 2, 3):
-                site.user.execute(f"CREATE TABLE p{part} PARTITION OF p FOR VALUES IN ({part}); ALTER TABLE p{part} REPLICA IDENTITY FULL")
+                site.user.execute(
+                    f"CREATE TABLE p{part} PARTITION OF p FOR VALUES IN ({part}); ALTER TABLE p{part} REPLICA IDENTITY"
+                    " FULL"
+                )
             site.source.prepare("topo", [RuleSet(include=(Rule(owner="public"),))])
             site.attach()
             for way in ways:

@@ -1,4 +1,6 @@
-"""Substitute keys and tables that do not fit, from one real server's log to another: what parallel apply servers make of them."""
+"""Substitute keys and tables that do not fit, from one real server's log to another: what parallel apply servers make
+of them.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,16 @@ HERE = "CREATE TABLE p (id int PRIMARY KEY, code text, v int); ALTER TABLE p REP
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("substitute keys", test=1, soak=25))
-@pytest.mark.parametrize("there", [
-    "CREATE TABLE p (own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id int, code text, v int); CREATE INDEX ON p (code)",
-    "CREATE TABLE p (id int, code text UNIQUE, v int)", "CREATE TABLE p (id int, code text, v int)",
-], ids=["another primary key", "unique", "no key"])
+@pytest.mark.parametrize(
+    "there",
+    [
+        "CREATE TABLE p (own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id int, code text, v int); CREATE INDEX ON p"
+        " (code)",
+        "CREATE TABLE p (id int, code text UNIQUE, v int)",
+        "CREATE TABLE p (id int, code text, v int)",
+    ],
+    ids=["another primary key", "unique", "no key"],
+)
 def test_random_history_is_applied_by_the_substitute_key(pair: Pair, there: str, seed: int) -> None:
     """With NULLs in the key, changes of it, and rows that come and go."""
     pair.create(HERE, there)
@@ -50,9 +58,16 @@ def test_row_that_the_substitute_key_finds_twice_is_an_error_and_nothing_else_wa
     pair.run("INSERT INTO p VALUES (1, 'a', 0), (2, 'b', 0)")
     engine = pair.apply()
     pair.there.execute("INSERT INTO p VALUES (11, 'a', 0)")
-    pair.run("UPDATE p SET v = 1 WHERE code = 'a'", "UPDATE p SET v = 1 WHERE code = 'b'", "UPDATE p SET v = 2 WHERE code = 'a'")
+    pair.run(
+        "UPDATE p SET v = 1 WHERE code = 'a'",
+        "UPDATE p SET v = 1 WHERE code = 'b'",
+        "UPDATE p SET v = 2 WHERE code = 'a'",
+    )
     pair.more(engine)
-    assert [(error.conflict_type, error.depends_on > 0) for error in pair.errors()] == [("multiple_rows", False), ("", True)]
+    assert [(error.conflict_type, error.depends_on > 0) for error in pair.errors()] == [
+        ("multiple_rows", False),
+        ("", True),
+    ]
     assert "2 rows match" in pair.errors()[0].message
     (met,) = pair.destination.conflicts(TOPOLOGY, last=10)
     assert (met.kind, met.outcome, met.error_number) == ("multiple_rows", "ERROR QUEUE", pair.errors()[0].number)
@@ -73,14 +88,17 @@ def test_with_allow_duplicate_rows_one_of_them_is_changed(pair: Pair) -> None:
 
 def test_transaction_that_does_not_fit_is_an_error_and_others_go_on(pair: Pair) -> None:
     pair.create(
-        f"{HERE}; CREATE TABLE q (id int PRIMARY KEY)", "CREATE TABLE p (id int PRIMARY KEY, code text, v int); CREATE TABLE q (id int PRIMARY KEY)"
+        f"{HERE}; CREATE TABLE q (id int PRIMARY KEY)",
+        "CREATE TABLE p (id int PRIMARY KEY, code text, v int); CREATE TABLE q (id int PRIMARY KEY)",
     )
     pair.set(TableSettings(column_mismatch="error"))
     pair.run("INSERT INTO p VALUES (1, 'a', 0)")
     engine = pair.apply()
     pair.run(
-        "ALTER TABLE p ADD COLUMN more text", "BEGIN; INSERT INTO q VALUES (1); INSERT INTO p VALUES (2, 'b', 0, 'x'); COMMIT",
-        "INSERT INTO p VALUES (3, 'c', 0, 'x')", "INSERT INTO q VALUES (2)",
+        "ALTER TABLE p ADD COLUMN more text",
+        "BEGIN; INSERT INTO q VALUES (1); INSERT INTO p VALUES (2, 'b', 0, 'x'); COMMIT",
+        "INSERT INTO p VALUES (3, 'c', 0, 'x')",
+        "INSERT INTO q VALUES (2)",
     )
     pair.more(engine)
     assert [error.depends_on > 0 for error in pair.errors()] == [False, True]
@@ -95,7 +113,9 @@ def test_after_the_alter_what_did_not_fit_is_executed_and_what_comes_waits_behin
     pair.set(TableSettings(column_mismatch="error"))
     pair.run("INSERT INTO p VALUES (1, 0)")
     engine = pair.apply()
-    pair.run("ALTER TABLE p ADD COLUMN more text", "INSERT INTO p VALUES (2, 0, 'x')", "UPDATE p SET v = 1 WHERE id = 1")
+    pair.run(
+        "ALTER TABLE p ADD COLUMN more text", "INSERT INTO p VALUES (2, 0, 'x')", "UPDATE p SET v = 1 WHERE id = 1"
+    )
     pair.more(engine)
     first = pair.errors()[0].number
     assert "ADD COLUMN" in engine.execute_errors([first])[first]
@@ -110,7 +130,10 @@ def test_after_the_alter_what_did_not_fit_is_executed_and_what_comes_waits_behin
 
 def test_truncate_of_a_table_that_is_missing_is_an_error_and_others_go_on(pair: Pair) -> None:
     """It must not end the apply process, as a statement does that names what is not there."""
-    pair.create("CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)", "CREATE TABLE q (id int PRIMARY KEY)")
+    pair.create(
+        "CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)",
+        "CREATE TABLE q (id int PRIMARY KEY)",
+    )
     pair.set(TableSettings(column_mismatch="error"))
     pair.run("TRUNCATE p", "INSERT INTO q VALUES (1)", "INSERT INTO p VALUES (1, 1)")
     engine = pair.apply()
@@ -122,11 +145,21 @@ def test_truncate_of_a_table_that_is_missing_is_an_error_and_others_go_on(pair: 
     pair.assert_same()
 
 
-@pytest.mark.parametrize(("alter", "here", "name"), [
-    ("ALTER TABLE p ALTER v SET NOT NULL, DROP CONSTRAINT p_pkey, ADD UNIQUE (v, id)", "", "p"), ("ALTER TABLE p RENAME TO p2", "ALTER TABLE p RENAME TO p2", "p2"),
-], ids=["another key", "another name"])
-def test_changes_wait_behind_an_error_transaction_of_a_table_that_was_altered_meanwhile(pair: Pair, alter: str, here: str, name: str) -> None:
-    pair.create("CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)", "CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)")
+@pytest.mark.parametrize(
+    ("alter", "here", "name"),
+    [
+        ("ALTER TABLE p ALTER v SET NOT NULL, DROP CONSTRAINT p_pkey, ADD UNIQUE (v, id)", "", "p"),
+        ("ALTER TABLE p RENAME TO p2", "ALTER TABLE p RENAME TO p2", "p2"),
+    ],
+    ids=["another key", "another name"],
+)
+def test_changes_wait_behind_an_error_transaction_of_a_table_that_was_altered_meanwhile(
+    pair: Pair, alter: str, here: str, name: str
+) -> None:
+    pair.create(
+        "CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)",
+        "CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)",
+    )
     pair.run("INSERT INTO p VALUES (1, 0), (2, 0)")
     engine = pair.apply()
     pair.there.execute("DELETE FROM p WHERE id = 1")
@@ -134,7 +167,12 @@ def test_changes_wait_behind_an_error_transaction_of_a_table_that_was_altered_me
     pair.more(engine)
     assert [error.conflict_type for error in pair.errors()] == ["update_missing"]
     pair.there.execute(f"INSERT INTO p VALUES (1, 0); {alter}")
-    pair.run(here or "SELECT", f"UPDATE {name} SET v = 2 WHERE id = 1", f"UPDATE {name} SET v = 2 WHERE id = 2", "INSERT INTO q VALUES (1)")
+    pair.run(
+        here or "SELECT",
+        f"UPDATE {name} SET v = 2 WHERE id = 1",
+        f"UPDATE {name} SET v = 2 WHERE id = 2",
+        "INSERT INTO q VALUES (1)",
+    )
     pair.redo.catch_up()
     engine.batches = list(pair.redo.mine(pair.redo.miner()))
     engine.start_driver()

@@ -57,7 +57,9 @@ def target(destination_database: str) -> Iterator[psycopg.Connection]:
     connection.close()
 
 
-def copied(dsn: str, target: psycopg.Connection, name: str, columns: tuple[str, ...], form: str, piece_bytes: int = 64 << 10) -> int:
+def copied(
+    dsn: str, target: psycopg.Connection, name: str, columns: tuple[str, ...], form: str, piece_bytes: int = 64 << 10
+) -> int:
     with contextlib.closing(PostgresTableReader(dsn)) as reader:
         rows = 0
         for piece in reader.plan("public", name, {}, piece_bytes=piece_bytes).pieces:
@@ -102,7 +104,9 @@ LARGE = "CREATE TABLE public.large (id int, b bytea, t text, j jsonb, d public.l
 def test_rows_with_large_values_have_a_digest_of_their_hashes_however_they_are_stored(
     source, target, source_database, destination_database, monkeypatch: pytest.MonkeyPatch
 ):
-    """As text a `bytea` of half a gigabyte is longer than PostgreSQL takes: a copy of it could not be proved, and the table stayed empty."""
+    """As text a `bytea` of half a gigabyte is longer than PostgreSQL takes: a copy of it could not be proved, and the
+    table stayed empty.
+    """
     monkeypatch.setattr(row_text, "LARGE_BYTES", 150_000)
     monkeypatch.setattr(row_text, "_STORED_BYTES", 100)
     columns = ("id", "b", "t", "j", "d", "n")
@@ -112,14 +116,20 @@ def test_rows_with_large_values_have_a_digest_of_their_hashes_however_they_are_s
     for column in ("b", "t", "j", "d"):
         target.execute(f"ALTER TABLE public.large ALTER {column} SET STORAGE EXTERNAL")  # not compressed
     source.execute(
-        "INSERT INTO public.large SELECT g, decode(repeat('41', 200000 * (g % 2)), 'hex'), repeat('a\"', 100000 * (g / 2 % 2)),"
-        " jsonb_build_array(repeat('j', 200000 * (g / 4 % 2))), repeat('d', 200000 * (g / 8 % 2)), nullif(g, 7) FROM generate_series(0, 15) g"
+        "INSERT INTO public.large SELECT g, decode(repeat('41', 200000 * (g % 2)), 'hex'), repeat('a\"', 100000 * (g /"
+        " 2 % 2)),"
+        " jsonb_build_array(repeat('j', 200000 * (g / 4 % 2))), repeat('d', 200000 * (g / 8 % 2)), nullif(g, 7) FROM"
+        " generate_series(0, 15) g"
     )
     copied(source_database, target, "large", columns, NATIVE, 1 << 30)
     expected = total(source_database, "large", columns)
     assert total(destination_database, "large", columns) == expected
     for change in (
-        "b = overlay(b PLACING '\\x42'::bytea FROM 150000) WHERE id = 1", "t = reverse(t) WHERE id = 2", "j = j || 'null' WHERE id = 4", "d = d || 'd' WHERE id = 8", "n = 0 WHERE id = 7",
+        "b = overlay(b PLACING '\\x42'::bytea FROM 150000) WHERE id = 1",
+        "t = reverse(t) WHERE id = 2",
+        "j = j || 'null' WHERE id = 4",
+        "d = d || 'd' WHERE id = 8",
+        "n = 0 WHERE id = 7",
     ):
         target.execute(f"UPDATE public.large SET {change}".encode())
         changed = total(destination_database, "large", columns)
@@ -128,7 +138,9 @@ def test_rows_with_large_values_have_a_digest_of_their_hashes_however_they_are_s
         expected = changed
 
 
-def test_a_value_without_a_digest_is_told_before_anything_is_removed(source, source_database, monkeypatch: pytest.MonkeyPatch):
+def test_a_value_without_a_digest_is_told_before_anything_is_removed(
+    source, source_database, monkeypatch: pytest.MonkeyPatch
+):
     """PostgreSQL's own bound is not met in a test that must be quick: the digest of a large row fails here."""
     monkeypatch.setattr(row_text, "LARGE_BYTES", 1000)
     columns = {"id": "pg_catalog.int8", "v": "pg_catalog.text"}
@@ -136,15 +148,21 @@ def test_a_value_without_a_digest_is_told_before_anything_is_removed(source, sou
         reader.prove_large("public", "t", columns)  # no row of it is large
         source.execute("UPDATE public.t SET v = repeat('x', 2000) WHERE id = 7")
         reader.prove_large("public", "t", columns)
-        monkeypatch.setattr(row_text, "_hashes", lambda value, kind: f"repeat({value}, 1000000000)" if kind == "text" else value)
-        with pytest.raises(DatabaseError, match=r"longer than 1 GB.* shorten that value, or leave its column out") as raised:
+        monkeypatch.setattr(
+            row_text, "_hashes", lambda value, kind: f"repeat({value}, 1000000000)" if kind == "text" else value
+        )
+        with pytest.raises(
+            DatabaseError, match=r"longer than 1 GB.* shorten that value, or leave its column out"
+        ) as raised:
             reader.prove_large("public", "t", columns)
         assert raised.value.retry is not Retry.TIMED
         reader.prove_large("public", "t", columns, rows="id <> 7")
 
 
 @pytest.mark.soak
-def test_a_value_of_more_than_half_a_gigabyte_is_copied_and_proved(source, target, source_database, destination_database):
+def test_a_value_of_more_than_half_a_gigabyte_is_copied_and_proved(
+    source, target, source_database, destination_database
+):
     for server in (source, target):
         server.execute("CREATE TABLE public.doc (id int PRIMARY KEY, body bytea)")
     source.execute("INSERT INTO public.doc VALUES (1, convert_to(repeat('a', 560000000), 'SQL_ASCII'))")
@@ -176,10 +194,13 @@ REWRITES = {
 
 @pytest.mark.parametrize("is_planned", values([True, False], True))
 @pytest.mark.parametrize("statement", list(REWRITES.values()), ids=list(REWRITES))
-def test_table_rewritten_between_two_pieces_or_before_it_is_planned_is_not_read_on(source, source_database, statement, is_planned):
+def test_table_rewritten_between_two_pieces_or_before_it_is_planned_is_not_read_on(
+    source, source_database, statement, is_planned
+):
     """VACUUM FULL moves rows to blocks that were read already; after the others an older snapshot sees no row at all."""
     source.execute("DELETE FROM public.t WHERE id < 15000")
     with contextlib.closing(PostgresTableReader(source_database)) as reader, reader.export_snapshot() as snapshot:
+
         def plan():
             return reader.plan("public", "t", {}, snapshot=snapshot, piece_bytes=64 << 10).pieces
 
@@ -189,7 +210,10 @@ def test_table_rewritten_between_two_pieces_or_before_it_is_planned_is_not_read_
                 opened.digest(("id",))
         for part in statement.split("; "):
             source.execute(part)
-        with pytest.raises(DatabaseError) as caught, reader.open_piece((pieces or plan())[-1], snapshot=snapshot) as opened:
+        with (
+            pytest.raises(DatabaseError) as caught,
+            reader.open_piece((pieces or plan())[-1], snapshot=snapshot) as opened,
+        ):
             opened.digest(("id",))
         if statement != REWRITES["dropped"]:
             assert "was rewritten" in caught.value.message
@@ -236,14 +260,25 @@ def test_source_that_breaks_in_the_middle_leaves_nothing(source, target, source_
     assert target.execute("SELECT count(*) FROM public.t").fetchone() == (0,)
 
 
-@pytest.mark.parametrize(("kind", "form"), [
-    ("int", NATIVE), ("mood[]", NATIVE), ("regclass", PORTABLE), ("regtype[]", PORTABLE), ("aclitem", PORTABLE),
-    ("holder", PORTABLE), ("holder_range", NATIVE), ("acls", PORTABLE),
-])
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("int", NATIVE),
+        ("mood[]", NATIVE),
+        ("regclass", PORTABLE),
+        ("regtype[]", PORTABLE),
+        ("aclitem", PORTABLE),
+        ("holder", PORTABLE),
+        ("holder_range", NATIVE),
+        ("acls", PORTABLE),
+    ],
+)
 def test_types_without_binary_form_go_as_text(source, source_database, kind, form):
     source.execute("SET search_path = public")
-    source.execute("CREATE TYPE holder AS (a int, b regclass[]); CREATE DOMAIN acls AS aclitem[];"
-                   "CREATE TYPE holder_range AS RANGE (subtype = int)")
+    source.execute(
+        "CREATE TYPE holder AS (a int, b regclass[]); CREATE DOMAIN acls AS aclitem[];"
+        "CREATE TYPE holder_range AS RANGE (subtype = int)"
+    )
     source.execute(f"CREATE TABLE k (id int, v {kind})")
     table = describe_table(source, "public", "k")
     assert table is not None
@@ -253,7 +288,9 @@ def test_types_without_binary_form_go_as_text(source, source_database, kind, for
         assert reader.plan("public", "k", {"id": types["id"]}).form == NATIVE
 
 
-def test_rows_for_wider_columns_go_as_text_and_have_the_same_digest(source, source_database, target, destination_database):
+def test_rows_for_wider_columns_go_as_text_and_have_the_same_digest(
+    source, source_database, target, destination_database
+):
     source.execute("CREATE TABLE public.k (id int, v varchar(9)); INSERT INTO public.k VALUES (1, 'a '), (-2, NULL)")
     target.execute("CREATE TABLE public.k (id bigint, v text)")
     columns = {"id": "pg_catalog.int8", "v": "pg_catalog.text"}
@@ -264,11 +301,20 @@ def test_rows_for_wider_columns_go_as_text_and_have_the_same_digest(source, sour
 
 
 def test_values_that_a_function_makes_longer_than_the_source_s_column_have_the_digest_that_they_have_in_the_wider_one(
-    source, source_database, target, destination_database,
+    source,
+    source_database,
+    target,
+    destination_database,
 ):
-    source.execute("CREATE TABLE public.k (id int, v varchar(9), a varchar(2)[], b varbit(3), n numeric(6,2)); INSERT INTO public.k VALUES (1, 'a')")
+    source.execute(
+        "CREATE TABLE public.k (id int, v varchar(9), a varchar(2)[], b varbit(3), n numeric(6,2)); INSERT INTO"
+        " public.k VALUES (1, 'a')"
+    )
     target.execute("CREATE TABLE public.k (id int, v varchar(64), a varchar(9)[], b varbit(9), n numeric(6,2))")
-    columns, rows = ("id", "v", "a", "b", "n"), [(b"1", b"x" * 64, b"{abc,NULL}", b"10101", b"1.5"), (b"2", None, None, None, None)]
+    columns, rows = (
+        ("id", "v", "a", "b", "n"),
+        [(b"1", b"x" * 64, b"{abc,NULL}", b"10101", b"1.5"), (b"2", None, None, None, None)],
+    )
     with contextlib.closing(PostgresTableReader(source_database)) as reader:
         (piece,) = reader.plan("public", "k", {}).pieces
         with reader.open_piece(piece) as opened:
@@ -302,8 +348,14 @@ def test_comparing_runs_no_cast_of_a_types_owner(source, source_database, monkey
             assert opened.digest(columns) == opened.digest_values(columns, [[(b"low", b"a"), (b"high", None)]])
         source.execute('CREATE CAST (text AS "100%s") WITH FUNCTION of_text(text)')
         with contextlib.closing(PostgresRowReader(source_database)) as edited:
-            assert edited.value_of("public", "levels", Column(name="level", type_name="public.100%s"), "low") == (b"low", "low")
-        with reader.open_piece(piece) as opened, pytest.raises(DatabaseError, match="column level is a function of its owner's"):
+            assert edited.value_of("public", "levels", Column(name="level", type_name="public.100%s"), "low") == (
+                b"low",
+                "low",
+            )
+        with (
+            reader.open_piece(piece) as opened,
+            pytest.raises(DatabaseError, match="column level is a function of its owner's"),
+        ):
             opened.digest_values(columns, [[(b"low", b"a")]])
 
 
@@ -336,17 +388,22 @@ def test_generated_columns_are_not_copied_and_copies_are_tagged(source, source_d
     destination.close()
 
 
-def test_trigger_that_is_not_in_its_state_refuses_the_piece_and_is_not_tried_for_ever(source, source_database, destination_database, target):
+def test_trigger_that_is_not_in_its_state_refuses_the_piece_and_is_not_tried_for_ever(
+    source, source_database, destination_database, target
+):
     destination = PostgresDestination(destination_database, site="b")
     destination.prepare("top")
     epoch = destination.raise_epoch("top", "a").epoch
     target.execute(
-        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not now' USING ERRCODE = '55000'; END$$;"
-        "CREATE TRIGGER refuse BEFORE INSERT ON public.t FOR EACH ROW EXECUTE FUNCTION public.refuse(); ALTER TABLE public.t ENABLE ALWAYS TRIGGER refuse",
+        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not now' USING ERRCODE ="
+        " '55000'; END$$;"
+        "CREATE TRIGGER refuse BEFORE INSERT ON public.t FOR EACH ROW EXECUTE FUNCTION public.refuse(); ALTER TABLE"
+        " public.t ENABLE ALWAYS TRIGGER refuse",
     )
     columns = ("id", "v", "f", "m")
     with (
-        contextlib.closing(destination), contextlib.closing(destination.open_session("top", "a", server=100, epoch=epoch, tag=b"\x00")) as session,
+        contextlib.closing(destination),
+        contextlib.closing(destination.open_session("top", "a", server=100, epoch=epoch, tag=b"\x00")) as session,
         contextlib.closing(PostgresTableReader(source_database)) as reader,
     ):
         (piece,) = reader.plan("public", "t", {}, piece_bytes=1 << 30).pieces
@@ -354,24 +411,43 @@ def test_trigger_that_is_not_in_its_state_refuses_the_piece_and_is_not_tried_for
             session.copy_rows("public", "t", columns, opened.rows(columns, form=NATIVE), form=NATIVE)
 
 
-def test_rows_are_read_by_keys_of_any_type_also_by_those_that_this_sides_type_cannot_have(source: psycopg.Connection, source_database: str) -> None:
-    """A key of the other side's wider type is no error here: no row has it. Keys of users' types are looked for by their texts."""
+def test_rows_are_read_by_keys_of_any_type_also_by_those_that_this_sides_type_cannot_have(
+    source: psycopg.Connection, source_database: str
+) -> None:
+    """A key of the other side's wider type is no error here: no row has it.
+
+    Keys of users' types are looked for by their texts.
+    """
     source.execute("CREATE TABLE public.narrow (id smallint, m public.mood, d date, PRIMARY KEY (id, m, d))")
     source.execute("INSERT INTO public.narrow SELECT k, 'sad', DATE '2026-01-01' + k FROM generate_series(1, 1200) k")
     source.execute("CREATE DOMAIN public.code AS text")
     source.execute("CREATE TABLE public.coded (c public.code PRIMARY KEY, f float8[])")
     source.execute("INSERT INTO public.coded VALUES ('it''s \\ %', ARRAY[0.1, NULL])")
     with contextlib.closing(PostgresTableReader(source_database)) as reader:
+
         def found(name: str, key: tuple[str, ...], keys: list[tuple[str | None, ...]]) -> set[tuple[str | None, ...]]:
             return {row.key for row in reader.keyed_rows("public", name, key, key, keys=keys)}
 
         assert found("narrow", ("id",), [("7",), ("99999",), ("1201",)]) == {("7",)}
         assert found("narrow", ("id", "d"), [("7", "2026-01-08"), ("8", "2026-01-08")]) == {("7", "2026-01-08")}
-        assert found("narrow", ("id", "m", "d"), [("7", "sad", "2026-01-08"), ("8", "glad", "2026-01-09")]) == {("7", "sad", "2026-01-08")}
+        assert found("narrow", ("id", "m", "d"), [("7", "sad", "2026-01-08"), ("8", "glad", "2026-01-09")]) == {
+            ("7", "sad", "2026-01-08")
+        }
         assert len(found("narrow", ("id",), [(str(number),) for number in range(2000)])) == 1200
         assert found("coded", ("c",), [("it's \\ %",), ("none",)]) == {("it's \\ %",)}
         assert found("coded", ("c", "f"), [("it's \\ %", "{0.1,NULL}")]) == {("it's \\ %", "{0.1,NULL}")}
         assert found("parts", ("id",), [("499",), ("500",)]) == {("499",), ("500",)}
-        every = {row.key: row for row in reader.bucket_rows("public", "narrow", ("id",), ("id", "m", "d"), buckets=1, wanted=[0], rows_max=5000)}
-        assert all(every[row.key] == row for row in reader.keyed_rows("public", "narrow", ("id",), ("id", "m", "d"), keys=list(every)))
-        assert [row.key for row in reader.keyed_rows("public", "narrow", ("id",), ("id",), keys=list(every), rows="id > 1198")] == [("1199",), ("1200",)]
+        every = {
+            row.key: row
+            for row in reader.bucket_rows(
+                "public", "narrow", ("id",), ("id", "m", "d"), buckets=1, wanted=[0], rows_max=5000
+            )
+        }
+        assert all(
+            every[row.key] == row
+            for row in reader.keyed_rows("public", "narrow", ("id",), ("id", "m", "d"), keys=list(every))
+        )
+        assert [
+            row.key
+            for row in reader.keyed_rows("public", "narrow", ("id",), ("id",), keys=list(every), rows="id > 1198")
+        ] == [("1199",), ("1200",)]

@@ -1,4 +1,6 @@
-"""What `headrace.testing` says of substitute keys, duplicate rows and rows that do not fit is what a real server makes of the same changes."""
+"""What `headrace.testing` says of substitute keys, duplicate rows and rows that do not fit is what a real server makes
+of the same changes.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,18 @@ from tests.support.postgres_network import PostgresNetwork, two_sites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-TABLE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text"}, key=("customer_number",), logs_old_rows=True)
-THERE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text", "branch": "text"}, key=(), logs_old_rows=True)
+TABLE = Table(
+    name="shop.customers",
+    columns={"customer_number": "text", "name": "text"},
+    key=("customer_number",),
+    logs_old_rows=True,
+)
+THERE = Table(
+    name="shop.customers",
+    columns={"customer_number": "text", "name": "text", "branch": "text"},
+    key=(),
+    logs_old_rows=True,
+)
 FILE = """
 topology: settings
 sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}}
@@ -36,7 +48,11 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def network(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, file: Path,
+    pg_source: EmbeddedServer,
+    pg_destination: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
+    file: Path,
 ) -> Iterator[PostgresNetwork]:
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE SCHEMA shop; CREATE TABLE shop.customers (customer_number text, name text)")

@@ -27,8 +27,12 @@ APPLY = "apply:apply_from_a_at_b"
 
 @pytest.fixture
 def system(sites: Sites) -> Sites:
-    """Tables a, b and hr.ra, made anew even where they are replicated, of a hundred rows each, copied from one site to the other."""
-    sites.remake("over_time", "".join(f"CREATE TABLE {table} (id integer PRIMARY KEY, body text);" for table in ("a", "b")))
+    """Tables a, b and hr.ra, made anew even where they are replicated, of a hundred rows each, copied from one site to
+    the other.
+    """
+    sites.remake(
+        "over_time", "".join(f"CREATE TABLE {table} (id integer PRIMARY KEY, body text);" for table in ("a", "b"))
+    )
     sites.remake("hr", "CREATE TABLE ra (id integer PRIMARY KEY, body text)")
     for table in ("over_time.a", "over_time.b", "hr.ra"):
         sites.execute("a", f"INSERT INTO {table} SELECT n, 'before' FROM generate_series(1, 100) n")
@@ -60,17 +64,22 @@ def test_table_that_left_the_topology_and_came_back_is_copied_again(system: Site
 def test_table_that_was_made_again_or_swapped_in_is_copied_again(system: Sites):
     system.execute("a", "DROP TABLE over_time.a; CREATE TABLE over_time.a (id integer PRIMARY KEY, body text)")
     system.execute("a", "INSERT INTO over_time.a SELECT n, 'made again' FROM generate_series(50, 120) n")
-    system.execute("a", """
+    system.execute(
+        "a",
+        """
         CREATE TABLE over_time.b_new (id integer PRIMARY KEY, body text);
         INSERT INTO over_time.b_new SELECT id, body || ', moved' FROM over_time.b;
         ALTER TABLE over_time.b RENAME TO b_old; ALTER TABLE over_time.b_new RENAME TO b;
         DROP TABLE over_time.b_old
-    """)
+    """,
+    )
     wait_until("status says so", lambda: system.status("site:a")["uncaptured_tables"] == ["over_time.a", "over_time.b"])
     up(system)
     system.execute("a", "INSERT INTO over_time.a VALUES (200, 'after')")
     system.assert_converged(["over_time.a", "over_time.b", "hr.ra"])
-    assert system.execute("b", "SELECT count(*) FROM headrace.instantiation WHERE owner IN ('over_time', 'hr') AND state <> 'LEFT'") == [(3,)]
+    assert system.execute(
+        "b", "SELECT count(*) FROM headrace.instantiation WHERE owner IN ('over_time', 'hr') AND state <> 'LEFT'"
+    ) == [(3,)]
 
 
 @pytest.mark.soak
@@ -104,7 +113,10 @@ def test_table_that_is_renamed_out_of_its_rule_holds_up_its_changes_until_the_ru
         wait_caught_up(system.spec, system.deployment.connect(), timeout_s=3.0, overview=system.deployment.overview)
     with pytest.raises(ApplyError, match="no rule takes"):
         verify_topology(
-            system.spec, system.deployment.connect(), timeout_s=3.0, progress=lambda _: None,
+            system.spec,
+            system.deployment.connect(),
+            timeout_s=3.0,
+            progress=lambda _: None,
             overview=system.deployment.overview,
         )
     system.execute("b", "ALTER TABLE over_time.b RENAME TO b2")

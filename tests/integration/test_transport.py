@@ -56,14 +56,20 @@ class Site:
 
     def publisher(self, address: str = "", **changes: str) -> EnqueueClient:
         options = {
-            "topology": "t", "component": "capture_dbs1", "queue": "q_dbs1", "source": "dbs1",
+            "topology": "t",
+            "component": "capture_dbs1",
+            "queue": "q_dbs1",
+            "source": "dbs1",
             "incarnation": transport.new_incarnation(),
         } | changes
         return EnqueueClient(address or self.endpoint, **options)
 
     def subscriber(self, address: str = "", **changes: str) -> DequeueClient:
         options = {
-            "topology": "t", "component": "apply_a", "queue": "q_dbs1", "incarnation": transport.new_incarnation(),
+            "topology": "t",
+            "component": "apply_a",
+            "queue": "q_dbs1",
+            "incarnation": transport.new_incarnation(),
         } | changes
         return DequeueClient(address or self.endpoint, **options)
 
@@ -143,9 +149,13 @@ def test_waiters_are_woken(site: Site) -> None:
 
 
 def test_caller_of_another_version_is_refused_with_a_clear_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "make_hello", lambda topology, component, target, incarnation: queue_pb2.Hello(
-        protocol_version=99, topology=topology, component=component, queue=target, incarnation=incarnation
-    ))
+    monkeypatch.setattr(
+        transport,
+        "make_hello",
+        lambda topology, component, target, incarnation: queue_pb2.Hello(
+            protocol_version=99, topology=topology, component=component, queue=target, incarnation=incarnation
+        ),
+    )
     for client, connect in (
         (publisher := site.publisher(), publisher.connect),
         (subscriber := site.subscriber(), lambda: subscriber.subscribe({"dbs1": 0}, CREDIT)),
@@ -167,7 +177,8 @@ def test_wrong_version_is_failed_precondition_on_the_wire(site: Site) -> None:
 
 def test_strangers_and_wrong_queues_are_refused_with_the_queues_own_error(site: Site) -> None:
     for options, kind, match in (
-        ({"queue": "other"}, ProtocolError, "this is t/q_dbs1"), ({"topology": "u"}, ProtocolError, "this is t/q_dbs1"),
+        ({"queue": "other"}, ProtocolError, "this is t/q_dbs1"),
+        ({"topology": "u"}, ProtocolError, "this is t/q_dbs1"),
         ({"source": "dbs9"}, QueueError, "takes no LCRs of dbs9"),
     ):
         publisher = site.publisher(**options)
@@ -306,20 +317,32 @@ def test_cut_connection_is_noticed_at_once_and_both_sides_resume(site: Site) -> 
 
 
 def shorten(monkeypatch: pytest.MonkeyPatch, site: Site, shorter: Mapping[str, int]) -> None:
-    """The server again, and the clients of now on, with other options of gRPC: those that are shipped are given for seconds."""
+    """The server again, and the clients of now on, with other options of gRPC: those that are shipped are given for
+    seconds.
+    """
     for name in ("_CHANNEL_OPTIONS", "_SERVER_OPTIONS"):
-        monkeypatch.setattr(transport, name, [(key, shorter.get(key, value)) for key, value in getattr(transport, name)])
+        monkeypatch.setattr(
+            transport, name, [(key, shorter.get(key, value)) for key, value in getattr(transport, name)]
+        )
     site.restart()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_shipped", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_half_open_connection_is_noticed_from_both_ends(site: Site, is_shipped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_open_connection_is_noticed_from_both_ends(
+    site: Site, is_shipped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not is_shipped:
-        shorten(monkeypatch, site, {
-            "grpc.keepalive_time_ms": 1000, "grpc.keepalive_timeout_ms": 2000, "grpc.http2.ping_timeout_ms": 2000,
-            "grpc.http2.min_ping_interval_without_data_ms": 500,
-        })
+        shorten(
+            monkeypatch,
+            site,
+            {
+                "grpc.keepalive_time_ms": 1000,
+                "grpc.keepalive_timeout_ms": 2000,
+                "grpc.http2.ping_timeout_ms": 2000,
+                "grpc.http2.min_ping_interval_without_data_ms": 500,
+            },
+        )
     with Proxy(site.endpoint) as proxy:
         publisher, subscriber = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint)
         publisher.connect()
@@ -463,10 +486,14 @@ def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gon
 def test_idle_streams_outlive_many_pings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server takes pings that come too often for an attack, and ends the connection after a few of them."""
     interval_s, pings = 0.5, 8  # a server that minds ends the connection at the third
-    shorten(monkeypatch, site, {
-        "grpc.keepalive_time_ms": round(interval_s * 1000),
-        "grpc.http2.min_ping_interval_without_data_ms": round(interval_s * 500),
-    })
+    shorten(
+        monkeypatch,
+        site,
+        {
+            "grpc.keepalive_time_ms": round(interval_s * 1000),
+            "grpc.http2.min_ping_interval_without_data_ms": round(interval_s * 500),
+        },
+    )
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT)
@@ -573,7 +600,9 @@ def test_capture_of_another_site_or_version_is_refused() -> None:
     server.stop()
 
 
-def test_required_checkpoint_meant_for_another_topology_or_version_removes_no_redo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_checkpoint_meant_for_another_topology_or_version_removes_no_redo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A port may be another site's after a restart; what it would purge by mistake would be gone for good."""
     writer = Writer()
     server = RedoServer("t", "dbs1", writer)

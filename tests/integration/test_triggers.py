@@ -27,7 +27,10 @@ END $$;
 CREATE TRIGGER look AFTER INSERT OR UPDATE ON lines FOR EACH ROW EXECUTE FUNCTION look();
 ALTER TABLE lines ENABLE ALWAYS TRIGGER look;
 """
-ALSO = "CREATE TRIGGER look AFTER UPDATE ON discounts FOR EACH ROW EXECUTE FUNCTION look(); ALTER TABLE discounts ENABLE ALWAYS TRIGGER look;"
+ALSO = (
+    "CREATE TRIGGER look AFTER UPDATE ON discounts FOR EACH ROW EXECUTE FUNCTION look(); ALTER TABLE discounts"
+    " ENABLE ALWAYS TRIGGER look;"
+)
 FOUND = "SELECT by, line, state, percent FROM seen.found ORDER BY id"
 
 
@@ -39,9 +42,11 @@ def prepared(pair: Pair, ddl: str) -> None:
 def test_a_trigger_finds_the_rows_of_other_tables_that_come_before_its_own_and_no_later_ones(pair: Pair) -> None:
     prepared(pair, TABLES)
     pair.run(
-        "BEGIN; INSERT INTO orders VALUES (1, 'new'); INSERT INTO discounts VALUES (1, 10); INSERT INTO lines VALUES (1, 1, 5), (2, 1, 5);"
-        " UPDATE orders SET state = 'paid'; INSERT INTO lines VALUES (3, 1, 5); UPDATE discounts SET percent = 20; UPDATE lines SET price = 6 WHERE id = 1;"
-        " DELETE FROM discounts; DELETE FROM lines WHERE id = 2; UPDATE orders SET state = 'sent'; COMMIT",
+        "BEGIN; INSERT INTO orders VALUES (1, 'new'); INSERT INTO discounts VALUES (1, 10); INSERT INTO lines VALUES"
+        " (1, 1, 5), (2, 1, 5);"
+        " UPDATE orders SET state = 'paid'; INSERT INTO lines VALUES (3, 1, 5); UPDATE discounts SET percent = 20;"
+        " UPDATE lines SET price = 6 WHERE id = 1; DELETE FROM discounts; DELETE FROM lines WHERE id = 2; UPDATE orders"
+        " SET state = 'sent'; COMMIT",
     )
     pair.apply()
     assert pair.errors() == ()
@@ -59,11 +64,18 @@ def test_triggers_of_two_tables_find_what_they_found_at_the_source(pair: Pair, s
     pair.run("INSERT INTO orders VALUES (1, 'new')", "INSERT INTO discounts VALUES (1, 0)")
     for turn in range(20):
         statements = [f"UPDATE orders SET state = '{turn}.0' WHERE id = 1"]
-        statements += [rng.choice([
-            f"UPDATE orders SET state = '{turn}.{step}' WHERE id = 1", f"UPDATE discounts SET percent = {turn * 10 + step} WHERE id = 1",
-            f"INSERT INTO lines VALUES ({turn * 10 + step}, 1, {step})", f"UPDATE lines SET price = price + 1 WHERE id % 10 = {step}",
-            f"DELETE FROM lines WHERE id % 10 = {step}",
-        ]) for step in range(1, rng.randrange(2, 8))]
+        statements += [
+            rng.choice(
+                [
+                    f"UPDATE orders SET state = '{turn}.{step}' WHERE id = 1",
+                    f"UPDATE discounts SET percent = {turn * 10 + step} WHERE id = 1",
+                    f"INSERT INTO lines VALUES ({turn * 10 + step}, 1, {step})",
+                    f"UPDATE lines SET price = price + 1 WHERE id % 10 = {step}",
+                    f"DELETE FROM lines WHERE id % 10 = {step}",
+                ]
+            )
+            for step in range(1, rng.randrange(2, 8))
+        ]
         pair.run(f"BEGIN; {'; '.join(statements)}; COMMIT")
     pair.apply()
     assert pair.errors() == ()
@@ -75,23 +87,37 @@ def test_triggers_of_two_tables_find_what_they_found_at_the_source(pair: Pair, s
 
 @pytest.mark.parametrize(("enabled", "fires"), [("ENABLE", False), ("ENABLE ALWAYS", True)])
 def test_a_trigger_fires_for_applied_changes_and_executed_error_transactions_where_it_is_to_fire_always_and_else_for_neither(
-    pair: Pair, enabled: str, *, fires: bool,
+    pair: Pair,
+    enabled: str,
+    *,
+    fires: bool,
 ) -> None:
     """The firing property of the manuals. Whether users' changes of the destination fire it, it does not say: they do."""
     table = "CREATE TABLE lines (id int PRIMARY KEY, price int)"
-    pair.create(table, (
-        f"{table}; CREATE SCHEMA seen; CREATE TABLE seen.fired (line int);"
-        " CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen.fired VALUES (NEW.id); RETURN NULL; END $$;"
-        " CREATE TRIGGER note AFTER INSERT OR UPDATE ON lines FOR EACH ROW EXECUTE FUNCTION note();"
-        f" ALTER TABLE lines {enabled} TRIGGER note"
-    ))
-    pair.set(TableSettings(triggers=(TriggerFiring(owner="public", name="lines", trigger="note", fire="always" if fires else "once"),)))
+    pair.create(
+        table,
+        (
+            f"{table}; CREATE SCHEMA seen; CREATE TABLE seen.fired (line int);"
+            " CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen.fired VALUES"
+            " (NEW.id); RETURN NULL; END $$; CREATE TRIGGER note AFTER INSERT OR UPDATE ON lines FOR EACH ROW EXECUTE"
+            f" FUNCTION note(); ALTER TABLE lines {enabled} TRIGGER note"
+        ),
+    )
+    pair.set(
+        TableSettings(
+            triggers=(TriggerFiring(owner="public", name="lines", trigger="note", fire="always" if fires else "once"),)
+        )
+    )
 
     def fired() -> list[int]:
         return [line for (line,) in pair.there.execute("SELECT line FROM seen.fired ORDER BY ctid").fetchall()]
 
     pair.there.execute("INSERT INTO lines VALUES (3, 0)")  # in the way
-    pair.run("INSERT INTO lines VALUES (1, 5), (2, 5)", "UPDATE lines SET price = 6 WHERE id = 1", "INSERT INTO lines VALUES (3, 5)")
+    pair.run(
+        "INSERT INTO lines VALUES (1, 5), (2, 5)",
+        "UPDATE lines SET price = 6 WHERE id = 1",
+        "INSERT INTO lines VALUES (3, 5)",
+    )
     engine = pair.apply()
     assert fired() == [3, *([1, 2, 1] if fires else [])]
     (error,) = pair.errors()
@@ -103,9 +129,13 @@ def test_a_trigger_fires_for_applied_changes_and_executed_error_transactions_whe
 
 def test_a_rule_of_the_destination_runs_for_every_row_however_many_come_together(pair: Pair) -> None:
     table = "CREATE TABLE p (id int PRIMARY KEY, v int)"
-    pair.create(table, (
-        f"{table}; CREATE TABLE seen (id int); CREATE RULE note AS ON INSERT TO p DO ALSO INSERT INTO seen VALUES (NEW.id); ALTER TABLE p ENABLE ALWAYS RULE note"
-    ))
+    pair.create(
+        table,
+        (
+            f"{table}; CREATE TABLE seen (id int); CREATE RULE note AS ON INSERT TO p DO ALSO INSERT INTO seen VALUES"
+            " (NEW.id); ALTER TABLE p ENABLE ALWAYS RULE note"
+        ),
+    )
     pair.run("INSERT INTO p SELECT i, i FROM generate_series(1, 5000) i")
     pair.apply()
     assert pair.errors() == ()
@@ -114,11 +144,15 @@ def test_a_rule_of_the_destination_runs_for_every_row_however_many_come_together
 
 def test_a_trigger_that_is_to_fire_always_from_now_on_fires_for_each_change_of_a_row(pair: Pair) -> None:
     table = "CREATE TABLE lines (id int PRIMARY KEY, price int)"
-    pair.create(table, (
-        f"{table}; CREATE TABLE seen (price int);"
-        " CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.seen VALUES (NEW.price); RETURN NULL; END $$;"
-        " CREATE TRIGGER note AFTER UPDATE ON lines FOR EACH ROW EXECUTE FUNCTION note()"
-    ))
+    pair.create(
+        table,
+        (
+            f"{table}; CREATE TABLE seen (price int);"
+            " CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.seen VALUES"
+            " (NEW.price); RETURN NULL; END $$; CREATE TRIGGER note AFTER UPDATE ON lines FOR EACH ROW EXECUTE FUNCTION"
+            " note()"
+        ),
+    )
     pair.run("INSERT INTO lines VALUES (1, 1)")
     engine = pair.apply()
     pair.there.execute("ALTER TABLE lines ENABLE ALWAYS TRIGGER note")

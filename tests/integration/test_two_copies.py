@@ -1,4 +1,7 @@
-"""Two apply processes of a real destination that begin at once to copy one table, each from a real source of its own. Without Ray and Spark."""
+"""Two apply processes of a real destination that begin at once to copy one table, each from a real source of its own.
+
+Without Ray and Spark.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,17 @@ from tests.support.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
+
 @pytest.fixture(params=cases({"one topology": TOPOLOGY, "two topologies": "another"}, {"one topology"}))
 def pairs(
-    request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str], destination_database: str, pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    fresh_database: Callable[[EmbeddedServer], str],
+    destination_database: str,
+    pg_source: EmbeddedServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[CopyingPair, CopyingPair]]:
-    monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1000)  # in place of what comes beside: the second one waits for as long as the first one copies
+    # in place of what comes beside: the second one waits for as long as the first one copies
+    monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1000)
     monkeypatch.setattr(module, "_WAITING_S", 0.1)
     destination = destination_database
     with contextlib.closing(PostgresDestination(destination, site="dst")) as prepared:
@@ -39,13 +48,18 @@ def pairs(
     for dsn in sources:
         execute(dsn, ROOMS)
     topologies = (TOPOLOGY, request.param)
-    one, two = (CopyingPair(f"dbs{number}", dsn, destination, topology) for number, (dsn, topology) in enumerate(zip(sources, topologies, strict=True), 1))
+    one, two = (
+        CopyingPair(f"dbs{number}", dsn, destination, topology)
+        for number, (dsn, topology) in enumerate(zip(sources, topologies, strict=True), 1)
+    )
     with one.opened, two.opened:
         yield one, two
 
 
 @pytest.mark.parametrize("pairs", [TOPOLOGY, "another"], ids=["one topology", "two topologies"], indirect=True)
-def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(pairs: tuple[CopyingPair, CopyingPair]) -> None:
+def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(
+    pairs: tuple[CopyingPair, CopyingPair],
+) -> None:
     for each in pairs:
         execute(each.dsn, "INSERT INTO rooms SELECT n, 'copied' FROM generate_series(1, 500) n")
     at_once(*pairs)
@@ -59,7 +73,8 @@ def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(pairs:
     second.run()
     second.run()
     assert execute(first.target, "SELECT count(*) FROM rooms") == [(501,)]
-    execute(first.target, "UPDATE headrace.instantiation SET state = 'COPYING', scn = 5")  # as an earlier version left them
+    # as an earlier version left them
+    execute(first.target, "UPDATE headrace.instantiation SET state = 'COPYING', scn = 5")
     at_once(*pairs)
     assert execute(first.target, "SELECT count(*) FROM rooms") == [(501,)]
     assert execute(first.target, "SELECT DISTINCT state FROM headrace.instantiation") == [("FAILED",)]
@@ -70,7 +85,9 @@ def test_table_that_is_empty_everywhere_is_done_by_both(pairs: tuple[CopyingPair
     assert [(each.record.state, each.record.row_count) if each.record else None for each in pairs] == [("DONE", 0)] * 2
 
 
-def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(pairs: tuple[CopyingPair, CopyingPair]) -> None:
+def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(
+    pairs: tuple[CopyingPair, CopyingPair],
+) -> None:
     """`up --keep-existing` of both, then `headrace copy` of both."""
     execute(pairs[0].target, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n")
     for each in pairs:
@@ -83,7 +100,9 @@ def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(pai
 
 
 @pytest.mark.parametrize("is_kept_first", [False, True])
-def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_one_notices(pairs: tuple[CopyingPair, CopyingPair], is_kept_first: bool) -> None:
+def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_one_notices(
+    pairs: tuple[CopyingPair, CopyingPair], is_kept_first: bool
+) -> None:
     """Both have looked before either recorded anything."""
     one, two = pairs
     execute(one.dsn, "INSERT INTO rooms VALUES (1, 'copied')")
@@ -93,9 +112,20 @@ def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_on
 
     def keep() -> bool:
         epoch = two.destination.raise_epoch(two.topology, two.name).epoch
-        return two.destination.record_instantiation(two.topology, two.name, epoch, Instantiation(
-            source=two.site, identity="1", owner="public", name="rooms", scn=Scn(100), state="KEPT",
-        ), beside=seen)
+        return two.destination.record_instantiation(
+            two.topology,
+            two.name,
+            epoch,
+            Instantiation(
+                source=two.site,
+                identity="1",
+                owner="public",
+                name="rooms",
+                scn=Scn(100),
+                state="KEPT",
+            ),
+            beside=seen,
+        )
 
     asked = (keep, lambda: asked_to_copy_again(one)) if is_kept_first else (lambda: asked_to_copy_again(one), keep)
     assert [each() for each in asked] == [True, False]
@@ -105,53 +135,99 @@ def asked_to_copy_again(pair: CopyingPair) -> bool:
     """What the driver records for `headrace copy`; False: it is refused."""
     assert pair.record is not None
     epoch = pair.destination.raise_epoch(pair.topology, pair.name).epoch
-    return pair.destination.record_instantiation(pair.topology, pair.name, epoch, to_be_copied_again(pair.record), beside=())
+    return pair.destination.record_instantiation(
+        pair.topology, pair.name, epoch, to_be_copied_again(pair.record), beside=()
+    )
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_database_has_by_default(level: str, pairs: tuple[CopyingPair, CopyingPair]) -> None:
-    """Its snapshot was of before it waited: both copied, and the second one emptied the table of what the first had applied since."""
+def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_database_has_by_default(
+    level: str, pairs: tuple[CopyingPair, CopyingPair]
+) -> None:
+    """Its snapshot was of before it waited: both copied, and the second one emptied the table of what the first had
+    applied since.
+    """
     one, two = pairs
-    execute(one.target, f"ALTER DATABASE {conninfo.conninfo_to_dict(one.target)['dbname']} SET default_transaction_isolation TO '{level}'")
+    execute(
+        one.target,
+        f"ALTER DATABASE {conninfo.conninfo_to_dict(one.target)['dbname']} SET default_transaction_isolation TO"
+        f" '{level}'",
+    )
     with psycopg.connect(one.target, autocommit=True) as holder, ThreadPoolExecutor(1) as pool:
         epochs = [each.destination.raise_epoch(each.topology, each.name).epoch for each in pairs]
         for each in pairs:
             each.destination.close()
 
         def record(each: CopyingPair, epoch: int, **how: Any) -> bool:
-            return each.destination.record_instantiation(each.topology, each.name, epoch, Instantiation(
-                source=each.site, identity=each.name, owner="public", name="rooms", scn=Scn(100), state="COPYING",
-            ), **how)
+            return each.destination.record_instantiation(
+                each.topology,
+                each.name,
+                epoch,
+                Instantiation(
+                    source=each.site,
+                    identity=each.name,
+                    owner="public",
+                    name="rooms",
+                    scn=Scn(100),
+                    state="COPYING",
+                ),
+                **how,
+            )
 
         holder.execute("SELECT pg_advisory_lock(%s)", (CLAIM_LOCK,))
         waiting = pool.submit(record, two, epochs[1], beside=())
-        wait_until(lambda: execute(one.target, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == [(1,)])
+        wait_until(
+            lambda: (
+                execute(one.target, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+                == [(1,)]
+            )
+        )
         assert record(one, epochs[0])
         holder.execute("SELECT pg_advisory_unlock(%s)", (CLAIM_LOCK,))
         assert not waiting.result(ENDED_S)
 
 
 def test_partition_and_the_table_that_it_is_of_are_in_each_other_s_way(pairs: tuple[CopyingPair, CopyingPair]) -> None:
-    """One apply process writes the partitioned table, another one a partition by its own name: each emptied what the other had copied."""
+    """One apply process writes the partitioned table, another one a partition by its own name: each emptied what the
+    other had copied.
+    """
     whole, part = pairs
-    execute(whole.target, """
+    execute(
+        whole.target,
+        """
 DROP TABLE rooms;
 CREATE TABLE rooms (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
 CREATE TABLE rooms_low PARTITION OF rooms FOR VALUES FROM (0) TO (100) PARTITION BY RANGE (id);
 CREATE TABLE rooms_lowest PARTITION OF rooms_low FOR VALUES FROM (0) TO (10);
 CREATE TABLE rooms_high PARTITION OF rooms FOR VALUES FROM (100) TO (1000);
 CREATE TABLE others (id int PRIMARY KEY)
-""")
+""",
+    )
     epoch = whole.destination.raise_epoch(whole.topology, whole.name).epoch
     names = ("rooms", "rooms_low", "rooms_lowest", "rooms_high", "others")
     for name, are_shared in {
-        "rooms": {"rooms", "rooms_low", "rooms_lowest", "rooms_high"}, "rooms_low": {"rooms", "rooms_low", "rooms_lowest"},
-        "rooms_lowest": {"rooms", "rooms_low", "rooms_lowest"}, "rooms_high": {"rooms", "rooms_high"}, "others": {"others"},
+        "rooms": {"rooms", "rooms_low", "rooms_lowest", "rooms_high"},
+        "rooms_low": {"rooms", "rooms_low", "rooms_lowest"},
+        "rooms_lowest": {"rooms", "rooms_low", "rooms_lowest"},
+        "rooms_high": {"rooms", "rooms_high"},
+        "others": {"others"},
     }.items():
-        assert whole.destination.record_instantiation(whole.topology, whole.name, epoch, Instantiation(
-            source=whole.site, identity="1", owner="public", name=name, scn=Scn(100), state="DONE",
-        ))
-        assert {each for each in names if part.destination.other_copies(part.topology, part.name, "public", each)} == are_shared
+        assert whole.destination.record_instantiation(
+            whole.topology,
+            whole.name,
+            epoch,
+            Instantiation(
+                source=whole.site,
+                identity="1",
+                owner="public",
+                name=name,
+                scn=Scn(100),
+                state="DONE",
+            ),
+        )
+        assert {
+            each for each in names if part.destination.other_copies(part.topology, part.name, "public", each)
+        } == are_shared
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -163,7 +239,10 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("rows", ["kept", "none"])
 def test_one_table_of_a_source_arrives_through_one_topology_alone(
-    rows: str, pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], destination_database: str,
+    rows: str,
+    pg_source: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    destination_database: str,
 ) -> None:
     """With both, each row of a table without a key was there twice. The printed way out is taken at the end."""
     source = fresh_database(pg_source)
@@ -174,7 +253,10 @@ def test_one_table_of_a_source_arrives_through_one_topology_alone(
     with contextlib.closing(PostgresDestination(destination_database, site="dst")) as prepared:
         prepared.prepare(TOPOLOGY)
     # A driver that begins tries no table that is FAILED; the third topology looks at the same rows after the way out.
-    one, two, three = (CopyingPair(name, source, destination_database, topology) for name, topology in (("dbs1", TOPOLOGY), ("a", "another"), ("b", "third")))
+    one, two, three = (
+        CopyingPair(name, source, destination_database, topology)
+        for name, topology in (("dbs1", TOPOLOGY), ("a", "another"), ("b", "third"))
+    )
     with one.opened, two.opened, three.opened:
         two.keep_existing = three.keep_existing = rows == "kept"
         one.run()

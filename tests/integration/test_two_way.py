@@ -28,7 +28,10 @@ TWO_WAY = "replicate: [{tables: [sales.*], between: [a, b]}]"
 
 @pytest.fixture
 def two_way(sites: Sites) -> Sites:
-    """Both write into an empty table; one way is combined, the other one goes through queues, which no file can say of one of them."""
+    """Both write into an empty table; one way is combined, the other one goes through queues, which no file can say of
+    one of them.
+    """
+
     def queued(spec: TopologySpec) -> TopologySpec:
         combined, other = spec.applies
         return replace(spec, applies=(combined, replace(other, combined=False)))
@@ -54,7 +57,8 @@ def _assert_encrypted(system: System) -> None:
     assert {name.partition(":")[0] for name in wires} == {"site", "queue", "capture", "apply", "spark"}
     assert {wire["tls"] for wire in wires.values()} == {True}
     assert {name: wire["last_refusal"] for name, wire in wires.items() if wire["refused_calls"]} == {}
-    servers = [name for name in wires if not name.startswith(("apply", "spark"))]  # their endpoints are their own affair
+    # their endpoints are their own affair
+    servers = [name for name in wires if not name.startswith(("apply", "spark"))]
     for name in servers:
         stranger = RedoWatchClient(
             system.call(name, "endpoint"), topology=system.spec.name, capture="anyone", source="a", incarnation="1"
@@ -62,9 +66,12 @@ def _assert_encrypted(system: System) -> None:
         with contextlib.closing(stranger), pytest.raises(PropagationError):
             stranger.connect()
     # Only when a handshake has had its time: all of them at once.
-    wait_until("they are counted", lambda: all(
-        system.status(name)["wire"]["refused_connections"] > wires[name]["refused_connections"] for name in servers
-    ))
+    wait_until(
+        "they are counted",
+        lambda: all(
+            system.status(name)["wire"]["refused_connections"] > wires[name]["refused_connections"] for name in servers
+        ),
+    )
 
 
 def _assert_keys_nowhere(system: System, cluster: LocalCluster) -> None:
@@ -120,7 +127,11 @@ def users_of(system: Sites, table: str, site: str) -> Iterator[list[int]]:
 def test_one_way_becomes_two_ways_under_load_and_a_full_site_keeps_its_rows_by_up_alone(sites: Sites):
     """What one way has copied already, what one site alone has rows of, and what is different at both."""
     sites.free("depot", idle=IDLE_BETWEEN)
-    sites.remake("depot", "CREATE TABLE parts (id bigint PRIMARY KEY, amount int); CREATE TABLE crates (LIKE parts INCLUDING ALL); CREATE TABLE tins (LIKE parts INCLUDING ALL)")
+    sites.remake(
+        "depot",
+        "CREATE TABLE parts (id bigint PRIMARY KEY, amount int); CREATE TABLE crates (LIKE parts INCLUDING ALL); CREATE"
+        " TABLE tins (LIKE parts INCLUDING ALL)",
+    )
     for table in ("parts", "crates"):
         sites.execute("a", f"INSERT INTO depot.{table} SELECT n, 0 FROM generate_series(1, 1000) n")
     sites.by("replicate: [{tables: [depot.parts], from: a, to: [b]}]").up()
@@ -129,7 +140,11 @@ def test_one_way_becomes_two_ways_under_load_and_a_full_site_keeps_its_rows_by_u
         two_ways.up()
     for number, site in enumerate(("a", "b")):
         for table in ("parts", "crates"):
-            two_ways.execute(site, f"UPDATE depot.{table} SET amount = amount + 1 WHERE id % 2 = {number} AND id <= 1000; INSERT INTO depot.{table} VALUES ({2000 + number}, 0)")
+            two_ways.execute(
+                site,
+                f"UPDATE depot.{table} SET amount = amount + 1 WHERE id % 2 = {number} AND id <= 1000; INSERT INTO"
+                f" depot.{table} VALUES ({2000 + number}, 0)",
+            )
     two_ways.assert_converged(["depot.parts", "depot.crates"])
     assert two_ways.execute("b", "SELECT count(*), sum(amount) FROM depot.parts") == [(1002 + len(committed), 1000)]
     assert two_ways.execute("a", "SELECT count(*), sum(amount) FROM depot.crates") == [(1002, 1000)]
@@ -163,6 +178,7 @@ def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(two_w
     two_way.execute("a", "INSERT INTO sales.stock SELECT 1000 + n, 0 FROM generate_series(1, 50) n")
     two_way.wait_caught_up()
     two_way.wait_caught_up()  # what b applied has come home to a by now
-    wait_until("the changes that came home are counted", lambda: _returned(two_way) >= 50)  # a status may be half a second old
+    # a status may be half a second old
+    wait_until("the changes that came home are counted", lambda: _returned(two_way) >= 50)
     for apply in spec.applies:
         delete_errors(two_way, f"apply:{apply.name}")  # rows that came home were there already

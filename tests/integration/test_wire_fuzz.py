@@ -1,4 +1,5 @@
-"""Every service against callers that break the rules: nothing crashes, memory stays bounded, and the others are served as before.
+"""Every service against callers that break the rules: nothing crashes, memory stays bounded, and the others are served
+as before.
 
 `make test` has always the same examples, two hundred a test; `make soak` goes on with new ones for some seconds more.
 """
@@ -46,25 +47,42 @@ SEED = seed_of("fuzzed wires")
 PORTIONS = 10  # of examples, of each test that fuzzes
 SOAK_S = 30.0  # of each in `make soak`: after that, its remaining examples are passed over
 ENOUGH_S = 120.0  # of one that has not seen everything by then, as a busy machine does not answer in time
-GROWTH_BYTES_MAX = 300 << 20  # of this process, with both ends: after 300 calls or 2,000 it was 100 to 160 MB, which the allocators keep
-# What the fuzzer's calls may end with: refused, cancelled by us, or the stream's ordinary end. Not UNKNOWN: an error of our code.
+# of this process, with both ends: after 300 calls or 2,000 it was 100 to 160 MB, which the allocators keep
+GROWTH_BYTES_MAX = 300 << 20
+# What the fuzzer's calls may end with: refused, cancelled by us, or the stream's ordinary end. Not UNKNOWN: an error of
+# our code.
 ENDS = {
-    grpc.StatusCode.OK, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ABORTED,
-    grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.OK,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,  # gRPC's own answer to a call without its one message
 }
 METHODS = {
-    "/headrace.v1.Queue/Enqueue": queue_pb2.EnqueueRequest, "/headrace.v1.Queue/Dequeue": queue_pb2.DequeueRequest,
-    "/headrace.v1.Redo/Watch": queue_pb2.Hello, "/headrace.v1.Redo/Checkpoint": redo_pb2.RequiredCheckpoint,
+    "/headrace.v1.Queue/Enqueue": queue_pb2.EnqueueRequest,
+    "/headrace.v1.Queue/Dequeue": queue_pb2.DequeueRequest,
+    "/headrace.v1.Redo/Watch": queue_pb2.Hello,
+    "/headrace.v1.Redo/Checkpoint": redo_pb2.RequiredCheckpoint,
     "/headrace.v1.RedoTransport/Ship": redo_pb2.ShipRequest,
-    "/headrace.v1.Coordinator/Serve": pb.ServerMessage, "/headrace.v1.Coordinator/Access": pb.AccessRequest,
-    "/headrace.v1.Coordinator/NextCopy": pb.CopyRequest, "/headrace.v1.SparkTasks/Run": pb.RunRequest,
+    "/headrace.v1.Coordinator/Serve": pb.ServerMessage,
+    "/headrace.v1.Coordinator/Access": pb.AccessRequest,
+    "/headrace.v1.Coordinator/NextCopy": pb.CopyRequest,
+    "/headrace.v1.SparkTasks/Run": pb.RunRequest,
     "/headrace.v1.SparkTasks/Health": pb.HealthRequest,
 }
 fuzzing = settings(
-    max_examples=20, deadline=None, database=None, phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck), print_blob=True,
+    max_examples=20,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 
 
@@ -88,13 +106,21 @@ def world(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[World]:
         world.serves()
         assert _resident_bytes() - before < GROWTH_BYTES_MAX
         # gRPC logs what our handlers raise and should not.
-        assert [each.getMessage() for each in caplog.records if each.name.startswith("grpc") and each.levelno >= logging.ERROR] == []
+        assert [
+            each.getMessage()
+            for each in caplog.records
+            if each.name.startswith("grpc") and each.levelno >= logging.ERROR
+        ] == []
     finally:
         world.close()
 
 
-def _fuzz(strategy: st.SearchStrategy[Any], example: Callable[[Any], None], is_enough: Callable[[], bool] = lambda: True) -> None:
-    """Run an example in portions; in `make soak` as often as the time of a test allows: hypothesis counts examples, not seconds. Longer until it is enough."""
+def _fuzz(
+    strategy: st.SearchStrategy[Any], example: Callable[[Any], None], is_enough: Callable[[], bool] = lambda: True
+) -> None:
+    """Run an example in portions; in `make soak` as often as the time of a test allows: hypothesis counts examples, not
+    seconds. Longer until it is enough.
+    """
     began = time.monotonic()
     for number in itertools.count():
         seed(SEED + number)(fuzzing(given(strategy)(example)))()
@@ -166,10 +192,26 @@ def test_bytes_on_a_port_with_tls_harm_nobody_and_are_counted(
 # --------------------------------------------------------------------------- messages
 
 NUMBERS = (0, 1, -1, 2, 99, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**62, 2**63 - 1, -(2**63), 2**64 - 1)
-TEXTS = ("t", "q_dbs1", "dbs1", "fuzz", "capture_fuzz", "apply_fuzz", "apply_a", "nobody", "", "1", TOKEN, "x" * 3000, "\0\n\u202e")
+TEXTS = (
+    "t",
+    "q_dbs1",
+    "dbs1",
+    "fuzz",
+    "capture_fuzz",
+    "apply_fuzz",
+    "apply_a",
+    "nobody",
+    "",
+    "1",
+    TOKEN,
+    "x" * 3000,
+    "\0\n\u202e",
+)
 _BOUNDS = {
-    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1), FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1), FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
 }
 
 
@@ -191,7 +233,11 @@ def _scalar(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 @cache
 def _messages(descriptor: Descriptor, depth: int = 3) -> st.SearchStrategy[Message]:
     """Any message of a kind: some of its fields set to extreme or plausible values."""
-    fields = [field for field in descriptor.fields if field.message_type is None or (depth and not field.message_type.GetOptions().map_entry)]
+    fields = [
+        field
+        for field in descriptor.fields
+        if field.message_type is None or (depth and not field.message_type.GetOptions().map_entry)
+    ]
 
     @st.composite
     def made(draw: st.DrawFn) -> Message:
@@ -211,13 +257,22 @@ def _messages(descriptor: Descriptor, depth: int = 3) -> st.SearchStrategy[Messa
 
 HELLO = queue_pb2.Hello(protocol_version=1, topology="t", queue="q_dbs1", incarnation="9")
 BEGINNINGS: dict[str, list[list[Message]]] = {
-    "/headrace.v1.Queue/Enqueue": [[
-        queue_pb2.EnqueueRequest(hello=queue_pb2.Hello(**_fields, component="capture_fuzz")), queue_pb2.EnqueueRequest(source="fuzz"),
-    ] for _fields in [{field.name: value for field, value in HELLO.ListFields()}]],
-    "/headrace.v1.Queue/Dequeue": [[
-        queue_pb2.DequeueRequest(hello=queue_pb2.Hello(**_fields, component="apply_fuzz")),
-        queue_pb2.DequeueRequest(subscribe=queue_pb2.Subscribe(needed=[queue_pb2.SourcePosition(source="fuzz")], credit_bytes=1000)),
-    ] for _fields in [{field.name: value for field, value in HELLO.ListFields()}]],
+    "/headrace.v1.Queue/Enqueue": [
+        [
+            queue_pb2.EnqueueRequest(hello=queue_pb2.Hello(**_fields, component="capture_fuzz")),
+            queue_pb2.EnqueueRequest(source="fuzz"),
+        ]
+        for _fields in [{field.name: value for field, value in HELLO.ListFields()}]
+    ],
+    "/headrace.v1.Queue/Dequeue": [
+        [
+            queue_pb2.DequeueRequest(hello=queue_pb2.Hello(**_fields, component="apply_fuzz")),
+            queue_pb2.DequeueRequest(
+                subscribe=queue_pb2.Subscribe(needed=[queue_pb2.SourcePosition(source="fuzz")], credit_bytes=1000)
+            ),
+        ]
+        for _fields in [{field.name: value for field, value in HELLO.ListFields()}]
+    ],
     "/headrace.v1.Coordinator/Serve": [
         [pb.ServerMessage(hello=pb.ServerHello(protocol_version=1, topology="t", apply="apply_a", token=TOKEN))]
     ],
@@ -237,7 +292,9 @@ def _calls(draw: st.DrawFn) -> tuple[str, list[bytes]]:
     return method, sent
 
 
-def _send(channel: grpc.Channel, method: str, messages: Iterator[bytes], timeout_s: float = 0.3) -> tuple[grpc.StatusCode, str]:
+def _send(
+    channel: grpc.Channel, method: str, messages: Iterator[bytes], timeout_s: float = 0.3
+) -> tuple[grpc.StatusCode, str]:
     call = channel.stream_stream(method)(messages, timeout=timeout_s)
     try:
         for _ in call:
@@ -269,10 +326,13 @@ def test_any_messages_to_any_method_are_answered_or_refused(world: World) -> Non
 
 @pytest.mark.seeded  # it was a race: more of them are as good as other ones
 @pytest.mark.parametrize("method", sorted(BEGINNINGS))
-def test_bytes_that_are_no_message_on_an_open_stream_do_not_keep_the_server_from_stopping(world: World, method: str) -> None:
+def test_bytes_that_are_no_message_on_an_open_stream_do_not_keep_the_server_from_stopping(
+    world: World, method: str
+) -> None:
     """Left to gRPC, such a call was ended twice, and its server could never be stopped; `World.close` stops it."""
     beginning = [message.SerializeToString() for message in BEGINNINGS[method][0]]
-    # An apply server's stream has no way to say why, and need not end; its driver is told. The others end by themselves, on a busy machine later.
+    # An apply server's stream has no way to say why, and need not end; its driver is told. The others end by
+    # themselves, on a busy machine later.
     is_told = not method.endswith("/Serve")
     for _ in range(scaled(5, 50)):
         channel = transport.Channel(world.endpoints[method.rsplit(".", maxsplit=1)[-1].partition("/")[0]])
@@ -315,7 +375,11 @@ def test_fragments_that_never_end_cost_no_more_than_what_they_hold(world: World,
 def handshake_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
     """The bound of a server, which is fixed when it starts; what is shipped is given for ten seconds."""
     bound = ("grpc.server_handshake_timeout_ms", int(request.param * 1000))
-    monkeypatch.setattr(transport, "_SERVER_OPTIONS", [bound if name == bound[0] else (name, value) for name, value in transport._SERVER_OPTIONS])
+    monkeypatch.setattr(
+        transport,
+        "_SERVER_OPTIONS",
+        [bound if name == bound[0] else (name, value) for name, value in transport._SERVER_OPTIONS],
+    )
     return float(request.param)
 
 

@@ -55,26 +55,47 @@ def _duplicate() -> bytes:
     """A batch that the queue has after the first one."""
     batch = insert_batch([10], source=FUZZ)
     header, data = codec.header_to_message(header_of(batch)), codec.encode(batch)
-    return queue_pb2.EnqueueRequest(fragment=queue_pb2.Fragment(header=header, data=data, last=True, total_bytes=len(data))).SerializeToString()
+    return queue_pb2.EnqueueRequest(
+        fragment=queue_pb2.Fragment(header=header, data=data, last=True, total_bytes=len(data))
+    ).SerializeToString()
 
 
 STREAMS: dict[str, tuple[list[bytes], Callable[[], bytes]]] = {
-    "Queue/Enqueue": ([
-        queue_pb2.EnqueueRequest(hello=_hello("capture_fuzz", "q_dbs1")).SerializeToString(),
-        queue_pb2.EnqueueRequest(source=FUZZ).SerializeToString(),
-    ], _duplicate),
-    "Queue/Dequeue": ([
-        queue_pb2.DequeueRequest(hello=_hello("apply_fuzz", "q_dbs1")).SerializeToString(),
-        queue_pb2.DequeueRequest(subscribe=queue_pb2.Subscribe(
-            needed=[queue_pb2.SourcePosition(source=FUZZ)], credit_bytes=1000,
-        )).SerializeToString(),
-    ], queue_pb2.DequeueRequest(durable=queue_pb2.SourcePosition(source=FUZZ, scn=0)).SerializeToString),
-    "RedoTransport/Ship": ([
-        redo_pb2.ShipRequest(begin=redo_pb2.BeginShipping(hello=_hello("capture_fuzz", "dbs1"), credit_bytes=1000)).SerializeToString(),
-    ], redo_pb2.ShipRequest(credit_bytes=1).SerializeToString),
-    "Coordinator/Serve": ([
-        pb.ServerMessage(hello=pb.ServerHello(protocol_version=1, topology="t", apply="apply_a", token=TOKEN)).SerializeToString(),
-    ], pb.ServerMessage(state=pb.ServerState(state="IDLE")).SerializeToString),
+    "Queue/Enqueue": (
+        [
+            queue_pb2.EnqueueRequest(hello=_hello("capture_fuzz", "q_dbs1")).SerializeToString(),
+            queue_pb2.EnqueueRequest(source=FUZZ).SerializeToString(),
+        ],
+        _duplicate,
+    ),
+    "Queue/Dequeue": (
+        [
+            queue_pb2.DequeueRequest(hello=_hello("apply_fuzz", "q_dbs1")).SerializeToString(),
+            queue_pb2.DequeueRequest(
+                subscribe=queue_pb2.Subscribe(
+                    needed=[queue_pb2.SourcePosition(source=FUZZ)],
+                    credit_bytes=1000,
+                )
+            ).SerializeToString(),
+        ],
+        queue_pb2.DequeueRequest(durable=queue_pb2.SourcePosition(source=FUZZ, scn=0)).SerializeToString,
+    ),
+    "RedoTransport/Ship": (
+        [
+            redo_pb2.ShipRequest(
+                begin=redo_pb2.BeginShipping(hello=_hello("capture_fuzz", "dbs1"), credit_bytes=1000)
+            ).SerializeToString(),
+        ],
+        redo_pb2.ShipRequest(credit_bytes=1).SerializeToString,
+    ),
+    "Coordinator/Serve": (
+        [
+            pb.ServerMessage(
+                hello=pb.ServerHello(protocol_version=1, topology="t", apply="apply_a", token=TOKEN)
+            ).SerializeToString(),
+        ],
+        pb.ServerMessage(state=pb.ServerState(state="IDLE")).SerializeToString,
+    ),
 }
 """By method: how a stream begins, and a small message that may be sent on it any number of times."""
 
@@ -149,7 +170,9 @@ def some(methods: Iterable[str], *kept: str) -> list[object]:
 
 
 @pytest.mark.parametrize("method", some(STREAMS, "Queue/Enqueue", "Coordinator/Serve"))
-def test_stream_that_floods_is_held_back_and_counted_while_our_clients_go_on(world: World, method: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_stream_that_floods_is_held_back_and_counted_while_our_clients_go_on(
+    world: World, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
     began = time.monotonic()
     flood = Flood(world, method)
     rounds = 0
@@ -168,7 +191,9 @@ def test_stream_that_floods_is_held_back_and_counted_while_our_clients_go_on(wor
 
 
 @pytest.mark.parametrize("method", STREAMS)
-def test_stream_that_floods_without_an_end_is_refused_with_its_status(world: World, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_that_floods_without_an_end_is_refused_with_its_status(
+    world: World, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rates, "HELD_BACK_S_MAX", 0.3)
     flood = Flood(world, method)
     try:
@@ -184,7 +209,9 @@ def test_stream_that_floods_without_an_end_is_refused_with_its_status(world: Wor
 
 
 @pytest.mark.parametrize("method", some(CALLS, "Redo/Watch", "Redo/Checkpoint"))
-def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_our_clients_go_on(world: World, method: str) -> None:
+def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_our_clients_go_on(
+    world: World, method: str
+) -> None:
     channel = transport.Channel(world.peer(method.partition("/")[0], _site(method)))
     call = channel.grpc.unary_stream(f"/headrace.v1.{method}")
     began, answered = time.monotonic(), 0
@@ -197,7 +224,9 @@ def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_ou
         answered += 1
 
     last, admission = began, _admission(world, method)
-    while (seconds := time.monotonic() - began) < CALLS_S or (method not in admission.status()["last_held_back"] and seconds < CALLS_S_MAX):
+    while (seconds := time.monotonic() - began) < CALLS_S or (
+        method not in admission.status()["last_held_back"] and seconds < CALLS_S_MAX
+    ):
         one()
         if time.monotonic() - last > 0.3:
             last = time.monotonic()
@@ -210,16 +239,21 @@ def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_ou
     assert method in status["last_held_back"]
 
 
-def test_site_that_connects_again_and_again_is_refused_and_another_site_is_served(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_that_connects_again_and_again_is_refused_and_another_site_is_served(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each call on a connection of its own; ours are of another site."""
-    monkeypatch.setattr(rates, "SITE_CALLS", 1)  # so that a machine on which each connection takes its time is refused, too
+    # so that a machine on which each connection takes its time is refused, too
+    monkeypatch.setattr(rates, "SITE_CALLS", 1)
     codes: list[grpc.StatusCode] = []
     allowed = rates.SITE_BURST_S * rates.SITE_CALLS * LOW.calls_per_s
     began = time.monotonic()
     while len(codes) < allowed + 200 and codes[-5:] != [grpc.StatusCode.RESOURCE_EXHAUSTED] * 5:
         channel = transport.Channel(world.peer("Queue", FUZZ))
         for _ in range(10):  # within the burst of a connection
-            call = queue_pb2_grpc.QueueStub(channel.grpc).Enqueue(iter([queue_pb2.EnqueueRequest(hello=_hello("capture_fuzz", "elsewhere"))]))
+            call = queue_pb2_grpc.QueueStub(channel.grpc).Enqueue(
+                iter([queue_pb2.EnqueueRequest(hello=_hello("capture_fuzz", "elsewhere"))])
+            )
             codes.append(call.code())
         error = transport.as_streams_error(call, "it")
         channel.close()
@@ -227,7 +261,9 @@ def test_site_that_connects_again_and_again_is_refused_and_another_site_is_serve
     assert refused > 0
     assert type(error) is RateExceeded
     assert len(codes) - refused <= allowed + rates.SITE_CALLS * LOW.calls_per_s * (time.monotonic() - began) + 1
-    ours = DequeueClient(world.peer("Queue"), topology="t", component="apply_a", queue="q_dbs1", incarnation=transport.new_incarnation())
+    ours = DequeueClient(
+        world.peer("Queue"), topology="t", component="apply_a", queue="q_dbs1", incarnation=transport.new_incarnation()
+    )
     world.subscriber.close()
     ours.subscribe({"dbs1": world.scn}, 4 << 20)
     world.subscriber = ours
@@ -251,7 +287,9 @@ def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World)
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert f"{share} open calls" in refused.details()
     for _ in range(5):
-        watches.append(RedoWatchClient(world.peer("Redo"), topology="t", capture="capture_dbs1", source="dbs1", incarnation="2"))
+        watches.append(
+            RedoWatchClient(world.peer("Redo"), topology="t", capture="capture_dbs1", source="dbs1", incarnation="2")
+        )
         watches[-1].connect()
     calls[0].cancel()
 
@@ -303,7 +341,9 @@ def _two_queues(folder: Path) -> TopologySpec:
     return one_way(folder, subscribers=("to_dbs2",), memory=2 << 20)
 
 
-def test_acknowledgements_that_come_faster_than_a_queue_needs_them_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledgements_that_come_faster_than_a_queue_needs_them_become_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard: list[int] = []
     # Only noted: the queue would refuse acknowledgements of what it has not sent.
     monkeypatch.setattr(QueueCore, "acknowledge", lambda _core, _session, _source, scn: heard.append(scn))
@@ -319,7 +359,9 @@ def test_acknowledgements_that_come_faster_than_a_queue_needs_them_become_one(tm
     world.close()
 
 
-def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A publisher, a propagation, and a subscriber that acknowledges every batch, with the limits that we ship."""
     spec = _two_queues(tmp_path)
     admissions = {name: Admission(name) for name in ("q_dbs1", "q_dbs2")}
@@ -329,7 +371,9 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(t
     forwarding = threading.Thread(target=propagating.run, args=(stop,))
     forwarding.start()
     names = {"topology": "t", "incarnation": transport.new_incarnation()}
-    publisher = EnqueueClient(queues["q_dbs1"].endpoint, component="capture_dbs1", queue="q_dbs1", source="dbs1", **names)
+    publisher = EnqueueClient(
+        queues["q_dbs1"].endpoint, component="capture_dbs1", queue="q_dbs1", source="dbs1", **names
+    )
     subscriber = DequeueClient(queues["q_dbs2"].endpoint, component="apply_far", queue="q_dbs2", **names)
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, 16 << 20)
@@ -368,7 +412,11 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(t
     for queue in queues.values():
         queue.end()
     with capsys.disabled():
-        print(f"\n{sent / FULL_SPEED_S:.0f} batches of {size} bytes a second sent, {sent / drained_s:.0f} a second through both queues", end=" ")
+        print(
+            f"\n{sent / FULL_SPEED_S:.0f} batches of {size} bytes a second sent, {sent / drained_s:.0f} a second"
+            " through both queues",
+            end=" ",
+        )
     assert taken == sent > SENT_MIN
     for each in admissions.values():
         status = each.status()

@@ -1,4 +1,5 @@
-"""Links with TLS on loopback: who is admitted, who is not, how it is told, what a renewed certificate needs, and what a revoked one loses.
+"""Links with TLS on loopback: who is admitted, who is not, how it is told, what a renewed certificate needs, and what a
+revoked one loses.
 
 Longer than 500 lines: all of it is asked of one queue and its certificates.
 """
@@ -85,17 +86,25 @@ class Queue:
         self.server = QueueServer(QueueCore(spec, self.name, folder), admission=self.admission)
         self.endpoint = self.server.endpoint
 
-    def publisher(self, identity: Identity | None, *, component: str = "", site: str = "dbs1", endpoint: str = "") -> EnqueueClient:
+    def publisher(
+        self, identity: Identity | None, *, component: str = "", site: str = "dbs1", endpoint: str = ""
+    ) -> EnqueueClient:
         return EnqueueClient(
-            Peer(address=endpoint or self.endpoint, site=site, identity=identity), topology=self.spec.name,
-            component=component or self.spec.captures[0].name, queue=self.name, source="dbs1",
+            Peer(address=endpoint or self.endpoint, site=site, identity=identity),
+            topology=self.spec.name,
+            component=component or self.spec.captures[0].name,
+            queue=self.name,
+            source="dbs1",
             incarnation=transport.new_incarnation(),
         )
 
     def subscriber(self, identity: Identity | None, *, component: str = "") -> DequeueClient:
         return DequeueClient(
-            Peer(address=self.endpoint, site="dbs1", identity=identity), topology=self.spec.name,
-            component=component or self.spec.propagations[0].name, queue=self.name, incarnation=transport.new_incarnation(),
+            Peer(address=self.endpoint, site="dbs1", identity=identity),
+            topology=self.spec.name,
+            component=component or self.spec.propagations[0].name,
+            queue=self.name,
+            incarnation=transport.new_incarnation(),
         )
 
 
@@ -136,14 +145,18 @@ def test_client_without_tls_without_certificate_or_of_another_authority_is_refus
 ) -> None:
     foreign = Certificates(tmp_path / "foreign", "secure_test", "dbs1")
     mixed = Identity(  # trusts our authority, and shows what another one signed
-        topology="secure_test", site="dbs1", authority=str(certificates.folder / "ca.pem"),
-        certificate=str(foreign.folder / "dbs1.pem"), key=str(foreign.folder / "dbs1.key"),
+        topology="secure_test",
+        site="dbs1",
+        authority=str(certificates.folder / "ca.pem"),
+        certificate=str(foreign.folder / "dbs1.pem"),
+        key=str(foreign.folder / "dbs1.key"),
     )
 
     def counted() -> int:
         return int(queue.admission.status()["refused_connections"])
 
-    # More than one of each, if a busy machine takes a second to close a client that was refused: gRPC connects again by itself.
+    # More than one of each, if a busy machine takes a second to close a client that was refused: gRPC connects again by
+    # itself.
     for identity in (None, mixed):
         client, before = queue.publisher(identity), counted()
         assert type(_refused(client.connect, client)) is PropagationError
@@ -176,7 +189,10 @@ def test_site_that_the_topology_does_not_let_publish_or_subscribe_here_is_refuse
     # As itself it is no publisher of this queue, nor a subscriber.
     for client, connect in (
         (each := queue.publisher(other, component=queue.spec.captures[1].name), each.connect),
-        (each := queue.subscriber(other, component=queue.spec.applies[0].name), lambda each=each: each.subscribe({"dbs1": 0}, CREDIT)),
+        (
+            each := queue.subscriber(other, component=queue.spec.applies[0].name),
+            lambda each=each: each.subscribe({"dbs1": 0}, CREDIT),
+        ),
         (each := queue.subscriber(other, component="nobody"), lambda each=each: each.subscribe({"dbs1": 0}, CREDIT)),
     ):
         error = _refused(connect, client)
@@ -203,7 +219,9 @@ def test_address_makes_no_difference_to_whom_the_certificate_is_for(queue: Queue
         client.close()
 
 
-def test_topology_that_admits_another_component_takes_effect_for_the_next_call(queue: Queue, certificates: Certificates) -> None:
+def test_topology_that_admits_another_component_takes_effect_for_the_next_call(
+    queue: Queue, certificates: Certificates
+) -> None:
     client = queue.publisher(certificates.of("dbs3"), component="newcomer")
     assert isinstance(_refused(client.connect, client), NotAdmitted)
     queue.admission.change({PUBLISH: {"newcomer": "dbs3"}})
@@ -259,7 +277,11 @@ def _revoke(spec: TopologySpec, identity: Identity) -> None:
 
 
 def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_streams_nor_new_ones_do(
-    spec: TopologySpec, certificates: Certificates, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
+    spec: TopologySpec,
+    certificates: Certificates,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "headrace")
@@ -284,7 +306,8 @@ def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_strea
     wait_until("its stream ends", is_over, STALL_S)
     thief.close()
     for client, connect in (
-        (each := queue.subscriber(stolen), lambda each=each: each.subscribe({"dbs1": 0}, CREDIT)), (each := queue.publisher(stolen), each.connect),
+        (each := queue.subscriber(stolen), lambda each=each: each.subscribe({"dbs1": 0}, CREDIT)),
+        (each := queue.publisher(stolen), each.connect),
     ):
         error = _refused(connect, client)
         assert isinstance(error, NotAdmitted)
@@ -383,8 +406,11 @@ def test_redo_is_read_by_the_capture_processes_of_the_source_only(
 
     def watch(site: str, capture: str) -> RedoWatchClient:
         return RedoWatchClient(
-            Peer(address=server.endpoint, site="dbs1", identity=certificates.of(site)), topology="secure_test", capture=capture,
-            source="dbs1", incarnation="1",
+            Peer(address=server.endpoint, site="dbs1", identity=certificates.of(site)),
+            topology="secure_test",
+            capture=capture,
+            source="dbs1",
+            incarnation="1",
         )
 
     ours = watch("dbs1", spec.captures[0].name)
@@ -417,8 +443,11 @@ def test_combined_capture_process_serves_its_apply_process_only(
 
     def subscribe(site: str) -> DequeueClient:
         client = DequeueClient(
-            Peer(address=outlet.endpoint, site="dbs1", identity=certificates.of(site)), topology="secure_test", component=apply.name,
-            queue=apply.queue, incarnation="1",
+            Peer(address=outlet.endpoint, site="dbs1", identity=certificates.of(site)),
+            topology="secure_test",
+            component=apply.name,
+            queue=apply.queue,
+            incarnation="1",
         )
         client.subscribe({apply.source: 0}, CREDIT)
         return client
@@ -464,7 +493,9 @@ def test_tasks_of_a_site_are_served_to_its_own_processes_only_even_with_the_toke
     assert admission.status()["refused_calls"] == 1
 
 
-def test_connection_whose_calls_were_refused_too_often_is_not_heard_any_more(queue: Queue, certificates: Certificates) -> None:
+def test_connection_whose_calls_were_refused_too_often_is_not_heard_any_more(
+    queue: Queue, certificates: Certificates
+) -> None:
     channel = transport.Channel(Peer(address=queue.endpoint, site="dbs1", identity=certificates.of("dbs3")))
     hello = transport.make_hello("secure_test", queue.spec.captures[0].name, queue.name, "1")
     stub = queue_pb2_grpc.QueueStub(channel.grpc)
@@ -478,7 +509,8 @@ def test_connection_whose_calls_were_refused_too_often_is_not_heard_any_more(que
 def test_stream_that_says_no_hello_ends_in_time_and_others_are_served_meanwhile(
     queue: Queue, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_module, "HELLO_TIMEOUT_S", 6.0)  # the others say theirs within it, also on a busy machine
+    # the others say theirs within it, also on a busy machine
+    monkeypatch.setattr(admission_module, "HELLO_TIMEOUT_S", 6.0)
     channel = transport.Channel(Peer(address=queue.endpoint, site="dbs1", identity=certificates.of("dbs1")))
     silence = threading.Event()
     began = time.monotonic()
@@ -497,7 +529,9 @@ def test_stream_that_says_no_hello_ends_in_time_and_others_are_served_meanwhile(
 
 
 @pytest.mark.parametrize("is_secure", [True, False], ids=["certificates that up makes", "none"])
-def test_another_user_is_served_where_the_file_says_none_and_nowhere_else(tmp_path: Path, is_secure: bool, request: pytest.FixtureRequest) -> None:
+def test_another_user_is_served_where_the_file_says_none_and_nowhere_else(
+    tmp_path: Path, is_secure: bool, request: pytest.FixtureRequest
+) -> None:
     text = TOPOLOGY.replace("tls:", "#" if is_secure else "tls: none #")
     (tmp_path / "t.yaml").write_text(text)
     spec = read_topology(tmp_path / "t.yaml")
@@ -510,12 +544,22 @@ def test_another_user_is_served_where_the_file_says_none_and_nowhere_else(tmp_pa
     redo = RedoServer(spec.name, "dbs1", _Writer(), shipper=shipping, admission=admission_of(spec, "site:dbs1"))
     request.addfinalizer(redo.stop)
     capture, subscriber = spec.captures[0].name, spec.propagations[0].name
-    of_queue = [("Enqueue", spec.name, capture, queue.name, "dbs1"), ("Dequeue", spec.name, subscriber, queue.name, "dbs1")]
-    of_redo = [(method, spec.name, name, "dbs1", "dbs1") for method, name in (("Watch", capture), ("Checkpoint", capture), ("Ship", "receiver"))]
+    of_queue = [
+        ("Enqueue", spec.name, capture, queue.name, "dbs1"),
+        ("Dequeue", spec.name, subscriber, queue.name, "dbs1"),
+    ]
+    of_redo = [
+        (method, spec.name, name, "dbs1", "dbs1")
+        for method, name in (("Watch", capture), ("Checkpoint", capture), ("Ship", "receiver"))
+    ]
     ports = {int(server.endpoint.rpartition(":")[2]): calls for server, calls in ((queue, of_queue), (redo, of_redo))}
     secured, served = speak_to(list(ports), [*of_queue, *of_redo])
     assert secured == (set(ports) if is_secure else set())
-    assert served == (set() if is_secure else {(port, method, component) for port, calls in ports.items() for method, _, component, *_ in calls})
+    assert served == (
+        set()
+        if is_secure
+        else {(port, method, component) for port, calls in ports.items() for method, _, component, *_ in calls}
+    )
     # Those of the topology are served.
     publisher, reader = queue.publisher(identity_of(spec, "dbs1")), queue.subscriber(identity_of(spec, "dbs1"))
     if is_secure:

@@ -1,4 +1,6 @@
-"""What users write means here what it means to the server, whatever its precedence, spelling and session settings; or it is refused."""
+"""What users write means here what it means to the server, whatever its precedence, spelling and session settings; or
+it is refused.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +35,35 @@ NUMBERS = np.arange(ROWS)
 @pytest.fixture
 def server(fresh_database: Any, pg_source: Any) -> Any:
     with psycopg.connect(fresh_database(pg_source), autocommit=True) as connection:
-        connection.execute("CREATE TABLE t (" + ", ".join(f"{name} {'char(4)' if kind == 'bpchar' else kind}" for name, kind in COLUMNS.items()) + ")")
+        connection.execute(
+            "CREATE TABLE t ("
+            + ", ".join(f"{name} {'char(4)' if kind == 'bpchar' else kind}" for name, kind in COLUMNS.items())
+            + ")"
+        )
         yield connection
 
 
 def rows_of(server: Any, *, is_binary: bool) -> Rows:
     """The table's rows as the log has them."""
     result = server.pgconn.exec_params(b"SELECT * FROM t ORDER BY id", [], result_format=int(is_binary))
-    columns = tuple(Column(name=name, type_name=f"pg_catalog.{kind}", is_binary=is_binary) for name, kind in COLUMNS.items())
+    columns = tuple(
+        Column(name=name, type_name=f"pg_catalog.{kind}", is_binary=is_binary) for name, kind in COLUMNS.items()
+    )
     table = TableVersion(object_number=1, version=1, owner="public", name="t", columns=columns, old_image=OldImage.FULL)
     values = [[result.get_value(row, place) for row in range(ROWS)] for place in range(len(columns))]
     image = column_values([[NULL_LENGTH if value is None else value for value in each] for each in values])
     return Rows(
-        table=table, command=Command.INSERT, count=ROWS, old=None, new=image, source="dbs1", tags=(), tag=np.full(ROWS, -1), transaction_id=NUMBERS, scn=NUMBERS, source_time_us=NUMBERS,
+        table=table,
+        command=Command.INSERT,
+        count=ROWS,
+        old=None,
+        new=image,
+        source="dbs1",
+        tags=(),
+        tag=np.full(ROWS, -1),
+        transaction_id=NUMBERS,
+        scn=NUMBERS,
+        source_time_us=NUMBERS,
     )
 
 
@@ -58,7 +76,8 @@ def test_what_is_written_is_what_the_server_understands(server: Any) -> None:
         server.execute(f"INSERT INTO t VALUES ({', '.join(['%s'] * len(row))})", list(row.values()))
     server.execute("SET timezone = 'UTC'")
     forms = [rows_of(server, is_binary=is_binary) for is_binary in (True, False)]
-    server.execute("SET timezone = 'Asia/Kolkata'; SET datestyle = 'SQL, DMY'; SET extra_float_digits = 0")  # of some user's session
+    # of some user's session
+    server.execute("SET timezone = 'Asia/Kolkata'; SET datestyle = 'SQL, DMY'; SET extra_float_digits = 0")
     writer, seen = Writer(rng), Counter[str]()
     for _ in range(CONDITIONS):
         text = writer.condition()
@@ -76,6 +95,9 @@ def test_what_is_written_is_what_the_server_understands(server: Any) -> None:
         expected = [{True: TRUE, False: FALSE, None: NULL}[answer] for answer in answers]
         for rows in forms:
             assert CompiledCondition(condition.tree, rows.table, TYPES).outcomes(rows).tolist() == expected, text
-        assert [row[0] for row in server.execute(f"SELECT {spelled_tree(condition.tree)} FROM t ORDER BY id".encode()).fetchall()] == answers, text
+        assert [
+            row[0]
+            for row in server.execute(f"SELECT {spelled_tree(condition.tree)} FROM t ORDER BY id".encode()).fetchall()
+        ] == answers, text
         seen["compared"] += 1
     assert seen["compared"] > CONDITIONS / 3, seen

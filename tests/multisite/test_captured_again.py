@@ -1,4 +1,6 @@
-"""Changes that are captured again, in virtual time: one destination lost them, or an operator set a start SCN back; the others drop what they have."""
+"""Changes that are captured again, in virtual time: one destination lost them, or an operator set a start SCN back; the
+others drop what they have.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def fan_out(retention_s: float, *, is_direct: bool) -> TopologySpec:
 
 
 def run(folder: Path, retention_s: float, *steps: Step, seed: int = 1, is_direct: bool = True) -> Simulation:
-    sim, not_fired = played(fan_out(retention_s, is_direct=is_direct), seed, folder, steps, SECONDS, redo_bytes_max=ROOM_BYTES)
+    sim, not_fired = played(
+        fan_out(retention_s, is_direct=is_direct), seed, folder, steps, SECONDS, redo_bytes_max=ROOM_BYTES
+    )
     assert not_fired == []
     assert {step.name for step in steps} <= set(sim.fired)
     return sim
@@ -39,7 +43,13 @@ def run(folder: Path, retention_s: float, *steps: Step, seed: int = 1, is_direct
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
 def test_a_restored_destination_gets_what_it_lost_and_the_others_get_nothing_twice(tmp_path: Path, seed: int) -> None:
     """The observers see every commit at every site: what came twice to one that had it would be found."""
-    sim = run(tmp_path, HOUR_S, *restored(2.0, 12.0, "dbs3"), killed(14.0, "capture", "queue"), seed=seed if seed == 1 else seed_of(f"restored {seed}"))
+    sim = run(
+        tmp_path,
+        HOUR_S,
+        *restored(2.0, 12.0, "dbs3"),
+        killed(14.0, "capture", "queue"),
+        seed=seed if seed == 1 else seed_of(f"restored {seed}"),
+    )
     assert sim.fired["copied again"] == 0
     assert all(apply.refused is None for apply in sim.applies.values())
 
@@ -52,6 +62,8 @@ def test_without_a_retention_time_it_is_refused_by_name_and_copied_again(tmp_pat
 
 @pytest.mark.fault("an operator who captures everything again")
 @pytest.mark.parametrize(("is_direct", "between"), [(True, "queue"), (False, "propagation")])
-def test_what_an_operator_has_captured_again_is_dropped_everywhere(tmp_path: Path, is_direct: bool, between: str) -> None:
+def test_what_an_operator_has_captured_again_is_dropped_everywhere(
+    tmp_path: Path, is_direct: bool, between: str
+) -> None:
     sim = run(tmp_path, HOUR_S, captured_again(8.0), killed(9.0, between), captured_again(12.0), is_direct=is_direct)
     assert sim.fired["copied again"] == 0

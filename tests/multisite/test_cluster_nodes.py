@@ -1,6 +1,8 @@
-"""A cluster of a head and a node per site: what its death, its restart, or one more of them does to a topology under load.
+"""A cluster of a head and a node per site: what its death, its restart, or one more of them does to a topology under
+load.
 
-The tests of the unit share one cluster and one topology (a sends to b and c, c sends to b); each test leaves the sites equal. Databases are the user's own, beside the nodes.
+The tests of the unit share one cluster and one topology (a sends to b and c, c sends to b); each test leaves the sites
+equal. Databases are the user's own, beside the nodes.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Cluster:
         self.file = folder / "nodes.yaml"
         self.nodes = RayNodes(folder, folder / "state")
         make_certificates(folder / "certs", "test_nodes", (*SITES, "d"))
-        self.servers = {name: EmbeddedServer(folder / "servers" / name, name=f"test_nodes-{name}") for name in (*SITES, "d")}
+        self.servers = {
+            name: EmbeddedServer(folder / "servers" / name, name=f"test_nodes-{name}") for name in (*SITES, "d")
+        }
         self.system = System(Deployment.read(self.write("b", "c")), self.servers, folder)
 
     def write(self, *destinations: str) -> Path:
@@ -98,21 +102,33 @@ class Cluster:
     # ------------------------------------------------------------------ what is seen
 
     def components(self) -> dict[str, dict[str, Any]]:
-        return {each["name"]: each for each in self.system.deployment.overview()["components"] if each["state"] != "BYPASSED"}
+        return {
+            each["name"]: each
+            for each in self.system.deployment.overview()["components"]
+            if each["state"] != "BYPASSED"
+        }
 
     def away(self, site: str) -> set[str]:
         """What does not answer once it is told that the node of a site is not there."""
+
         def is_told() -> bool:
-            return any(note.component == f"site:{site}" and "is not there" in note.problem for note in notes(self.system.deployment.overview()))
+            return any(
+                note.component == f"site:{site}" and "is not there" in note.problem
+                for note in notes(self.system.deployment.overview())
+            )
 
         wait_until(f"status says that the node of {site} is not there", is_told)
         return {name for name, each in self.components().items() if each["state"] == "UNREACHABLE"}
 
     def wait_answering(self) -> None:
-        wait_until("everybody answers", lambda: not any(each["state"] == "UNREACHABLE" for each in self.components().values()))
+        wait_until(
+            "everybody answers", lambda: not any(each["state"] == "UNREACHABLE" for each in self.components().values())
+        )
 
     def errors(self) -> list[object]:
-        return [error for apply in self.system.spec.applies for error in self.system.call(f"apply:{apply.name}", "errors")]
+        return [
+            error for apply in self.system.spec.applies for error in self.system.call(f"apply:{apply.name}", "errors")
+        ]
 
 
 class Load:
@@ -172,7 +188,9 @@ def _open(stack: ExitStack, _: pytest.Config) -> Cluster:
 def _down(cluster: Cluster) -> None:
     problems = cluster.system.deployment.down(purge=True)
     assert problems == []
-    assert [path for node in cluster.nodes.nodes.values() for path in node.state_dir.glob("*/*") if node.processes()] == []
+    assert [
+        path for node in cluster.nodes.nodes.values() for path in node.state_dir.glob("*/*") if node.processes()
+    ] == []
 
 
 _NODES = Shared(_open, illness=lambda cluster: cluster.system.illness())
@@ -191,12 +209,18 @@ def test_each_site_runs_on_its_node_and_keeps_its_files_there(cluster: Cluster):
     components, places = cluster.components(), {}
     for name, each in components.items():
         pid = cluster.system.pid(name)
-        places[name] = next(site for site in SITES if pid in {process.pid for process in cluster.nodes[site].processes()})
+        places[name] = next(
+            site for site in SITES if pid in {process.pid for process in cluster.nodes[site].processes()}
+        )
         assert places[name] == each["site"], name
     head = {process.pid for process in cluster.nodes.head.processes()}
     assert cluster.system.pid(CONTROLLER) in head
+
     def jvms() -> dict[str, int]:
-        return {node.name: sum(is_jvm(process) for process in node.processes()) for node in (*cluster.nodes.nodes.values(), cluster.nodes.head)}
+        return {
+            node.name: sum(is_jvm(process) for process in node.processes())
+            for node in (*cluster.nodes.nodes.values(), cluster.nodes.head)
+        }
 
     # Of each application: driver, application master and its starter, two executors.
     wait_until("there are their JVMs, and no others", lambda: jvms() == {"a": 0, "b": 5, "c": 5, "head": 0})
@@ -264,7 +288,9 @@ def test_a_site_is_added_and_removed_under_load(cluster: Cluster):
     assert set(there) < set(load.x.found("a"))
 
 
-@pytest.mark.fault("SIGKILL of every process of the head; all nodes are started anew, one of them beside processes that hang")
+@pytest.mark.fault(
+    "SIGKILL of every process of the head; all nodes are started anew, one of them beside processes that hang"
+)
 def test_everything_goes_on_from_what_is_durable_after_the_head_was_killed(cluster: Cluster):
     """What hangs on a node still has its files open: nothing begins there before it has ended."""
     system, nodes = cluster.system, cluster.nodes
@@ -280,7 +306,11 @@ def test_everything_goes_on_from_what_is_durable_after_the_head_was_killed(clust
         nodes.start()
 
         def look(overview: Mapping[str, Any]) -> None:
-            found = {each["name"]: str(each["problem"]) for each in overview["components"] if "still runs in process" in each.get("problem", "")}
+            found = {
+                each["name"]: str(each["problem"])
+                for each in overview["components"]
+                if "still runs in process" in each.get("problem", "")
+            }
             if found and not told:
                 told.update(found)
                 kill(hanging)

@@ -1,7 +1,9 @@
-"""Sites on real servers that change the same rows, while several things break at once: their handlers make all of them equal all the same.
+"""Sites on real servers that change the same rows, while several things break at once: their handlers make all of them
+equal all the same.
 
-In each round users write everywhere, and then, at once: one site is cut off, the capture process of another one is killed, apply servers and drivers die,
-and the server of the third one stops in the middle of a transaction and comes back. Without Ray: the parts of each site are stepped by the test.
+In each round users write everywhere, and then, at once: one site is cut off, the capture process of another one is
+killed, apply servers and drivers die, and the server of the third one stops in the middle of a transaction and comes
+back. Without Ray: the parts of each site are stepped by the test.
 """
 
 from __future__ import annotations
@@ -91,19 +93,26 @@ class Struck:
             engine.run()
             for number in range(engine.parallelism):
                 if number not in engine.servers:
-                    engine.start_server(number)  # its session ends that of the one that was killed, whose rows are locked
+                    # its session ends that of the one that was killed, whose rows are locked
+                    engine.start_server(number)
 
 
 @pytest.fixture
 def sites_of(
-    pg_source: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], postgres_folder: Path, tmp_path: Path,
+    pg_source: EmbeddedServer,
+    prepared_database: Callable[[EmbeddedServer], str],
+    postgres_folder: Path,
+    tmp_path: Path,
 ) -> Iterator[Callable[[Combination], tuple[RealSites, EmbeddedServer]]]:
     """Makes the sites of a combination, one of them on a server of its own."""
     with lazy_server(postgres_folder, wal_level="logical", track_commit_timestamp="on") as server:
         made: list[RealSites] = []
 
         def make(combination: Combination) -> tuple[RealSites, EmbeddedServer]:
-            dsns = {name: server.dsn() if name == RESTARTING else prepared_database(pg_source) for name in site_names(combination)}
+            dsns = {
+                name: server.dsn() if name == RESTARTING else prepared_database(pg_source)
+                for name in site_names(combination)
+            }
             made.append(RealSites(combination, network_of(combination, dsns, tmp_path, histories=1)))
             return made[0], server
 
@@ -112,14 +121,25 @@ def sites_of(
             sites.network.close()
 
 
-@pytest.mark.fault("a killed capture process, a site that is cut off, a server that stops at once, killed apply servers and drivers, all together")
+@pytest.mark.fault(
+    "a killed capture process, a site that is cut off, a server that stops at once, killed apply servers and drivers,"
+    " all together"
+)
 @pytest.mark.seeded
-@pytest.mark.parametrize("combination", [
-    pytest.param(each, marks=() if each.hub or named(each) == IN_TEST else pytest.mark.soak, id=f"{named(each)}{' over a hub' if each.hub else ''}")
-    for each in (*THREE, *(each for each in OVER_A_HUB if each.name == "delta"))
-])
+@pytest.mark.parametrize(
+    "combination",
+    [
+        pytest.param(
+            each,
+            marks=() if each.hub or named(each) == IN_TEST else pytest.mark.soak,
+            id=f"{named(each)}{' over a hub' if each.hub else ''}",
+        )
+        for each in (*THREE, *(each for each in OVER_A_HUB if each.name == "delta"))
+    ],
+)
 def test_sites_end_equal_and_without_errors_when_several_things_break_at_once(
-    sites_of: Callable[[Combination], tuple[RealSites, EmbeddedServer]], combination: Combination,
+    sites_of: Callable[[Combination], tuple[RealSites, EmbeddedServer]],
+    combination: Combination,
 ) -> None:
     sites, server = sites_of(combination)
     seed = seed_of(f"conflicts under faults: {named(combination)} {combination.hub}")
@@ -131,10 +151,18 @@ def test_sites_end_equal_and_without_errors_when_several_things_break_at_once(
         struck.strike()
     struck.heal()
     spec = sites.network.spec
-    errors = [error for apply in spec.applies for error in sites.network.sites[apply.site].destination.errors(spec.name, apply.name)]
+    errors = [
+        error
+        for apply in spec.applies
+        for error in sites.network.sites[apply.site].destination.errors(spec.name, apply.name)
+    ]
     assert errors == []
-    assert {name: sites.rows(name) for name in sites.users.names} == dict.fromkeys(sites.users.names, sites.rows("dbs1"))
-    met = [record for site in sites.network.sites.values() for record in site.destination.conflicts(spec.name, last=1000)]
+    assert {name: sites.rows(name) for name in sites.users.names} == dict.fromkeys(
+        sites.users.names, sites.rows("dbs1")
+    )
+    met = [
+        record for site in sites.network.sites.values() for record in site.destination.conflicts(spec.name, last=1000)
+    ]
     crashes = [each.crashes for each in sites.network.engines.values()]
     print(f"seed {seed}: {len(met)} conflicts, {crashes}")
     assert met, "no conflict: the history shows nothing"

@@ -1,6 +1,9 @@
-"""Two sources ship their redo to two other sites, which capture it; all three databases get the rows from there. With TLS, on Ray and Spark.
+"""Two sources ship their redo to two other sites, which capture it; all three databases get the rows from there.
 
-While users write at both sources, things break there and where their redo is captured, at once: what is everywhere in the end is what each source has.
+With TLS, on Ray and Spark.
+
+While users write at both sources, things break there and where their redo is captured, at once: what is everywhere in
+the end is what each source has.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from tests.support.seeds import seed_of
 from tests.support.sites import Sites
 from tests.support.system import wait_until
 
-pytestmark = [pytest.mark.unit("sites", order=10), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]
+pytestmark = [
+    pytest.mark.unit("sites", order=10),
+    pytest.mark.cluster,
+    pytest.mark.postgres,
+    pytest.mark.slow,
+    pytest.mark.soak,
+]
 
 SCHEMA = "shipped"
 SITES = ("a", "b", "c")  # with a database
@@ -70,7 +79,9 @@ def users(system: Sites) -> Iterator[Counter[str]]:
             try:
                 with system.connection(site) as connection:
                     while not ended.wait(PAUSE_S):
-                        connection.execute(rng.choice(CHANGES).format(site).encode(), {"id": rng.randrange(KEYS), "v": done[site]})
+                        connection.execute(
+                            rng.choice(CHANGES).format(site).encode(), {"id": rng.randrange(KEYS), "v": done[site]}
+                        )
                         done[site] += 1
             except psycopg.Error:
                 ended.wait(PAUSE_S)  # the server is down
@@ -88,11 +99,18 @@ def users(system: Sites) -> Iterator[Counter[str]]:
 
 def wait_writing(done: Counter[str]) -> None:
     before = dict(done)
-    wait_until("both sources write", lambda: all(done[site] >= before.get(site, 0) + WRITTEN_MIN for site in ("a", "b")))
+    wait_until(
+        "both sources write", lambda: all(done[site] >= before.get(site, 0) + WRITTEN_MIN for site in ("a", "b"))
+    )
 
 
-@pytest.mark.fault("killed redo receivers, capture, queue and apply processes, and servers that stop at once, all together, where redo of two sources is captured")
-def test_each_site_has_what_both_sources_have_when_several_things_break_at_once_where_their_redo_is_captured(system: Sites):
+@pytest.mark.fault(
+    "killed redo receivers, capture, queue and apply processes, and servers that stop at once, all together, where redo"
+    " of two sources is captured"
+)
+def test_each_site_has_what_both_sources_have_when_several_things_break_at_once_where_their_redo_is_captured(
+    system: Sites,
+):
     with users(system) as done:
         wait_writing(done)
         for names, stopped in ROUNDS:
@@ -102,7 +120,10 @@ def test_each_site_has_what_both_sources_have_when_several_things_break_at_once_
             for name, pid in killed.items():
                 system.wait_restarted(name, pid)
             wait_writing(done)
-            wait_until(f"the server of {stopped} runs again", lambda stopped=stopped, server=server: system.servers[stopped].pid() not in {None, server})
+            wait_until(
+                f"the server of {stopped} runs again",
+                lambda stopped=stopped, server=server: system.servers[stopped].pid() not in {None, server},
+            )
     overview = system.wait_overview()
     system.assert_converged([f"{SCHEMA}.of_a", f"{SCHEMA}.of_b"])
     wires = {each["name"]: each["wire"]["tls"] for each in overview["components"] if "wire" in each}

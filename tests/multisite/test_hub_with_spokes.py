@@ -1,7 +1,8 @@
-"""Chaos on a hub with two spokes, all of which write: real servers, Ray and Spark, and the faults of `headrace chaos`, one after the other.
+"""Chaos on a hub with two spokes, all of which write: real servers, Ray and Spark, and the faults of `headrace chaos`,
+one after the other.
 
-One topology for the unit: that of the example with a spoke less, as the third one is like the second. Before and behind each scenario everything is as it
-should be; while it lasts, clients write at all sites. `make test` has
+One topology for the unit: that of the example with a spoke less, as the third one is like the second. Before and behind
+each scenario everything is as it should be; while it lasts, clients write at all sites. `make test` has
 each kind of fault that no other topology meets; `make soak` has the rest, each in another place.
 """
 
@@ -63,7 +64,9 @@ def apply(site: str, source: str) -> Target:
 def link(site: str, other: str) -> Target:
     """The link by which changes go from one site to another: a propagation's, or that of a combined apply process."""
     return lambda spec: next(
-        each.name for each in links_of(spec) if (each.site, each.server_site, each.server[:6]) in {(site, other, "queue:"), (other, site, "captur")}
+        each.name
+        for each in links_of(spec)
+        if (each.site, each.server_site, each.server[:6]) in {(site, other, "queue:"), (other, site, "captur")}
     )
 
 
@@ -92,7 +95,11 @@ ELSEWHERE: dict[str, tuple[str, Target, float]] = {
 
 
 # They overlap: while a spoke is parted, the capture process of the other one dies, and the hub's server.
-AT_ONCE: tuple[tuple[str, Target], ...] = (("parted", at(OTHER)), ("kill capture", component("capture", SPOKE)), ("database down", at(HUB)))
+AT_ONCE: tuple[tuple[str, Target], ...] = (
+    ("parted", at(OTHER)),
+    ("kill capture", component("capture", SPOKE)),
+    ("database down", at(HUB)),
+)
 
 
 def of_the_example() -> str:
@@ -116,22 +123,33 @@ class Hub:
         file = folder / "hub.yaml"
         file.write_text(of_the_example())
         self.system = stack.enter_context(
-            running(read_topology(file), folder, lambda servers: [make_tables(server.dsn(), SCHEMA) for server in servers.values()])
+            running(
+                read_topology(file),
+                folder,
+                lambda servers: [make_tables(server.dsn(), SCHEMA) for server in servers.values()],
+            )
         )
         self._stack = stack
         self._chaos: Chaos | None = None
 
     def chaos(self) -> Chaos:
-        """Its links go through proxies; nothing is broken yet. It keeps other runs of chaos out until the topology ends."""
+        """Its links go through proxies; nothing is broken yet.
+
+        It keeps other runs of chaos out until the topology ends.
+        """
         if self._chaos is None:
-            made = self._stack.enter_context(chaotic(self.system.deployment, Options(seed=0, seconds=1.0), lambda _: None))
+            made = self._stack.enter_context(
+                chaotic(self.system.deployment, Options(seed=0, seconds=1.0), lambda _: None)
+            )
             made.begin()
             assert made.report.unlinked == []
             self._chaos = made
         return self._chaos
 
 
-_HUB = Shared(lambda stack, _: Hub(stack, stack.enter_context(system_folder("hub"))), illness=lambda hub: hub.system.illness())
+_HUB = Shared(
+    lambda stack, _: Hub(stack, stack.enter_context(system_folder("hub"))), illness=lambda hub: hub.system.illness()
+)
 
 
 @pytest.fixture
@@ -163,11 +181,14 @@ def command(hub: System, *arguments: str) -> list[str]:
 
 @pytest.mark.fault("the faults of a seed")
 def test_command_breaks_what_its_seed_says_and_reports_that_all_of_it_healed(hub: System):
-    arguments = ("--for", "1s", "--seed", "7", "--faults", "crash", "--load", "--json")  # its first fault kills a capture process
+    # its first fault kills a capture process
+    arguments = ("--for", "1s", "--seed", "7", "--faults", "crash", "--load", "--json")
     done = subprocess.run(command(hub, *arguments), capture_output=True, text=True, timeout=2 * HEALED_S, check=False)
     assert done.returncode == DONE, done.stderr + done.stdout
     report = json.loads(done.stdout, parse_constant=pytest.fail)
-    planned = json.loads(subprocess.run(command(hub, *arguments, "--dry-run"), capture_output=True, text=True, check=True).stdout)["faults"]
+    planned = json.loads(
+        subprocess.run(command(hub, *arguments, "--dry-run"), capture_output=True, text=True, check=True).stdout
+    )["faults"]
     assert report["fine"]
     assert report["identical"]
     assert report["faults"]
@@ -178,7 +199,10 @@ def test_command_breaks_what_its_seed_says_and_reports_that_all_of_it_healed(hub
     assert report["written"] > 0
     assert report["violated"] == []
     assert all(count > 0 for count in report["checked"].values())
-    assert {(table["owner"], table["name"]) for table in report["tables"]} == {(SCHEMA, ROWS_TABLE), (SCHEMA, LOG_TABLE)}
+    assert {(table["owner"], table["name"]) for table in report["tables"]} == {
+        (SCHEMA, ROWS_TABLE),
+        (SCHEMA, LOG_TABLE),
+    }
 
 
 def _errors_at_end(started: subprocess.Popen[str]) -> str:
@@ -196,7 +220,10 @@ def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal
     """Ctrl-C undoes it at once; after a SIGKILL the next run does it first."""
     remembered = hub.deployment.spec.state_dir / "chaos.json"
     started = subprocess.Popen(
-        command(hub, "--for", "1h", "--seed", "3", "--faults", "freeze"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        command(hub, "--for", "1h", "--seed", "3", "--faults", "freeze"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         env=os.environ | {"PYTHONFAULTHANDLER": "1"},
     )
 
@@ -246,9 +273,12 @@ def written_everywhere(hub: System) -> Iterator[list[SiteLoad]]:
         wait_until("everybody writes", lambda: all(len(load.acknowledged) >= WRITTEN_MIN for load in loads))
         yield loads
         written = [len(load.acknowledged) for load in loads]
-        wait_until("everybody writes again", lambda: all(
-            len(load.acknowledged) >= before + WRITTEN_MIN for load, before in zip(loads, written, strict=True)
-        ))
+        wait_until(
+            "everybody writes again",
+            lambda: all(
+                len(load.acknowledged) >= before + WRITTEN_MIN for load, before in zip(loads, written, strict=True)
+            ),
+        )
 
 
 @pytest.mark.fault("a fault of headrace chaos, while clients write at every site")
@@ -285,7 +315,9 @@ def test_nothing_is_lost_or_doubled_when_several_things_break_at_once(hub: Syste
                 fault.undo()
             chaos.ground.in_force.undo()
         for fault in faults:
-            wait_until(f"{fault.target} has healed", lambda fault=fault: chaos._look() is not None and not fault.missing())
+            wait_until(
+                f"{fault.target} has healed", lambda fault=fault: chaos._look() is not None and not fault.missing()
+            )
     assert [fault.target for fault in faults if not fault.evidence] == []
     hub.wait_overview()
     assert chaos.invariants.violated[violated_before:] == []

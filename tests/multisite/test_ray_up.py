@@ -1,7 +1,8 @@
 """`ray up` makes a cluster of cluster.local.yaml, a topology runs on it, and what fails there is brought back by Ray.
 
-The file is the one that users get, with its addresses, its user, its mounts and its commands, `ray stop` among them: machines are namespaces
-(`tests.support.machines`). One command is another one: the environment of Python is that of the tests, as nothing is downloaded.
+The file is the one that users get, with its addresses, its user, its mounts and its commands, `ray stop` among them:
+machines are namespaces (`tests.support.machines`). One command is another one: the environment of Python is that of the
+tests, as nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -50,13 +51,17 @@ TABLE = "CREATE TABLE written (number bigint PRIMARY KEY)"
 ROWS = 500  # more than one batch, and no more work for the machine
 PROGRAMS = Path(sys.prefix) / "bin"
 # Of dbs1's sessions others are the destination's, which looks at the source.
-OWN_SESSIONS = {"dbs1": "SELECT active_pid FROM pg_replication_slots WHERE active", "dbs2": "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'headrace%'"}
+OWN_SESSIONS = {
+    "dbs1": "SELECT active_pid FROM pg_replication_slots WHERE active",
+    "dbs2": "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'headrace%'",
+}
 COMMAND_S = 420.0  # the longest, `headrace up`, takes a minute on a machine that does other work beside
-# Ray gives a node up after half a minute, looks at its machines every five seconds, and then starts Ray there: 50 s on a quiet machine.
+# Ray gives a node up after half a minute, looks at its machines every five seconds, and then starts Ray there: 50 s on
+# a quiet machine.
 BACK_S = 300.0
 SHORT_CUT_S = KEEPALIVE_S + KEEPALIVE_TIMEOUT_S + 3.0  # both ends of a stream notice it
-# The living nodes, as the head knows them. It asks a node every 3 s whether it lives, waits 10 s for the answer, and gives the node up behind the fifth that
-# does not come: 62 to 65 s after the link went down (Ray's `health_check_*`).
+# The living nodes, as the head knows them. It asks a node every 3 s whether it lives, waits 10 s for the answer, and
+# gives the node up behind the fifth that does not come: 62 to 65 s after the link went down (Ray's `health_check_*`).
 NODES = """python - <<'END'
 import logging, ray
 ray.init("auto", log_to_driver=False, logging_level=logging.ERROR)
@@ -94,7 +99,9 @@ class Cluster:
         self.machines = Machines(folder / "machines", [server.port for server in self.servers.values()])
         home = str(HOME).lstrip("/")
         self.head = self.machines.add(
-            "head", file["provider"]["head_ip"], self._files(*SITES) | {f"{home}/hr.yaml": TOPOLOGY, f"{home}/{FILE}": yaml.safe_dump(file)},
+            "head",
+            file["provider"]["head_ip"],
+            self._files(*SITES) | {f"{home}/hr.yaml": TOPOLOGY, f"{home}/{FILE}": yaml.safe_dump(file)},
         )
         self.nodes = {
             site: self.machines.add(site, address, self._files(site) | {"etc/headrace/site": f"{site}\n"})
@@ -108,8 +115,12 @@ class Cluster:
 
     def ask(self, command: str) -> tuple[int, str, str]:
         """Give a command on the head, as an operator does: exit code, output, errors."""
-        environment = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"} | {f"{site.upper()}_DSN": server.dsn() for site, server in self.servers.items()}
-        done = self.head.run("bash", "-c", f"export PATH={PROGRAMS}:$PATH; {command}", environment=environment, timeout_s=COMMAND_S)
+        environment = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"} | {
+            f"{site.upper()}_DSN": server.dsn() for site, server in self.servers.items()
+        }
+        done = self.head.run(
+            "bash", "-c", f"export PATH={PROGRAMS}:$PATH; {command}", environment=environment, timeout_s=COMMAND_S
+        )
         return done.returncode, done.stdout, done.stderr
 
     def tell(self, command: str) -> str:
@@ -126,12 +137,17 @@ class Cluster:
 
     def components(self) -> dict[str, tuple[str, str]]:
         """Of each component: its site, and whether it answers."""
-        return {each["name"]: (each["site"], "away" if each["state"] == "UNREACHABLE" else "there") for each in self.overview()["components"]}
+        return {
+            each["name"]: (each["site"], "away" if each["state"] == "UNREACHABLE" else "there")
+            for each in self.overview()["components"]
+        }
 
     def write(self) -> None:
         """More rows at the source."""
         with psycopg.connect(self.servers["dbs1"].dsn(), autocommit=True) as connection:
-            connection.execute("INSERT INTO written SELECT generate_series(%s::bigint, %s)", (self.written + 1, self.written + ROWS))
+            connection.execute(
+                "INSERT INTO written SELECT generate_series(%s::bigint, %s)", (self.written + 1, self.written + ROWS)
+            )
         self.written += ROWS
 
     def found(self) -> list[int]:
@@ -154,7 +170,8 @@ class Cluster:
 
     def nodes_alive(self) -> set[str]:
         """The ids of the nodes that Ray's head takes to be alive."""
-        return set(next(line for line in self.tell(NODES).splitlines() if line.startswith("node ")).split()[1:])  # Ray may say there, too, that one has ended
+        # Ray may say there, too, that one has ended
+        return set(next(line for line in self.tell(NODES).splitlines() if line.startswith("node ")).split()[1:])
 
     def end(self) -> None:
         for server in self.servers.values():
@@ -196,7 +213,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def test_ray_up_starts_ray_on_every_machine_of_the_file_and_each_site_runs_on_its_own(cluster: Cluster):
     cluster.write()
     cluster.wait_arrived()
-    assert {name: where for name, (_, where) in cluster.components().items()} == dict.fromkeys(cluster.components(), "there")
+    assert {name: where for name, (_, where) in cluster.components().items()} == dict.fromkeys(
+        cluster.components(), "there"
+    )
     for site, node in cluster.nodes.items():
         assert len(node.running("raylet")) == 1, site
         assert [path.name for path in (node.disk / "var/lib/headrace/sites").iterdir()] == [site]
@@ -236,13 +255,16 @@ def test_a_machine_that_was_cut_off_for_a_short_time_goes_on_and_nothing_is_star
             time.sleep(max(0.0, since + SHORT_CUT_S - time.monotonic()))
         took_s = time.monotonic() - since
         writers.wait_arriving("dbs2")
-    if took_s < AUTOSCALER_HEARTBEAT_TIMEOUT_S:  # else this machine was so slow that the autoscaler has started Ray there again
+    # else this machine was so slow that the autoscaler has started Ray there again
+    if took_s < AUTOSCALER_HEARTBEAT_TIMEOUT_S:
         assert (node.running("raylet"), cluster.nodes_alive(), _began(node)) == (raylets, nodes, began)
 
 
 @pytest.mark.parametrize("site", ["dbs2", "dbs1"])
 @pytest.mark.fault("the link of a machine is down, for longer than Ray takes to give its node up")
-def test_a_machine_that_was_cut_off_until_ray_gave_it_up_comes_back_and_nothing_is_lost_or_doubled(cluster: Cluster, site: str):
+def test_a_machine_that_was_cut_off_until_ray_gave_it_up_comes_back_and_nothing_is_lost_or_doubled(
+    cluster: Cluster, site: str
+):
     before, node = cluster.components(), cluster.nodes[site]
     nodes, raylets = cluster.nodes_alive(), node.running("raylet")
     with _written_once(cluster, before) as writers:
@@ -280,7 +302,9 @@ def _written_once(cluster: Cluster, before: Mapping[str, tuple[str, str]]) -> It
 def _assert_told(overview: Mapping[str, Any], before: Mapping[str, tuple[str, str]], site: str) -> None:
     """All that is of the machine is away, and nothing else; and nothing claims that the destination has all."""
     there = {each["name"]: each["state"] for each in overview["components"] if each["state"] != "BYPASSED"}
-    assert {name for name, state in there.items() if state == "UNREACHABLE"} == {name for name in there if before[name][0] == site}
+    assert {name for name, state in there.items() if state == "UNREACHABLE"} == {
+        name for name in there if before[name][0] == site
+    }
     (flow,) = overview["flows"]
     assert flow["scn_gap"] is None
     assert flow["lag_s"] is None or flow["lag_s"] > 0

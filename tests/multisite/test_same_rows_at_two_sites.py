@@ -1,4 +1,6 @@
-"""Two sites on Ray and Spark, with TLS, whose users change the same rows while several things break at once: the last change of each row wins at both."""
+"""Two sites on Ray and Spark, with TLS, whose users change the same rows while several things break at once: the last
+change of each row wins at both.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from tests.support.seeds import seed_of
 from tests.support.sites import IDLE_BETWEEN, Sites
 from tests.support.system import wait_until
 
-pytestmark = [pytest.mark.unit("sites", order=8), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]
+pytestmark = [
+    pytest.mark.unit("sites", order=8),
+    pytest.mark.cluster,
+    pytest.mark.postgres,
+    pytest.mark.slow,
+    pytest.mark.soak,
+]
 
 SCHEMA = "meeting"
 BODY = """
@@ -23,7 +31,9 @@ replicate: [{tables: [meeting.rooms], between: [a, b]}]
 conflict_handlers: [{table: meeting.rooms, method: latest_timestamp, priority: [a, b]}]
 tombstones: {}
 """
-TABLES = "CREATE TABLE rooms (id integer PRIMARY KEY, guest text, nights integer); ALTER TABLE rooms REPLICA IDENTITY FULL"
+TABLES = (
+    "CREATE TABLE rooms (id integer PRIMARY KEY, guest text, nights integer); ALTER TABLE rooms REPLICA IDENTITY FULL"
+)
 KEYS = 8  # few, so that both sites change a row before they hear of each other
 CHANGES = (
     "INSERT INTO meeting.rooms VALUES (%(id)s, %(guest)s, 1) ON CONFLICT DO NOTHING",
@@ -57,7 +67,9 @@ def users(system: Sites) -> Iterator[Counter[str]]:
             try:
                 with system.connection(site) as connection:
                     while not ended.wait(PAUSE_S):
-                        connection.execute(rng.choice(CHANGES).encode(), {"id": rng.randrange(KEYS), "guest": f"{site} {done[site]}"})
+                        connection.execute(
+                            rng.choice(CHANGES).encode(), {"id": rng.randrange(KEYS), "guest": f"{site} {done[site]}"}
+                        )
                         done[site] += 1
             except psycopg.Error:
                 ended.wait(PAUSE_S)  # the server is down
@@ -78,7 +90,10 @@ def wait_writing(done: Counter[str]) -> None:
     wait_until("both sites write", lambda: all(done[site] >= before.get(site, 0) + WRITTEN_MIN for site in ("a", "b")))
 
 
-@pytest.mark.fault("a killed capture process, a killed apply process and a server that stops at once, all together, at both sites in turn")
+@pytest.mark.fault(
+    "a killed capture process, a killed apply process and a server that stops at once, all together, at both sites in"
+    " turn"
+)
 def test_the_last_change_of_each_row_is_at_both_sites_when_several_things_break_at_once(system: Sites):
     with users(system) as done:
         wait_writing(done)
@@ -86,7 +101,10 @@ def test_the_last_change_of_each_row_is_at_both_sites_when_several_things_break_
             here, there = ("a", "b") if number % 2 else ("b", "a")
             captures = [each.name for each in system.spec.captures if each.site == here]
             applies = [each.name for each in system.spec.applies if each.site == here]
-            killed = {f"capture:{captures[0]}": system.kill(f"capture:{captures[0]}"), f"apply:{applies[0]}": system.kill(f"apply:{applies[0]}")}
+            killed = {
+                f"capture:{captures[0]}": system.kill(f"capture:{captures[0]}"),
+                f"apply:{applies[0]}": system.kill(f"apply:{applies[0]}"),
+            }
             system.servers[there].stop(immediate=True)  # its site starts it again
             for name, pid in killed.items():
                 system.wait_restarted(name, pid)
@@ -95,6 +113,8 @@ def test_the_last_change_of_each_row_is_at_both_sites_when_several_things_break_
     system.assert_converged([f"{SCHEMA}.rooms"])
     wires = {each["name"]: each["wire"]["tls"] for each in system.wait_overview()["components"] if "wire" in each}
     assert set(wires.values()) == {True}
-    met = [system.execute(site, "SELECT count(*) FROM headrace.dba_apply_conflict_history")[0][0] for site in ("a", "b")]
+    met = [
+        system.execute(site, "SELECT count(*) FROM headrace.dba_apply_conflict_history")[0][0] for site in ("a", "b")
+    ]
     print(f"{dict(done)} changes, {met} conflicts")
     assert all(met), "hardly a conflict: this proves nothing"

@@ -1,6 +1,7 @@
 """A machine takes a site over that has no database, without its disk, while the machine that the head gave up works on.
 
-On a cluster of its own, as no other test has the head give a node up that runs. Without Ray, and in any order: tests/unit/actors/test_two_lives_of_a_queue.py.
+On a cluster of its own, as no other test has the head give a node up that runs. Without Ray, and in any order:
+tests/unit/actors/test_two_lives_of_a_queue.py.
 """
 
 from __future__ import annotations
@@ -91,13 +92,16 @@ def test_nothing_is_lost_or_doubled_while_two_machines_run_the_queue_of_one_site
         given_up = node.processes()
         old = psutil.Process(system.pid(queue))
         assert old in given_up
-        # The head hears nothing of the node any more. What runs there does not notice, and neither do those that are connected to it.
+        # The head hears nothing of the node any more. What runs there does not notice, and neither do those that are
+        # connected to it.
         (raylet,) = (process for process in given_up if process.name() == "raylet")
         raylet.suspend()
         nodes.frozen.append(raylet)
         node.state_dir.rename(node.state_dir.with_name("state_given_up"))
         node.start("127.0.0.31")
-        new = wait_until("the spare machine runs the queue", lambda: (pid := system.pid(queue)) != old.pid and pid, GIVEN_UP_S)
+        new = wait_until(
+            "the spare machine runs the queue", lambda: (pid := system.pid(queue)) != old.pid and pid, GIVEN_UP_S
+        )
         assert psutil.Process(new) in node.processes()
         system.wait_state("propagation:from_relay", "WAITING FOR LCRS", "SENDING", "PAUSED FOR FLOW CONTROL")
         assert old.is_running()

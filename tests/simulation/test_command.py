@@ -91,13 +91,16 @@ def test_json_of_a_sound_topology_is_one_document(run: Run) -> None:
     assert (code, outcome["is_fine"], outcome["invariant"], outcome["trace"]) == (DONE, True, "", [])
 
 
-@pytest.mark.parametrize(("options", "problem"), [
-    (("--seed", "many"), "is not a number, nor FIRST-LAST"),
-    (("--seed", "5-1"), "0 seeds"),
-    (("--seed", "1-5", "--seeds", "2"), "exclude each other"),
-    (("--seconds", "0"), "nothing would happen"),
-    (("--faults", "flood"), "there is no fault 'flood'"),
-])
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--seed", "many"), "is not a number, nor FIRST-LAST"),
+        (("--seed", "5-1"), "0 seeds"),
+        (("--seed", "1-5", "--seeds", "2"), "exclude each other"),
+        (("--seconds", "0"), "nothing would happen"),
+        (("--faults", "flood"), "there is no fault 'flood'"),
+    ],
+)
 def test_wrong_use_exits_with_2(run: Run, options: tuple[str, ...], problem: str) -> None:
     code, out, err = run(RELAY, *options)
     assert (code, out) == (WRONG_USE, "")

@@ -1,4 +1,6 @@
-"""Sites whose users change the same rows, while everything breaks: with handlers that converge, all of them end with the rows of the changes that win."""
+"""Sites whose users change the same rows, while everything breaks: with handlers that converge, all of them end with
+the rows of the changes that win.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ pytestmark = pytest.mark.slow
 MOMENT_S = 5.0  # virtual, in which users write: most contested rows are changed several times
 SEEDS = 6  # of each topology, in `make soak`
 CONFLICTS_MIN = 3  # resolved in one run, of some dozens that are usual
-_SITES = "sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}, dbs3: {database: {kind: embedded}}}\n"
+_SITES = (
+    "sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}, dbs3: {database: {kind:"
+    " embedded}}}\n"
+)
 HUB = f"""
 topology: hub
 {_SITES}
@@ -42,9 +47,14 @@ conflict_handlers:
 """
 BETWEEN = "topology: t\n" + _SITES + "replicate: [{tables: [shop.a], between: [dbs1, dbs2, dbs3]}]\n"
 OVERWRITE = BETWEEN + "conflict_handlers: [{table: shop.a, method: overwrite}]\n"
-THREE_PRIORITIES = BETWEEN + "conflict_handlers: [{table: shop.a, method: site_priority, priority: [dbs1, dbs2, dbs3]}]\n"
+THREE_PRIORITIES = (
+    BETWEEN + "conflict_handlers: [{table: shop.a, method: site_priority, priority: [dbs1, dbs2, dbs3]}]\n"
+)
 ONE_WRITER = (
-    "topology: t\n" + _SITES + "replicate: [{tables: [shop.a], from: dbs1, to: [dbs2, dbs3]}]\nconflict_handlers: [{table: shop.a, method: overwrite}]\n"
+    "topology: t\n"
+    + _SITES
+    + "replicate: [{tables: [shop.a], from: dbs1, to: [dbs2, dbs3]}]\nconflict_handlers: [{table: shop.a, method:"
+    " overwrite}]\n"
 )
 
 
@@ -55,33 +65,57 @@ def contested(spec: TopologySpec) -> Contested:
 
 @pytest.mark.long
 @pytest.mark.seeded
-@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.soak) for name in ("latest_timestamp", "conflicts")), "conflicting_sites"])
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(name, marks=pytest.mark.soak) for name in ("latest_timestamp", "conflicts")), "conflicting_sites"],
+)
 def test_sites_end_with_the_changes_that_win_whatever_breaks(name: str) -> None:
     """`tests.simulation.test_topology` has the examples for a moment, as all others."""
-    resolved = [run(name, seed, Settings(seconds=MOMENT_S)).seen.get("conflicts resolved", 0) for seed in seeds(name, test=1, soak=SEEDS)]
+    resolved = [
+        run(name, seed, Settings(seconds=MOMENT_S)).seen.get("conflicts resolved", 0)
+        for seed in seeds(name, test=1, soak=SEEDS)
+    ]
     assert max(resolved) >= CONFLICTS_MIN, "hardly a conflict: these runs prove nothing"
 
 
 @pytest.mark.long
 @pytest.mark.seeded
-@pytest.mark.parametrize("text", [pytest.param(HUB, id="a hub and two spokes"), pytest.param(PAIR, id="two sites with priorities, and with times but no tombstones")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(HUB, id="a hub and two spokes"),
+        pytest.param(PAIR, id="two sites with priorities, and with times but no tombstones"),
+    ],
+)
 def test_sites_of_other_topologies_end_with_the_changes_that_win(text: str, tmp_path: Path) -> None:
     spec = read(tmp_path, text)
     assert {each.key for each in contested(spec).tables} == {("shop", "a"), ("shop", "b")}
-    resolved = [run(spec, seed, Settings(seconds=MOMENT_S)).seen.get("conflicts resolved", 0) for seed in seeds(spec.name, test=1, soak=SEEDS)]
+    resolved = [
+        run(spec, seed, Settings(seconds=MOMENT_S)).seen.get("conflicts resolved", 0)
+        for seed in seeds(spec.name, test=1, soak=SEEDS)
+    ]
     assert max(resolved) >= CONFLICTS_MIN, "hardly a conflict: these runs prove nothing"
 
 
 def test_users_do_what_the_handlers_of_a_table_resolve() -> None:
     writes = {each.table.name: set(each.writes) for each in contested(example("conflicting_sites")).tables}
     assert writes == {
-        "late": {"update", "insert", "delete", "move"}, "high": {"update", "insert"}, "low": {"update"}, "gone": {"update", "delete"}, "sums": {"update"},
+        "late": {"update", "insert", "delete", "move"},
+        "high": {"update", "insert"},
+        "low": {"update"},
+        "gone": {"update", "delete"},
+        "sums": {"update"},
     }
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    (OVERWRITE, r"shop\.a \(overwrite\) do not make dbs1, dbs2, dbs3 equal"), (THREE_PRIORITIES, r"shop\.a \(site_priority\) do not make"),
-], ids=["overwrite", "site_priority at three sites"])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (OVERWRITE, r"shop\.a \(overwrite\) do not make dbs1, dbs2, dbs3 equal"),
+        (THREE_PRIORITIES, r"shop\.a \(site_priority\) do not make"),
+    ],
+    ids=["overwrite", "site_priority at three sites"],
+)
 def test_handlers_that_leave_sites_different_are_refused_by_name(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=problem):
         simulate(read(tmp_path, text), 1, Settings())
@@ -92,7 +126,11 @@ def test_handlers_that_differ_between_apply_processes_are_refused_by_name(tmp_pa
     first, *others = spec.applies
     turned = tuple(replace(each, priority=each.priority[::-1]) for each in first.conflicts.handlers)
     with pytest.raises(ConfigError, match="are not the same at"):
-        simulate(replace(spec, applies=(replace(first, conflicts=replace(first.conflicts, handlers=turned)), *others)), 1, Settings())
+        simulate(
+            replace(spec, applies=(replace(first, conflicts=replace(first.conflicts, handlers=turned)), *others)),
+            1,
+            Settings(),
+        )
 
 
 def test_table_that_one_site_writes_is_not_contested(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""A simulation that cannot fail proves nothing: defects are planted in the product, one at a time, and every one is found."""
+"""A simulation that cannot fail proves nothing: defects are planted in the product, one at a time, and every one is
+found.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tests.support.simulated import example
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
-@pytest.mark.parametrize("planted", [pytest.param(each, marks=pytest.mark.soak if each.is_slow else (), id=each.name) for each in PLANTED])
+@pytest.mark.parametrize(
+    "planted", [pytest.param(each, marks=pytest.mark.soak if each.is_slow else (), id=each.name) for each in PLANTED]
+)
 def test_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch, planted: Planted) -> None:
     planted.plant(monkeypatch)
     for seed in range(planted.first, planted.first + planted.seeds):

@@ -1,7 +1,9 @@
-"""Destinations that are reachable for some minutes an hour, in virtual time: each catches up every time, and the source keeps nothing for them.
+"""Destinations that are reachable for some minutes an hour, in virtual time: each catches up every time, and the source
+keeps nothing for them.
 
-What a source keeps for a destination is WAL only where its redo log is full, and that only where the queue takes nothing more, or
-where nothing becomes durable. So it is the queue's credit, the redo that is still needed, and the spill file that are watched.
+What a source keeps for a destination is WAL only where its redo log is full, and that only where the queue takes
+nothing more, or where nothing becomes durable. So it is the queue's credit, the redo that is still needed, and the
+spill file that are watched.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def topology(folder: Path, minutes: list[int]) -> TopologySpec:
     database = DatabaseSpec(kind="none")
     numbers = range(len(minutes))
     return TopologySpec(
-        name="t", file=folder / "t.yaml", state_dir=folder,
+        name="t",
+        file=folder / "t.yaml",
+        state_dir=folder,
         sites=(SiteSpec(name="dbs1", database=database), *(SiteSpec(name=f"d{k}", database=database) for k in numbers)),
         queues=(
             QueueSpec(name="q_dbs1", site="dbs1", memory_bytes_max=MEMORY, spill_bytes_max=SPILL),
@@ -49,7 +53,11 @@ def topology(folder: Path, minutes: list[int]) -> TopologySpec:
         captures=(CaptureSpec(name="capture", site="dbs1", source="dbs1", queue="q_dbs1", rules=RuleSet()),),
         propagations=tuple(
             PropagationSpec(
-                name=f"to_{k}", from_queue="q_dbs1", to_queue=f"q_{k}", sources=("dbs1",), bandwidth_max=BANDWIDTH,
+                name=f"to_{k}",
+                from_queue="q_dbs1",
+                to_queue=f"q_{k}",
+                sources=("dbs1",),
+                bandwidth_max=BANDWIDTH,
                 schedule=Schedule(windows=(Window(hour=None, minute=minute, duration_s=OPEN_S),)),
             )
             for k, minute in enumerate(minutes)
@@ -69,7 +77,9 @@ class Destination:
         self.model, self.is_broken, self.errors = Subscriber(), False, 0
         self.is_open, self.due_s = False, 0.0
         self.name = f"to_{number}"
-        self.links = DirectLinks(self.name, lambda name: world.near if name == "q_dbs1" else self.far if self.is_reachable() else None)
+        self.links = DirectLinks(
+            self.name, lambda name: world.near if name == "q_dbs1" else self.far if self.is_reachable() else None
+        )
         self.runner = PropagationRunner(spec.propagation(self.name), self.links, clock=clock)
         self.caught_up: list[int] = []  # at the end of each window, the position
 
@@ -161,7 +171,9 @@ def keep_house(queue: QueueCore) -> None:
 
 @pytest.mark.long
 @pytest.mark.seeded
-def test_destinations_that_are_reachable_ten_minutes_an_hour_catch_up_each_time_and_the_source_keeps_nothing(tmp_path: Path) -> None:
+def test_destinations_that_are_reachable_ten_minutes_an_hour_catch_up_each_time_and_the_source_keeps_nothing(
+    tmp_path: Path,
+) -> None:
     world = World(seed_of("destinations that are reachable ten minutes an hour"), tmp_path)
     windows_checked = 0
     tick_s = 0.0
@@ -178,9 +190,13 @@ def test_destinations_that_are_reachable_ten_minutes_an_hour_catch_up_each_time_
         world.clock.advance(max(0.001, due_s - world.clock.monotonic()))
     assert windows_checked >= DESTINATIONS * (HOURS - 1)
     for destination in world.destinations:
-        assert destination.model.applied == list(range(10, destination.model.durable + 1, 10)), "lost, twice or out of order"
+        assert destination.model.applied == list(range(10, destination.model.durable + 1, 10)), (
+            "lost, twice or out of order"
+        )
         assert destination.links.opens < HOURS * 60, "it knocked at a closed door"
-    assert sum(destination.errors for destination in world.destinations) > 5, "no line broke: this proves less than it says"
+    assert sum(destination.errors for destination in world.destinations) > 5, (
+        "no line broke: this proves less than it says"
+    )
     assert world.spill_max > 100_000
     # What is needed again is an hour's changes and a window's, at most, however many destinations there are.
     assert world.redo_max <= 60 + OPEN_S / 60 + 5

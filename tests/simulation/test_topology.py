@@ -1,7 +1,8 @@
 """Whole topologies under random harm: nothing lost, nothing twice, in order, watermarks that hold, and convergence.
 
-`make test` has always the same seeds, few of them: what it says depends on the code alone. Among them are those that are known to break and to show
-all that is to be seen. `make soak` goes on with new ones for minutes: what must hold does not depend on them. Each is printed with what replays it.
+`make test` has always the same seeds, few of them: what it says depends on the code alone. Among them are those that
+are known to break and to show all that is to be seen. `make soak` goes on with new ones for minutes: what must hold
+does not depend on them. Each is printed with what replays it.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 REFUSED = {
-    "archived_logs": "capture of archived logs is not simulated yet", "handlers": "handlers are not simulated",
+    "archived_logs": "capture of archived logs is not simulated yet",
+    "handlers": "handlers are not simulated",
 }
 EXAMPLES = sorted({path.stem for path in (ROOT / "examples").glob("*.yaml")} - set(REFUSED))
 SIX = ("one_way", "two_way", "n_way", "hub_and_spoke", "relay", "several_sources")
 QUICK = set(SIX) - {"hub_and_spoke"}  # in `make check`; that one takes two seconds
-# Seeds that do and show all that is looked for, in seconds, as long as the product does not draw other numbers; then others are tried until they do.
+# Seeds that do and show all that is looked for, in seconds, as long as the product does not draw other numbers; then
+# others are tried until they do.
 KNOWN = (("one_way", 13), ("two_way", 2), ("relay", 11), ("n_way", 3), ("hub_and_spoke", 4), ("several_sources", 6))
 KNOWN_DOWNSTREAM = (("downstream", 6),)
 KNOWN_SPLIT = (("fan_out", 25), ("hub_and_spoke", 26))  # the second one gives a merge up, as one in thirty does
@@ -45,7 +48,9 @@ SEEDS_MAX = 150  # by then all that is looked for was done and seen; a few dozen
 MOMENT_S = 6.0  # virtual: enough that every component works, and a few die
 FIXED_SEED = 1
 HARM_MIN = 5  # things that break in one run, at least; a hundred are usual
-SEEDS = 4  # of each example in `make soak`: a random seed of a small topology may break nearly nothing in a moment (3742243604 of keys: 2); then another one must
+# of each example in `make soak`: a random seed of a small topology may break nearly nothing in a moment (3742243604 of
+# keys: 2); then another one must
+SEEDS = 4
 
 # These histories have no conflicts: see the tests of the apply engine.
 NEVER = {"apply.conflict", "apply.error_queue_write", "apply.execute_error"}
@@ -71,19 +76,60 @@ applies:
 SPLIT_KINDS = {"splitting", "split", "merging", "merged", "merge given up", "split by threshold"}
 SPLIT_SEEN = {"others ahead of a split stream"}
 KINDS = {
-    "cut", "parted", "delayed", "sent twice", "overtaken", "clock jumped", "stream broken", "source down", "destination down",
-    "commit answer lost", "second driver", "task killed", "spill damaged", "older driver fenced out", "power loss", "table altered",
-    "commits lost", "kill site", "kill capture", "kill queue", "kill propagation", "kill apply", "kill apply in a gap",
-    "edited", "destination added", "destination removed", "stopped", "restored", *(set(FAILPOINTS) - NEVER - RECEIVER),
+    "cut",
+    "parted",
+    "delayed",
+    "sent twice",
+    "overtaken",
+    "clock jumped",
+    "stream broken",
+    "source down",
+    "destination down",
+    "commit answer lost",
+    "second driver",
+    "task killed",
+    "spill damaged",
+    "older driver fenced out",
+    "power loss",
+    "table altered",
+    "commits lost",
+    "kill site",
+    "kill capture",
+    "kill queue",
+    "kill propagation",
+    "kill apply",
+    "kill apply in a gap",
+    "edited",
+    "destination added",
+    "destination removed",
+    "stopped",
+    "restored",
+    *(set(FAILPOINTS) - NEVER - RECEIVER),
 }
 SEEN = {
-    "spilled", "queue paused", "rewound", "redo full", "disk full", "redo purged", "waiting for dependencies", "replayed", "groups at once",
-    "applied above the low watermark", "began with gaps", "streamed transaction", "combined", "combined without credit", "waiting for ALTER",
+    "spilled",
+    "queue paused",
+    "rewound",
+    "redo full",
+    "disk full",
+    "redo purged",
+    "waiting for dependencies",
+    "replayed",
+    "groups at once",
+    "applied above the low watermark",
+    "began with gaps",
+    "streamed transaction",
+    "combined",
+    "combined without credit",
+    "waiting for ALTER",
 }
 
 
-def run_until_seen(names: Sequence[str], known: Sequence[tuple[str, int]], kinds: set[str], sights: set[str], soak_s: float) -> None:
-    """Run these examples until all of this has fired and been seen; in `make soak` with new seeds for so long, whatever they show.
+def run_until_seen(
+    names: Sequence[str], known: Sequence[tuple[str, int]], kinds: set[str], sights: set[str], soak_s: float
+) -> None:
+    """Run these examples until all of this has fired and been seen; in `make soak` with new seeds for so long, whatever
+    they show.
 
     Args:
         names: of the examples.
@@ -116,7 +162,9 @@ def run_until_seen(names: Sequence[str], known: Sequence[tuple[str, int]], kinds
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in EXAMPLES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in EXAMPLES]
+)
 def test_example_converges_whatever_breaks(name: str) -> None:
     harm = [sum(run(name, seed, Settings(seconds=MOMENT_S)).fired.values()) for seed in seeds(name, test=1, soak=SEEDS)]
     assert max(harm) >= HARM_MIN, "nothing broke: these runs prove nothing"
@@ -126,7 +174,9 @@ def test_example_converges_whatever_breaks(name: str) -> None:
 @pytest.mark.seeded
 @pytest.mark.parametrize("name", ["renames", "exchanged_names", "forwarded_names"])
 def test_renamed_tables_converge_whatever_breaks(name: str) -> None:
-    """At a capture process, a propagation and an apply process, one behind the other; two sites that call one table differently; a hub that sends on what it calls otherwise."""
+    """At a capture process, a propagation and an apply process, one behind the other; two sites that call one table
+    differently; a hub that sends on what it calls otherwise.
+    """
     outcomes = [run(name, seed, Settings(seconds=2 * MOMENT_S)) for seed in seeds(name, test=2, soak=2 * SEEDS)]
     assert sum(sum(outcome.fired.values()) for outcome in outcomes) >= HARM_MIN
 
@@ -142,7 +192,9 @@ def test_subsets_converge_whatever_breaks(monkeypatch: pytest.MonkeyPatch) -> No
         return migrated(batch, commands, keep)
 
     monkeypatch.setattr("rules.row_evaluation.migrated", counted)
-    outcomes = [run("subsets", seed, Settings(seconds=2 * MOMENT_S)) for seed in seeds("subsets", test=2, soak=2 * SEEDS)]
+    outcomes = [
+        run("subsets", seed, Settings(seconds=2 * MOMENT_S)) for seed in seeds("subsets", test=2, soak=2 * SEEDS)
+    ]
     assert sum(sum(outcome.fired.values()) for outcome in outcomes) >= HARM_MIN
     assert moved[Command.INSERT] > 5
     assert moved[Command.DELETE] > 5
@@ -170,14 +222,18 @@ def test_downstream_capture_converges_whatever_breaks() -> None:
 @pytest.mark.long
 @pytest.mark.seeded
 def test_streams_are_split_off_and_merged_whatever_breaks() -> None:
-    """Among several destinations of one queue: by thresholds and by hand, given up in between, while the others are ahead."""
+    """Among several destinations of one queue: by thresholds and by hand, given up in between, while the others are
+    ahead.
+    """
     run_until_seen(SPLITTABLE, KNOWN_SPLIT, SPLIT_KINDS, SPLIT_SEEN, soak_s=90)
 
 
 @pytest.mark.long
 @pytest.mark.seeded
 def test_streams_of_a_downstream_capture_process_are_split_off_and_merged_whatever_breaks(tmp_path: Path) -> None:
-    """Seed 1 found that a stream could be merged below what was told to be durable, where another destination had lost commits since."""
+    """Seed 1 found that a stream could be merged below what was told to be durable, where another destination had lost
+    commits since.
+    """
     file = tmp_path / "downstream_fan_out.yaml"
     file.write_text(DOWNSTREAM_FAN_OUT, encoding="utf-8")
     spec, fired, until = read_topology(file), Counter[str](), time.monotonic() + 45
@@ -202,7 +258,10 @@ def test_a_restored_destination_may_lose_to_a_crash_what_it_was_sent_again() -> 
 
 @pytest.mark.long
 def test_redo_that_is_full_of_what_is_mined_again_does_not_stay_full() -> None:
-    """The split stream's destination is refused; the others of the source stood still. See `tests.unit.actors.test_capture_mining_again`."""
+    """The split stream's destination is refused; the others of the source stood still.
+
+    See `tests.unit.actors.test_capture_mining_again`.
+    """
     run("fan_out", MINED_AGAIN_SEED, Settings())
 
 
@@ -216,7 +275,11 @@ def test_nothing_breaks_without_faults() -> None:
 def test_each_kind_of_fault_can_be_had_alone(fault: str) -> None:
     outcome = run("two_way", 3, Settings(faults=frozenset({fault}), edits=False, seconds=10.0))
     alone = {
-        "partition": {"cut", "parted"}, "delay": {"delayed"}, "duplicate": {"sent twice"}, "reorder": {"overtaken"}, "clock": {"clock jumped"},
+        "partition": {"cut", "parted"},
+        "delay": {"delayed"},
+        "duplicate": {"sent twice"},
+        "reorder": {"overtaken"},
+        "clock": {"clock jumped"},
     }
     if fault in alone:
         assert set(outcome.fired) - {"table altered"} <= alone[fault]
@@ -226,10 +289,27 @@ def test_each_kind_of_fault_can_be_had_alone(fault: str) -> None:
 @pytest.mark.long
 def test_seed_decides_everything_in_every_process() -> None:
     """Bit for bit, also where strings hash differently."""
+
     def digest(hash_seed: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", "from headrace.cli import main; main()", "simulate", "examples/extended_secondaries.yaml", "--seed", "11", "--seconds", "3", "--json"],
-            cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True, timeout=300,
+            [
+                sys.executable,
+                "-c",
+                "from headrace.cli import main; main()",
+                "simulate",
+                "examples/extended_secondaries.yaml",
+                "--seed",
+                "11",
+                "--seconds",
+                "3",
+                "--json",
+            ],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
         )
         return str(json.loads(done.stdout)["outcomes"][0]["digest"])
 
@@ -252,7 +332,8 @@ def test_nothing_is_kept_for_a_refused_apply_process_that_is_switched_to_queues(
 
 def test_topology_that_cannot_be_simulated_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "cycle.yaml"
-    file.write_text("""
+    file.write_text(
+        """
 topology: cycle
 allow_cycle: true
 sites:
@@ -264,6 +345,8 @@ captures:
   cb: {site: b, source: b, queue: qb, rules: {include: [{table: s.*, tagged: true}]}}
 propagations: {ab: {from: qa, to: qb_in}, ba: {from: qb, to: qa_in}}
 applies: {at_b: {site: b, source: a, queue: qb_in}, at_a: {site: a, source: b, queue: qa_in}}
-""", encoding="utf-8")
+""",
+        encoding="utf-8",
+    )
     with pytest.raises(ConfigError, match="more than once"):
         simulate(read_topology(file), 1, Settings())

@@ -19,7 +19,9 @@ LABEL = "order 7"
 
 def labelled_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Simulation:
     """An example in which users label every transaction of theirs, and nothing breaks."""
-    spec = read_topology(ROOT / "examples" / f"{name}.yaml", {"DBS1_DSN": "host=dbs1.invalid", "DBS2_DSN": "host=dbs2.invalid"})
+    spec = read_topology(
+        ROOT / "examples" / f"{name}.yaml", {"DBS1_DSN": "host=dbs1.invalid", "DBS2_DSN": "host=dbs2.invalid"}
+    )
     sim = Simulation(spec, 7, folder, faults=frozenset(), seconds=2.0, edits=False)
     for database in sim.databases.values():
         commit = database.source._commit
@@ -36,7 +38,8 @@ def labelled_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Si
 def tracked(sim: Simulation) -> Tracking:
     statuses: dict[str, Mapping[str, Any]] = {
         name: {"low_watermark_scn": component.driver.coordinator.low_watermark}
-        for name, component in ((each.name, each) for each in sim.applies.values()) if component.driver is not None
+        for name, component in ((each.name, each) for each in sim.applies.values())
+        if component.driver is not None
     }
     answers = {each.name: each.tracks.answer(LABEL) for each in sim.components}
     return follow(sim.topology, LABEL, answers, statuses)
@@ -48,13 +51,17 @@ def applies_of(spec: TopologySpec, source: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ["relay", "hub_and_spoke", "fan_out", "downstream", "two_way"])
 def test_every_labelled_transaction_is_followed_to_every_destination(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sim = labelled_run(name, tmp_path, monkeypatch)
     found = tracked(sim)
     assert found.is_settled
     committed = {
-        (site, each.commit_scn) for site, database in sim.databases.items() for each in database.source.log
+        (site, each.commit_scn)
+        for site, database in sim.databases.items()
+        for each in database.source.log
         if LABEL in each.labels and database.has_log
     }
     assert {(each.source, each.commit_scn) for each in found.transactions} == committed
@@ -69,20 +76,25 @@ def test_every_labelled_transaction_is_followed_to_every_destination(
     assert applied
 
 
-def test_label_goes_on_where_an_apply_process_forwards_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_label_goes_on_where_an_apply_process_forwards_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sim = labelled_run("hub_and_spoke", tmp_path, monkeypatch)
     found = tracked(sim)
     hub = max({each.source for each in found.transactions}, key=lambda site: len(applies_of(sim.topology, site)))
     forwarded = [
-        each for each in found.transactions
-        if each.source == hub and any(arrival.verdict == "APPLIED" for arrival in each.arrivals)
+        each
+        for each in found.transactions
+        if each.source == hub
+        and any(arrival.verdict == "APPLIED" for arrival in each.arrivals)
         and any(arrival.verdict == "DISCARDED" for arrival in each.arrivals)
     ]
     assert forwarded, "what came from a spoke goes to the others, and not home"
 
 
 def test_process_that_was_killed_is_said_to_remember_nothing_and_its_positions_tell_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sim = labelled_run("one_way", tmp_path, monkeypatch)
     (apply,) = sim.applies.values()
@@ -106,7 +118,9 @@ def test_combined_capture_and_apply_has_no_steps_in_between(tmp_path: Path, monk
         if each.arrivals[0].verdict == "APPLIED":
             (capture,), (apply,) = sim.captures.values(), sim.applies.values()
             assert {step.component for step in each.steps} == {capture.name, apply.name}
-            assert (capture.name, "SENT", apply.name) in {(step.component, step.action, step.peer) for step in each.steps}
+            assert (capture.name, "SENT", apply.name) in {
+                (step.component, step.action, step.peer) for step in each.steps
+            }
             break
     else:
         pytest.fail("nothing was applied")

@@ -35,7 +35,8 @@ class FakeActors:
         self.table_findings: dict[str, tuple[Finding, ...]] = {}
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
-        self.kept: dict[str, tuple[str, ...]] = {}  # by apply process: identities of the tables whose changes come to it
+        # by apply process: identities of the tables whose changes come to it
+        self.kept: dict[str, tuple[str, ...]] = {}
         self.recorded: dict[str, set[str]] = {}  # by site: apply processes of which it has records
         self.empty: set[TableName] = set()  # destination tables
         self.marker = 500  # what sources answer that write one into their log
@@ -44,14 +45,22 @@ class FakeActors:
         self.calls: list[tuple[str, str]] = []
         self.compared_domains: list[tuple[TableShape, ...]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
-        self.named_at_source: list[Mapping[TableName, TableName]] = []  # of each comparison: the tables' names at the source
+        # of each comparison: the tables' names at the source
+        self.named_at_source: list[Mapping[TableName, TableName]] = []
         self.identified: list[Mapping[TableName, str]] = []  # of each comparison: the captured tables' identities
         self.oldest: dict[str, int] = {}  # by who keeps redo: from where on it can be mined
         self.offered: list[Mapping[str, float]] = [{"site_b": 1.0}]  # by each living node of the cluster
 
     def create(
-        self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
-        node: Mapping[str, float], environment: Mapping[str, str],
+        self,
+        name: str,
+        factory: str,
+        arguments: Mapping[str, Any],
+        *,
+        process: str,
+        state_dir: Path,
+        node: Mapping[str, float],
+        environment: Mapping[str, str],
     ) -> None:
         if name not in self.running:
             self.running[name] = {"factory": factory, "node": dict(node), **arguments}
@@ -64,7 +73,10 @@ class FakeActors:
         return set(self.running)
 
     def held(self) -> dict[str, set[str]]:
-        return {process: {name for name, found in self.processes.items() if found == process and name in self.running} for process in self.processes.values()}
+        return {
+            process: {name for name, found in self.processes.items() if found == process and name in self.running}
+            for process in self.processes.values()
+        }
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
         if name not in self.running or name in self.silent:
@@ -72,7 +84,11 @@ class FakeActors:
         self.calls.append((name, method))
         if method == "uncaptured":
             known = {each.identity for noted in arguments[1:] for each in noted.tables}
-            ahead = tuple(f"{each.owner}.{each.name}" for each in self.captured.get(name, ()) if each.identity not in known) if arguments[1:] else ()
+            ahead = (
+                tuple(f"{each.owner}.{each.name}" for each in self.captured.get(name, ()) if each.identity not in known)
+                if arguments[1:]
+                else ()
+            )
             return (*self.uncaptured.get(name, ()), *ahead)
         if method == "captured":
             return self.captured.get(name, ())

@@ -1,4 +1,5 @@
-"""An apply process under test: its driver in a process of its own and a real Spark application, fed by a real queue with
+"""An apply process under test: its driver in a process of its own and a real Spark application, fed by a real queue
+with
 batches mined from a real stream.
 
 Everything else runs in the test's process; the actors are not needed.
@@ -57,7 +58,8 @@ from topology.file.reading import read_topology
 STARTED_S = 300.0  # Spark on a loaded two-core machine
 APPLIED_S = 120.0  # a second on a quiet machine; Spark may have to start a task again first
 ENDED_S = 120.0  # a driver that ends waits for its servers, whose statements may wait for a lock time-out
-# Between a client's transactions: what they write while an application starts must not hold it up on a small machine, nor take longer than that to apply.
+# Between a client's transactions: what they write while an application starts must not hold it up on a small machine,
+# nor take longer than that to apply.
 LOAD_PAUSE_S = 0.02
 STREAM_UNREAD_S = 1.0  # while redo is mined: so long the log waits
 
@@ -87,7 +89,9 @@ def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
 
 
 def answer_no_more(dsn: str) -> None:
-    """Let log streams of a database go unanswered: here one thread reads the log beside others, and on a busy machine the server gives up on it."""
+    """Let log streams of a database go unanswered: here one thread reads the log beside others, and on a busy machine
+    the server gives up on it.
+    """
     name = str(conninfo.conninfo_to_dict(dsn)["dbname"])
     execute(dsn, f'ALTER DATABASE "{name}" SET wal_sender_timeout = 0')
 
@@ -104,7 +108,13 @@ class MinedQueue:
     """
 
     def __init__(
-        self, folder: Path, source: str, destination: str, *, topology: str = "apply_test", mined: RuleSet | None = None,
+        self,
+        folder: Path,
+        source: str,
+        destination: str,
+        *,
+        topology: str = "apply_test",
+        mined: RuleSet | None = None,
         miner_for: Callable[[Scn], Miner] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,8 +128,12 @@ class MinedQueue:
         self.source = PostgresSource(source, site="dbs1")
         self.source.prepare(topology, rules)
         self._writer = LogWriter(
-            folder / "redo", "dbs1", decoder_factory=decoder_for,
-            dictionary_build=partial(self.source.dictionary_build, topology), segment_bytes=8 << 20, redo_bytes_max=1 << 30,
+            folder / "redo",
+            "dbs1",
+            decoder_factory=decoder_for,
+            dictionary_build=partial(self.source.dictionary_build, topology),
+            segment_bytes=8 << 20,
+            redo_bytes_max=1 << 30,
         )
         self._writer.attach(self.source.open_stream(topology, self._writer.start_scn))
         self.core = QueueCore(self.spec, self.apply.queue, folder / "queue")
@@ -158,15 +172,21 @@ class MinedQueue:
             try:
                 if client is None or miner is None:
                     client = EnqueueClient(
-                        self.server.endpoint, topology=self.spec.name, component=self.spec.propagations[0].name,
-                        queue=self.apply.queue, incarnation=new_incarnation(), source="dbs1",
+                        self.server.endpoint,
+                        topology=self.spec.name,
+                        component=self.spec.propagations[0].name,
+                        queue=self.apply.queue,
+                        incarnation=new_incarnation(),
+                        source="dbs1",
                     )
                     miner, batch = self._miner_for(client.connect().needed_scn), None
                 rewind = client.poll().rewind_scn
                 if rewind is not None:
                     miner, batch = self._miner_for(rewind), None
                 until = time.monotonic() + STREAM_UNREAD_S
-                while time.monotonic() < until and (batch := batch or miner.next_batch(self._writer.position)) is not None:
+                while (
+                    time.monotonic() < until and (batch := batch or miner.next_batch(self._writer.position)) is not None
+                ):
                     client.send(header_of(batch), codec.encode(batch), STREAM_UNREAD_S)
                     batch = None
             except WouldBlock:
@@ -190,12 +210,18 @@ class SparkProcess:
     def __init__(self, cluster: LocalCluster, folder: Path) -> None:
         self._environment = cluster.client_environment()
         self.config = ApplicationConfig(
-            topology="apply_test", site="dbs2", ray_address=str(cluster.address()), state_dir=str(folder),
+            topology="apply_test",
+            site="dbs2",
+            ray_address=str(cluster.address()),
+            state_dir=str(folder),
         )
         self.log = folder / "application.log"
         self.child = ChildProcess(
-            "spark:dbs2", "the Spark application", module="spark_apply.application.process",
-            file=folder / "application.json", log=self.log,
+            "spark:dbs2",
+            "the Spark application",
+            module="spark_apply.application.process",
+            file=folder / "application.json",
+            log=self.log,
         )
         self.access: ApplicationAccess
 
@@ -212,7 +238,11 @@ class SparkProcess:
 
 
 def serve_driver(
-    config: ApplyConfig, queue_endpoint: Peer | str, application: ApplicationAccess, requests: Connection, log: Path,
+    config: ApplyConfig,
+    queue_endpoint: Peer | str,
+    application: ApplicationAccess,
+    requests: Connection,
+    log: Path,
 ) -> None:
     """The process of a driver: answers (method, arguments) of its control until the pipe closes."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
@@ -364,24 +394,33 @@ class ApplyDrivers:
         self._folder, self.queue, self.spark = folder, queue, spark
         self.started: list[Driver] = []
         self.config = ApplyConfig(
-            topology=queue.spec.name, apply=queue.apply.name,
+            topology=queue.spec.name,
+            apply=queue.apply.name,
             source=DatabaseAccess(site="dbs1", kind="postgres", dsn=queue.source_dsn),
             destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=queue.destination_dsn),
-            queue=queue.apply.queue, parallelism=2, tables=self.to_instantiate(tables),
+            queue=queue.apply.queue,
+            parallelism=2,
+            tables=self.to_instantiate(tables),
         )
 
-    def to_instantiate(self, tables: Sequence[str], *, keep_existing: Collection[str] = ()) -> tuple[TableToInstantiate, ...]:
+    def to_instantiate(
+        self, tables: Sequence[str], *, keep_existing: Collection[str] = ()
+    ) -> tuple[TableToInstantiate, ...]:
         """The source's current tables of schema public, in the order of their names."""
         with contextlib.closing(PostgresSource(self.queue.source_dsn, site="dbs1")) as source:
             source.prepare(self.queue.spec.name, self.queue.spec.capture_rules("dbs1"))
             captured = source.captured(self.queue.spec.name)
         return tuple(
             TableToInstantiate(
-                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                keep_existing=table.name in keep_existing, may_empty=True,
+                identity=table.identity,
+                source=TableName.of(table),
+                destination=TableName.of(table),
+                keep_existing=table.name in keep_existing,
+                may_empty=True,
                 object_numbers=tuple(int(number) for number in table.object_numbers),
             )
-            for table in captured if table.owner == "public" and table.name in tables
+            for table in captured
+            if table.owner == "public" and table.name in tables
         )
 
     def start(self, *, queue_endpoint: str = "", **changes: Any) -> Driver:
@@ -391,7 +430,8 @@ class ApplyDrivers:
         ours, theirs = spawn.Pipe()
         config = replace(self.config, **changes)
         process = spawn.Process(
-            target=serve_driver, daemon=True,
+            target=serve_driver,
+            daemon=True,
             args=(config, queue_endpoint or self.queue.server.endpoint, self.spark.access, theirs, log),
         )
         process.start()
@@ -440,9 +480,13 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
                     return
                 number += clients
                 delta = number % 19 - 9
-                connection.execute("UPDATE accounts SET balance = balance + %s WHERE id = %s", (delta, number % 500 + 1))
+                connection.execute(
+                    "UPDATE accounts SET balance = balance + %s WHERE id = %s", (delta, number % 500 + 1)
+                )
                 connection.execute("UPDATE branches SET balance = balance + %s WHERE id = %s", (delta, number % 3 + 1))
-                connection.execute("INSERT INTO history (client, number, delta) VALUES (%s, %s, %s)", (client, number, delta))
+                connection.execute(
+                    "INSERT INTO history (client, number, delta) VALUES (%s, %s, %s)", (client, number, delta)
+                )
                 connection.commit()
                 with lock:
                     counts["transactions"] += 1
@@ -459,6 +503,15 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
 
 
 __all__ = [
-    "ApplyDrivers", "Driver", "MinedQueue", "answer_no_more", "digest", "end_of_log", "execute", "executor_of", "kill", "load",
+    "ApplyDrivers",
+    "Driver",
+    "MinedQueue",
+    "answer_no_more",
+    "digest",
+    "end_of_log",
+    "execute",
+    "executor_of",
+    "kill",
+    "load",
     "wait_for",
 ]

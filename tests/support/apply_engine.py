@@ -52,11 +52,15 @@ TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
 def table_of(record: Instantiation) -> TableToInstantiate:
     """The table that is recorded; for `standings`, which does not look at numbers."""
     return TableToInstantiate(
-        identity=record.identity, source=TableName.of(record), destination=TableName.of(record), object_numbers=(),
+        identity=record.identity,
+        source=TableName.of(record),
+        destination=TableName.of(record),
+        object_numbers=(),
     )
 
 
-# More than any seed needs that has been seen: 20,226 steps where 143 crashes threw a large transaction back again and again.
+# More than any seed needs that has been seen: 20,226 steps where 143 crashes threw a large transaction back again and
+# again.
 STEPS_MAX = 60_000
 
 
@@ -76,18 +80,36 @@ class Engine:
         on_error: what becomes of others when a transaction fails.
         handlers: users' handlers.
         dependencies: its virtual dependency definitions.
-        commits_lazily: its servers' commits of rows do not wait for the destination's disk; None: in every second history.
+        commits_lazily: its servers' commits of rows do not wait for the destination's disk; None: in every second
+            history.
     """
 
     def __init__(
-        self, *, seed: int, batches: Sequence[LcrBatch], destination: Any, parallelism: int = 2,
-        group_transactions: int = 4, group_rows: int = 30, crash: float = 0.0, rules: RuleSet | None = None,
-        instantiation: dict[tuple[str, str], TableStart] | None = None, returned_from: Sequence[str] = (),
+        self,
+        *,
+        seed: int,
+        batches: Sequence[LcrBatch],
+        destination: Any,
+        parallelism: int = 2,
+        group_transactions: int = 4,
+        group_rows: int = 30,
+        crash: float = 0.0,
+        rules: RuleSet | None = None,
+        instantiation: dict[tuple[str, str], TableStart] | None = None,
+        returned_from: Sequence[str] = (),
         on_commit_lost: Callable[[random.Random], None] | None = None,
-        topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
-        conflicts: ConflictRules = NO_CONFLICT_RULES, site: str = "", commits_in_order: bool = False,
-        on_error: OnError = OnError.HOLD_DEPENDENTS, handlers: HandlerRules = NO_HANDLERS, tables: TableSettings = NO_TABLE_SETTINGS,
-        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES, commits_lazily: bool | None = None,
+        topology: str = TOPOLOGY,
+        apply: str = APPLY,
+        source: str = SOURCE,
+        tag: bytes = b"\x00",
+        conflicts: ConflictRules = NO_CONFLICT_RULES,
+        site: str = "",
+        commits_in_order: bool = False,
+        on_error: OnError = OnError.HOLD_DEPENDENTS,
+        handlers: HandlerRules = NO_HANDLERS,
+        tables: TableSettings = NO_TABLE_SETTINGS,
+        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
+        commits_lazily: bool | None = None,
     ) -> None:
         self.commits_lazily = seed % 2 == 0 if commits_lazily is None else commits_lazily
         self.tables, self.dependencies = tables, dependencies
@@ -97,7 +119,11 @@ class Engine:
         self.handlers = loaded_handlers(handlers, *python_values())
         self.rng, self.on_error = random.Random(seed), on_error
         self.batches, self.destination, self.parallelism = list(batches), destination, parallelism
-        self.bounds = {"group_transactions": group_transactions, "group_rows": group_rows, "commits_in_order": commits_in_order}
+        self.bounds = {
+            "group_transactions": group_transactions,
+            "group_rows": group_rows,
+            "commits_in_order": commits_in_order,
+        }
         self.crash, self.rules, self.instantiation = crash, rules or RuleSet(), instantiation or {}
         self.returned_from, self._lose_commit = returned_from, on_commit_lost
         self.now = 0.0
@@ -117,22 +143,46 @@ class Engine:
         recorded = self.destination.instantiations(self.topology, self.apply)
         starts = self.instantiation | table_starts(standings([table_of(each) for each in recorded], recorded))
         self.fits = TableFits(
-            self.destination.describe, self._missing_alter, dependencies=self.dependencies, handlers=self.handlers.rules, settings=self.tables,
+            self.destination.describe,
+            self._missing_alter,
+            dependencies=self.dependencies,
+            handlers=self.handlers.rules,
+            settings=self.tables,
         )
         self.reader = ApplyReader(
-            source=self.source, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
-            tables=ArrivingTables(starts), returned_from=self.returned_from, tracks=self.tracks,
+            source=self.source,
+            progress=progress,
+            rules=RuleEvaluation(self.rules),
+            fits=self.fits,
+            tables=ArrivingTables(starts),
+            returned_from=self.returned_from,
+            tracks=self.tracks,
         )
         self.coordinator = ApplyCoordinator(
-            progress=progress, errors=self.destination.error_key_hashes(self.topology, self.apply), encode=codec.encode,
-            source=self.source, tracks=self.tracks, on_error=self.on_error, **self.bounds,
+            progress=progress,
+            errors=self.destination.error_key_hashes(self.topology, self.apply),
+            encode=codec.encode,
+            source=self.source,
+            tracks=self.tracks,
+            on_error=self.on_error,
+            **self.bounds,
         )
         copied = [each.scn for each in recorded if each.state == "COPIED"]
         self.joins = TableJoins(
-            self.topology, self.apply, epoch=self.epoch, destination=self.destination, reader=self.reader, coordinator=self.coordinator,
+            self.topology,
+            self.apply,
+            epoch=self.epoch,
+            destination=self.destination,
+            reader=self.reader,
+            coordinator=self.coordinator,
         )
         self.flushes = FlushGate(
-            self.destination, self.topology, self.apply, epoch=self.epoch, scn=progress.low_watermark, is_needed=self.commits_lazily,
+            self.destination,
+            self.topology,
+            self.apply,
+            epoch=self.epoch,
+            scn=progress.low_watermark,
+            is_needed=self.commits_lazily,
         )
         self.joins.hold(min(copied, default=None))
         self.piece = None
@@ -157,12 +207,23 @@ class Engine:
 
     def start_server(self, number: int) -> None:
         server = ApplyServer(
-            apply=self.apply, source=self.source, decode=codec.decode, encode=codec.encode,
+            apply=self.apply,
+            source=self.source,
+            decode=codec.decode,
+            encode=codec.encode,
             error_batches=self.destination.error_batches,
             open_session=lambda: self.destination.open_session(
-                self.topology, self.apply, server=number, epoch=self.epoch, tag=self.tag, is_lazy=self.commits_lazily,
+                self.topology,
+                self.apply,
+                server=number,
+                epoch=self.epoch,
+                tag=self.tag,
+                is_lazy=self.commits_lazily,
             ),
-            conflicts=self.conflicts, dependencies=self.dependencies, handlers=self.handlers, tables=self.tables,
+            conflicts=self.conflicts,
+            dependencies=self.dependencies,
+            handlers=self.handlers,
+            tables=self.tables,
         )
         server.connect()
         errors = list(self.destination.error_key_hashes(self.topology, self.apply))
@@ -188,7 +249,11 @@ class Engine:
     def run(self, steps_max: int = STEPS_MAX) -> None:
         """Run until everything is applied, and durable."""
         through = self.batches[-1].through_scn if self.batches else 0
-        while self.coordinator.low_watermark < through or self.coordinator.state == "APPLYING" or self.flushes.due_at(self.coordinator.durable_scn) is not None:
+        while (
+            self.coordinator.low_watermark < through
+            or self.coordinator.state == "APPLYING"
+            or self.flushes.due_at(self.coordinator.durable_scn) is not None
+        ):
             self.steps += 1
             assert self.steps < steps_max, f"no end: {self.coordinator.status()} {self.state()}"
             self.step()
@@ -212,7 +277,8 @@ class Engine:
                 actions.append(lambda number=number: self.start_server(number))
             else:
                 actions += [
-                    lambda number=number: self._receive(number), lambda number=number: self._work(number),
+                    lambda number=number: self._receive(number),
+                    lambda number=number: self._work(number),
                     lambda number=number: self._report(number),
                 ]
         try:

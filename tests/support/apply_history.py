@@ -17,7 +17,17 @@ from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldIma
 from tests.support.lcr_batches import column_values, transactions
 
 __all__ = [
-    "TABLES", "Change", "Conflict", "Reference", "Row", "Source", "Table", "Transaction", "Value", "batch_of", "cut_batches",
+    "TABLES",
+    "Change",
+    "Conflict",
+    "Reference",
+    "Row",
+    "Source",
+    "Table",
+    "Transaction",
+    "Value",
+    "batch_of",
+    "cut_batches",
 ]
 
 
@@ -141,14 +151,21 @@ def batch_of(made: Sequence[Transaction], previous: int, **fields: object) -> Lc
     truncates = []
     for number, change in enumerate(flat):
         if change.command is Command.TRUNCATE:
-            truncates.append(Truncate(
-                row_number=number, tables=(tables.index(change.table),), cascade=False, restart_identity=False,
-            ))
+            truncates.append(
+                Truncate(
+                    row_number=number,
+                    tables=(tables.index(change.table),),
+                    cascade=False,
+                    restart_identity=False,
+                )
+            )
         else:
             grouped.setdefault((tables.index(change.table), change.command), []).append(number)
     groups = tuple(
         RowGroup(
-            table=table, command=command, row_numbers=np.array(numbers, np.int32),
+            table=table,
+            command=command,
+            row_numbers=np.array(numbers, np.int32),
             old=None if command is Command.INSERT else _image([flat[n] for n in numbers], is_new=False),
             new=None if command is Command.DELETE else _image([flat[n] for n in numbers], is_new=True),
         )
@@ -160,9 +177,15 @@ def batch_of(made: Sequence[Transaction], previous: int, **fields: object) -> Lc
     if is_open:
         found.commit_scn[-1] = 0
     return LcrBatch(
-        source="dbs1", previous_scn=previous, through_scn=previous if is_open else made[-1].commit_scn,
-        continues=first > 0, first_position=first, tables=tuple(table.version for table in tables),
-        transactions=found, groups=groups, truncates=tuple(truncates),
+        source="dbs1",
+        previous_scn=previous,
+        through_scn=previous if is_open else made[-1].commit_scn,
+        continues=first > 0,
+        first_position=first,
+        tables=tuple(table.version for table in tables),
+        transactions=found,
+        groups=groups,
+        truncates=tuple(truncates),
     )
 
 
@@ -224,7 +247,11 @@ def cut_batches(rng: random.Random, made: Sequence[Transaction], part_rows: int 
 
 
 def _cut_large(
-    rng: random.Random, transaction: Transaction, previous: int, part_rows: int, batches: list[LcrBatch],
+    rng: random.Random,
+    transaction: Transaction,
+    previous: int,
+    part_rows: int,
+    batches: list[LcrBatch],
 ) -> int:
     first = 0
     while first < len(transaction.changes):

@@ -21,8 +21,15 @@ class Reading:
     """A reader over a destination with table public.t."""
 
     def __init__(
-        self, *, low_watermark: int = 0, above: tuple[tuple[int, int], ...] = (), rules: RuleSet | None = None,
-        instantiated: int = 0, returned_from: tuple[str, ...] = (), columns: int = 2, tables: ArrivingTables | None = None,
+        self,
+        *,
+        low_watermark: int = 0,
+        above: tuple[tuple[int, int], ...] = (),
+        rules: RuleSet | None = None,
+        instantiated: int = 0,
+        returned_from: tuple[str, ...] = (),
+        columns: int = 2,
+        tables: ArrivingTables | None = None,
     ) -> None:
         self.store = MemoryStore()
         self.create(columns)
@@ -30,15 +37,21 @@ class Reading:
         self.fits = TableFits(database.describe, lambda v: "".join(f.fix for f in database.preflight_tables([v])))
         ranges = tuple(ScnRange(after=after, through=through) for after, through in above)
         self.reader = ApplyReader(
-            source="dbs1", progress=ApplyProgress(epoch=1, low_watermark=low_watermark, above=ranges),
-            rules=RuleEvaluation(rules or RuleSet()), fits=self.fits,
-            tables=tables if tables is not None else ArrivingTables({("public", "t"): TableStart(scn=instantiated)}), returned_from=returned_from,
+            source="dbs1",
+            progress=ApplyProgress(epoch=1, low_watermark=low_watermark, above=ranges),
+            rules=RuleEvaluation(rules or RuleSet()),
+            fits=self.fits,
+            tables=tables if tables is not None else ArrivingTables({("public", "t"): TableStart(scn=instantiated)}),
+            returned_from=returned_from,
         )
 
     def create(self, columns: int) -> None:
-        self.store.create_table("public", "t", [
-            destination_column(f"c{k}", "pg_catalog.int4", equality="integer") for k in range(columns)
-        ], key=["c0"])
+        self.store.create_table(
+            "public",
+            "t",
+            [destination_column(f"c{k}", "pg_catalog.int4", equality="integer") for k in range(columns)],
+            key=["c0"],
+        )
 
     def read(self, *batches: LcrBatch) -> list[Piece]:
         for batch in batches:

@@ -65,8 +65,16 @@ class World:
     """
 
     def __init__(
-        self, seed: int, place: Place, *, count: int, conflicts: int, changes: int = 4, large: int = 0,
-        tables: Sequence[Table] = TABLES, ordered: Collection[str] = (),
+        self,
+        seed: int,
+        place: Place,
+        *,
+        count: int,
+        conflicts: int,
+        changes: int = 4,
+        large: int = 0,
+        tables: Sequence[Table] = TABLES,
+        ordered: Collection[str] = (),
     ) -> None:
         self.rng, self.place, self.tables = random.Random(seed), place, tables
         source = Source(self.rng, tables)
@@ -95,7 +103,10 @@ class World:
 
     def engine(self, seed: int, **settings: Any) -> Engine:
         return Engine(
-            seed=seed, batches=self.batches, destination=self.place.destination, on_commit_lost=self.place.lose_commit,
+            seed=seed,
+            batches=self.batches,
+            destination=self.place.destination,
+            on_commit_lost=self.place.lose_commit,
             **settings,
         )
 

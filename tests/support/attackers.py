@@ -45,13 +45,19 @@ def _send(ports: Sequence[int], messages: Sequence[bytes]) -> list[bytes]:
     """What ports answer another user; one that is silent takes `_SECONDS_EACH` for each message."""
     program = [sys.executable, "-I", "-c", _SEND.replace("{nobody}", str(NOBODY))]
     done = subprocess.run(
-        program, input=json.dumps([list(ports), [message.hex() for message in messages]]), capture_output=True, text=True, check=True,
-        timeout=60 + _SECONDS_EACH * len(messages) * len(ports), cwd="/",
+        program,
+        input=json.dumps([list(ports), [message.hex() for message in messages]]),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60 + _SECONDS_EACH * len(messages) * len(ports),
+        cwd="/",
     )
     return [bytes.fromhex(answer) for answer in json.loads(done.stdout)]
 
 
-# Reads ports and calls, and makes each call at each port as a component would, but without a certificate. A port that is silent is left alone.
+# Reads ports and calls, and makes each call at each port as a component would, but without a certificate. A port that
+# is silent is left alone.
 _SPEAK = """
 import concurrent.futures.thread, encodings.idna, json, os, socket, ssl, sys, threading
 import grpc
@@ -114,7 +120,9 @@ print(json.dumps([sum(each, []) for each in zip(*found)]))
 """
 
 Call = tuple[str, str, str, str, str]
-"""Method ("Checkpoint", "Watch", "Enqueue", "Dequeue", "Ship"), topology, component, queue (of redo: its source), source."""
+"""Method ("Checkpoint", "Watch", "Enqueue", "Dequeue", "Ship"), topology, component, queue (of redo: its source),
+source.
+"""
 
 
 def speak_to(ports: Sequence[int], calls: Sequence[Call]) -> tuple[set[int], set[tuple[int, str, str]]]:
@@ -129,7 +137,13 @@ def speak_to(ports: Sequence[int], calls: Sequence[Call]) -> tuple[set[int], set
     """
     program = [sys.executable, "-I", "-c", _SPEAK.replace("{nobody}", str(NOBODY))]
     done = subprocess.run(
-        program, input=json.dumps([list(ports), list(calls)]), capture_output=True, text=True, check=False, timeout=120 + 15 * len(ports), cwd="/",
+        program,
+        input=json.dumps([list(ports), list(calls)]),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120 + 15 * len(ports),
+        cwd="/",
     )
     assert done.returncode == 0, done.stderr
     secured, served = json.loads(done.stdout.splitlines()[-1])
@@ -137,7 +151,8 @@ def speak_to(ports: Sequence[int], calls: Sequence[Call]) -> tuple[set[int], set
 
 
 def ask_for_variable(ports: Sequence[int], variable: str) -> list[str]:
-    """What ports of this machine answer another user who asks a JVM for a variable of its environment, without a secret.
+    """What ports of this machine answer another user who asks a JVM for a variable of its environment, without a
+    secret.
 
     py4j's `java.lang.System.getenv(...)`: at once, behind a guessed secret, and behind none.
 
@@ -146,14 +161,17 @@ def ask_for_variable(ports: Sequence[int], variable: str) -> list[str]:
         variable: name of the variable.
     """
     call = b"c\nz:java.lang.System\ngetenv\ns" + variable.encode() + b"\ne\n"
-    return [answer.decode("utf-8", "replace") for answer in _send(ports, [call, b"A\nguess\ne\n" + call, b"A\n\ne\n" + call])]
+    return [
+        answer.decode("utf-8", "replace")
+        for answer in _send(ports, [call, b"A\nguess\ne\n" + call, b"A\n\ne\n" + call])
+    ]
 
 
 def send_to_spark(ports: Sequence[int]) -> list[str]:
     """What ports of this machine answer another user who sends an object to a JVM over Spark's connections.
 
-    The object is Java's text "hello", for the endpoint that every process of Spark with a server has. Who deserializes it says that it does not know such
-    a message; a sender of a whole chain of classes would have run code by then.
+    The object is Java's text "hello", for the endpoint that every process of Spark with a server has. Who deserializes
+    it says that it does not know such a message; a sender of a whole chain of classes would have run code by then.
 
     Args:
         ports: to send it to.
@@ -205,7 +223,8 @@ print(json.dumps(found))
 
 
 def readable_by_others(paths: Sequence[Path]) -> list[Path]:
-    """Which files another user can open, and which folders he can list, where the tests run as root; else those that their modes open to others.
+    """Which files another user can open, and which folders he can list, where the tests run as root; else those that
+    their modes open to others.
 
     Args:
         paths: of a folder that is closed to nobody above it.
@@ -213,5 +232,13 @@ def readable_by_others(paths: Sequence[Path]) -> list[Path]:
     if os.geteuid() != 0:
         return [each for each in paths if each.lstat().st_mode & 0o077]
     program = [sys.executable, "-I", "-c", _READ.replace("{nobody}", str(NOBODY))]
-    done = subprocess.run(program, input=json.dumps([str(each) for each in paths]), capture_output=True, text=True, check=True, timeout=60, cwd="/")
+    done = subprocess.run(
+        program,
+        input=json.dumps([str(each) for each in paths]),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd="/",
+    )
     return [Path(each) for each in json.loads(done.stdout)]

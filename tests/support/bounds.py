@@ -1,4 +1,6 @@
-"""The bound of what a quiet machine does in milliseconds: it ends a test that waits in vain, and is met by none that works."""
+"""The bound of what a quiet machine does in milliseconds: it ends a test that waits in vain, and is met by none that
+works.
+"""
 
 from __future__ import annotations
 

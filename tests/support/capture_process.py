@@ -36,8 +36,12 @@ class Queue:
     def poll(self) -> PublisherProgress:
         rewind, self.rewind = self.rewind, None
         return PublisherProgress(
-            accepted_scn=self.sent[-1][1] if self.sent else FIRST_SCN, accepted_bytes=0, durable_scn=self.durable,
-            in_flight_bytes=0, credit_bytes=int(self.has_credit), rewind_scn=rewind,
+            accepted_scn=self.sent[-1][1] if self.sent else FIRST_SCN,
+            accepted_bytes=0,
+            durable_scn=self.durable,
+            in_flight_bytes=0,
+            credit_bytes=int(self.has_credit),
+            rewind_scn=rewind,
         )
 
     def gone(self, first_scn: Scn) -> None:
@@ -88,7 +92,9 @@ class Capture(CaptureHost):
         super().__init__(one_way(folder), "capture_dbs1", "")
         self._clock: VirtualClock = VirtualClock()  # type: ignore[assignment]
         self.insert()
-        self.writer = write_redo(folder / "redo", self.source, segment_bytes=2000, record_bytes=500, redo_bytes_max=redo_bytes_max)
+        self.writer = write_redo(
+            folder / "redo", self.source, segment_bytes=2000, record_bytes=500, redo_bytes_max=redo_bytes_max
+        )
         self.queue, self.redo = Queue(), Redo(self.writer)
         self._queue, self._redo = self.queue, self.redo  # type: ignore[assignment]
         self._begin(FIRST_SCN)
@@ -98,7 +104,9 @@ class Capture(CaptureHost):
         return miner(self.folder / "redo", start_scn, self.names.wanted, clock=self._clock, names=self.names)
 
     def open_combined(self) -> MountedQueue:
-        """Begin a new life, combined with `apply_a`: of the earlier one there is what is on disk, and the site's record."""
+        """Begin a new life, combined with `apply_a`: of the earlier one there is what is on disk, and the site's
+        record.
+        """
         self.close()
         self._redo = self.redo  # type: ignore[assignment]
         self._told_scn, self._durable_scn = self.redo.checkpoint(FIRST_SCN), FIRST_SCN

@@ -39,7 +39,10 @@ class Certificates:
 
     def _in(self, folder: Path, site: str) -> Identity:
         return Identity(
-            topology=self.topology, site=site, authority=str(folder / "ca.pem"), certificate=str(folder / f"{site}.pem"),
+            topology=self.topology,
+            site=site,
+            authority=str(folder / "ca.pem"),
+            certificate=str(folder / f"{site}.pem"),
             key=str(folder / f"{site}.key"),
         )
 
@@ -52,13 +55,16 @@ class Certificates:
 
 # n of P-224, P-256, P-384 and P-521.
 _ORDERS = (
-    2**224 - 0xE95D1F470FC1EC22D6BAA3A3D5C3, 2**256 - 2**224 + 2**192 - 0x4319055258E8617B0C46353D039CDAAF,
-    2**384 - 0x389CB27E0BC8D220A7E5F24DB74F58851313E695333AD68D, 2**521 - 0x5AE79787C40D069948033FEB708F65A2FC44A36477663B851449048E16EC79BF7,
+    2**224 - 0xE95D1F470FC1EC22D6BAA3A3D5C3,
+    2**256 - 2**224 + 2**192 - 0x4319055258E8617B0C46353D039CDAAF,
+    2**384 - 0x389CB27E0BC8D220A7E5F24DB74F58851313E695333AD68D,
+    2**521 - 0x5AE79787C40D069948033FEB708F65A2FC44A36477663B851449048E16EC79BF7,
 )
 
 
 def other_forms(pem: str) -> list[str]:
-    """What a thief makes of a certificate without its authority: the same one with the signature (r, n - s), for each curve of the authority.
+    """What a thief makes of a certificate without its authority: the same one with the signature (r, n - s), for each
+    curve of the authority.
 
     Args:
         pem: the certificate, signed with ECDSA.
@@ -67,11 +73,13 @@ def other_forms(pem: str) -> list[str]:
     der = certificate.public_bytes(Encoding.DER)
     r, s = decode_dss_signature(certificate.signature)
     # The signature is the last element, of less than 256 bytes: its tag, its length and a byte come before it.
-    before = der[4:-len(certificate.signature) - (3 if len(certificate.signature) < 0x7F else 4)]
+    before = der[4 : -len(certificate.signature) - (3 if len(certificate.signature) < 0x7F else 4)]
     found = []
     for order in _ORDERS:
         if max(r, s) < order:
             signature = b"\0" + encode_dss_signature(r, order - s)
-            content = before + b"\x03" + (b"" if len(signature) < 0x80 else b"\x81") + bytes([len(signature)]) + signature
+            content = (
+                before + b"\x03" + (b"" if len(signature) < 0x80 else b"\x81") + bytes([len(signature)]) + signature
+            )
             found.append(ssl.DER_cert_to_PEM_cert(b"\x30\x82" + len(content).to_bytes(2) + content))
     return found

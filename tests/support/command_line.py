@@ -19,7 +19,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 def run(*words: str) -> tuple[int, str, str]:
     """Run `headrace` with these words: exit code, standard output, standard error."""
     out, err = io.StringIO(), io.StringIO()
-    with mock.patch.object(sys, "argv", ["headrace", *words]), _signals_kept(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        mock.patch.object(sys, "argv", ["headrace", *words]),
+        _signals_kept(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         try:
             main()
         except SystemExit as ended:

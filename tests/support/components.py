@@ -64,7 +64,9 @@ class FakeRecords:
     def create(self, name: str, say: str = "run") -> None:
         self.creations += 1
         self.records[name] = Record(
-            creation=str(self.creations), factory=f"{MODULE}:build", state_dir=str(self.state_dir),
+            creation=str(self.creations),
+            factory=f"{MODULE}:build",
+            state_dir=str(self.state_dir),
             arguments={"state_dir": str(self.state_dir), "name": name, "say": say},
         )
 

@@ -1,9 +1,11 @@
-"""Sites that write the same rows at the same time, and send each other what they did: the histories that tell which handlers converge.
+"""Sites that write the same rows at the same time, and send each other what they did: the histories that tell which
+handlers converge.
 
-A site is a database in memory with table `c`, users who change it, and an apply process for each other site, row by row, with
-that site's conflict handlers. What applies made is not sent on: the sites are linked with each other directly. Over a hub, dbs1, the others
-know the hub alone: it sends each of them what its users wrote and what it applied from the rest, as its database has it. Each source's
-transactions come in order; how the sources interleave at a site is the history's.
+A site is a database in memory with table `c`, users who change it, and an apply process for each other site, row by
+row, with that site's conflict handlers. What applies made is not sent on: the sites are linked with each other
+directly. Over a hub, dbs1, the others know the hub alone: it sends each of them what its users wrote and what it
+applied from the rest, as its database has it. Each source's transactions come in order; how the sources interleave at a
+site is the history's.
 
 A history is a list of steps, and is written as people write it:
 
@@ -106,7 +108,10 @@ class Users:
         if old is None or kind not in _ONE_COLUMN:
             return new
         decides = {each.resolution_column for each in self._combination.handlers(name)}
-        return tuple(new[place] if column == _ONE_COLUMN[kind] or column in decides else old[place] for place, (column, _) in enumerate(COLUMNS))
+        return tuple(
+            new[place] if column == _ONE_COLUMN[kind] or column in decides else old[place]
+            for place, (column, _) in enumerate(COLUMNS)
+        )
 
     def _changed(self, name: str, old: Shown | None, key: int) -> Shown:
         self._texts += 1
@@ -130,7 +135,8 @@ class _Site:
     fits: TableFits
     settings: dict[str, ConflictSettings]
     time_us: int = 0  # of its database
-    sent: dict[str, deque[tuple[tuple[Lcr, ...], int]]] = field(default_factory=dict)  # transactions, and when they were committed
+    # transactions, and when they were committed
+    sent: dict[str, deque[tuple[tuple[Lcr, ...], int]]] = field(default_factory=dict)
 
 
 class Sites:
@@ -148,19 +154,28 @@ class Sites:
         for name in self.names:
             store = MemoryStore()
             store.create_table(
-                "public", "c", [destination_column(c, f"pg_catalog.{kind}", equality="bytes") for c, kind in COLUMNS], key=["id"],
+                "public",
+                "c",
+                [destination_column(c, f"pg_catalog.{kind}", equality="bytes") for c, kind in COLUMNS],
+                key=["id"],
             )
             store.insert("public", "c", [raw((key, "", "", TIME_FIRST, 100, "")) for key in (1, 2)])
             database = MemoryDestination(store=store)
             others = combination.neighbours(name)
             sessions = {
-                other: database.open_session("t", other, server=0, epoch=database.raise_epoch("t", other).epoch, tag=b"\0") for other in others
+                other: database.open_session(
+                    "t", other, server=0, epoch=database.raise_epoch("t", other).epoch, tag=b"\0"
+                )
+                for other in others
             }
             times = None if combination.times is None else replace(combination.times, site=name)
             rules = ConflictRules(handlers=combination.handlers(name), times=times)
             any_session = next(iter(sessions.values()))
             self._sites[name] = _Site(
-                store, database, dict(sessions), TableFits(any_session.describe, any_session.missing_alter, rules),
+                store,
+                database,
+                dict(sessions),
+                TableFits(any_session.describe, any_session.missing_alter, rules),
                 {other: ConflictSettings(apply=other, source=other, site=name, rules=rules) for other in others},
                 sent={other: deque() for other in others},
             )
@@ -254,7 +269,12 @@ class Sites:
         before = self._rows(site)
         session = site.sessions[source]
         batch = batch_of(
-            self._version, [lcr for (lcr,), _ in waiting], each=True, first_scn=self._scn + 10, source=source, times_us=[time for _, time in waiting],
+            self._version,
+            [lcr for (lcr,), _ in waiting],
+            each=True,
+            first_scn=self._scn + 10,
+            source=source,
+            times_us=[time for _, time in waiting],
         )
         session.begin()  # type: ignore[attr-defined]
         try:
@@ -271,12 +291,16 @@ class Sites:
         waiting.clear()
 
     def _applied(self, name: str, source: str, time_us: int, before: Mapping[int, Shown]) -> None:
-        """A commit of an apply process: the clock has passed the times that it applied, and a hub sends on what its log has of it, with its own time."""
+        """A commit of an apply process: the clock has passed the times that it applied, and a hub sends on what its log
+        has of it, with its own time.
+        """
         site = self._sites[name]
         site.time_us = max(site.time_us, time_us) if self.combination.waits else site.time_us
         after = self._rows(site)
         lcrs = tuple(
-            Lcr(old=before.get(number), new=after.get(number)) for number in sorted({*before, *after}) if before.get(number) != after.get(number)
+            Lcr(old=before.get(number), new=after.get(number))
+            for number in sorted({*before, *after})
+            if before.get(number) != after.get(number)
         )
         if not self.combination.hub or name != self.names[0] or not lcrs:
             return
@@ -332,7 +356,8 @@ def every_history(combination: Combination, steps: int) -> Iterator[list[str]]:
     moves = [f"move {old} to {new}" for old, new in product(_KEYS_OF_ALL, repeat=2) if old != new]
     new_keys = _KEYS_OF_ALL[2:] if combination.own_keys else _KEYS_OF_ALL
     made = {
-        kind: moves if kind == "move" else [f"{kind} {key}" for key in (new_keys if kind == "insert" else _KEYS_OF_ALL)] for kind in combination.writes
+        kind: moves if kind == "move" else [f"{kind} {key}" for key in (new_keys if kind == "insert" else _KEYS_OF_ALL)]
+        for kind in combination.writes
     }
     writes = [f"{name}: {what}" for name in names for each in made.values() for what in each]
     arrivals = [f"{name} <- {other}" for name, other in permutations(names, 2)]

@@ -59,15 +59,21 @@ def numeric_bytes(value: Decimal) -> bytes:
         weight -= 1
     while groups and groups[-1] == 0:
         groups.pop()
-    return struct.pack(f">hhHh{len(groups)}H", len(groups), weight if groups else 0, 0x4000 if sign else 0, scale, *groups)
+    return struct.pack(
+        f">hhHh{len(groups)}H", len(groups), weight if groups else 0, 0x4000 if sign else 0, scale, *groups
+    )
 
 
 def _date_text(days: int) -> str:
-    return {INFINITE_DATES[0]: "infinity", INFINITE_DATES[1]: "-infinity"}.get(days) or str(EPOCH + timedelta(days=days))
+    return {INFINITE_DATES[0]: "infinity", INFINITE_DATES[1]: "-infinity"}.get(days) or str(
+        EPOCH + timedelta(days=days)
+    )
 
 
 def _time_text(us: int) -> str:
-    return {INFINITE_TIMES[0]: "infinity", INFINITE_TIMES[1]: "-infinity"}.get(us) or str(EPOCH_TIME + timedelta(microseconds=us))
+    return {INFINITE_TIMES[0]: "infinity", INFINITE_TIMES[1]: "-infinity"}.get(us) or str(
+        EPOCH_TIME + timedelta(microseconds=us)
+    )
 
 
 def _instant_text(us: int) -> str:
@@ -81,10 +87,12 @@ def _clock_text(us: int) -> str:
 
 _INTEGERS = st.sampled_from([0, 1, -1, 2, 50, 127]) | st.integers(-(2**15), 2**15 - 1)
 _FLOATS = st.sampled_from([0.0, -0.0, 1.5, -1.5, float("nan"), float("inf"), float("-inf"), 0.1]) | st.floats(width=32)
-_NUMBERS = st.sampled_from([Decimal(0), Decimal("1.50"), Decimal("-1.5"), Decimal(50), Decimal("NaN"), Decimal("Infinity"), Decimal("0.00001")]) | (
-    st.decimals(allow_nan=False, allow_infinity=False, places=5, min_value=-(10**9), max_value=10**9)
+_NUMBERS = st.sampled_from(
+    [Decimal(0), Decimal("1.50"), Decimal("-1.5"), Decimal(50), Decimal("NaN"), Decimal("Infinity"), Decimal("0.00001")]
+) | (st.decimals(allow_nan=False, allow_infinity=False, places=5, min_value=-(10**9), max_value=10**9))
+_TEXTS = st.sampled_from(["", "a", "ab", "a ", "ä%", "x_y", "A"]) | st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), max_size=4
 )
-_TEXTS = st.sampled_from(["", "a", "ab", "a ", "ä%", "x_y", "A"]) | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4)
 _DAYS = st.sampled_from([0, 1, -1, 7000, *INFINITE_DATES]) | st.integers(-700_000, 2_900_000)
 _TIMES = st.sampled_from([0, 1, -1, *INFINITE_TIMES]) | st.integers(-(6 * 10**16), 2 * 10**17)
 _CLOCKS = st.sampled_from([0, 1]) | st.integers(0, 86_399_999_999)
@@ -160,8 +168,13 @@ def literals(draw: st.DrawFn, type_name: str) -> Constant:
 
 _IMAGES = st.sampled_from(Image)
 _ATTRIBUTES = {
-    "source_database_name": ["dbs1", "dbs2"], "command_type": ["INSERT", "UPDATE", "DELETE", "TRUNCATE"], "object_owner": ["public", "hr"],
-    "object_name": ["t", "u"], "tag": [b"\x1d", b"\x11"], "transaction_id": [1010, 1020], "scn": [9, 19],
+    "source_database_name": ["dbs1", "dbs2"],
+    "command_type": ["INSERT", "UPDATE", "DELETE", "TRUNCATE"],
+    "object_owner": ["public", "hr"],
+    "object_name": ["t", "u"],
+    "tag": [b"\x1d", b"\x11"],
+    "transaction_id": [1010, 1020],
+    "scn": [9, 19],
     "source_time": [10_000 - UNIX_TO_2000_US, 20_000 - UNIX_TO_2000_US],
 }
 
@@ -202,9 +215,17 @@ def attribute_comparisons(draw: st.DrawFn):
     if form == "null":
         return IsNull(operand)
     if form == "in":
-        return In(operand, tuple(draw(st.lists(st.sampled_from([*constants, Constant(value=None)]), min_size=1, max_size=3))))
+        return In(
+            operand, tuple(draw(st.lists(st.sampled_from([*constants, Constant(value=None)]), min_size=1, max_size=3)))
+        )
     right = draw(st.sampled_from(constants))
-    return Distinct(operand, right) if form == "distinct" else Compare(draw(st.sampled_from(sorted(OPERATORS) if ATTRIBUTES[name] in WITH_ORDER else ["=", "<>"])), operand, right)
+    return (
+        Distinct(operand, right)
+        if form == "distinct"
+        else Compare(
+            draw(st.sampled_from(sorted(OPERATORS) if ATTRIBUTES[name] in WITH_ORDER else ["=", "<>"])), operand, right
+        )
+    )
 
 
 def conditions(*, with_attributes: bool = True) -> st.SearchStrategy[Node]:
@@ -213,8 +234,10 @@ def conditions(*, with_attributes: bool = True) -> st.SearchStrategy[Node]:
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
-            st.builds(Not, inner), st.builds(IsTruth, inner, st.sampled_from(Truth)),
-            st.builds(And, st.lists(inner, min_size=2, max_size=3).map(tuple)), st.builds(Or, st.lists(inner, min_size=2, max_size=3).map(tuple)),
+            st.builds(Not, inner),
+            st.builds(IsTruth, inner, st.sampled_from(Truth)),
+            st.builds(And, st.lists(inner, min_size=2, max_size=3).map(tuple)),
+            st.builds(Or, st.lists(inner, min_size=2, max_size=3).map(tuple)),
         ),
         max_leaves=6,
     )

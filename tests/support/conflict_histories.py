@@ -1,7 +1,7 @@
 """Random histories of one source that meet conflicts, applied by an engine and row by row: both must leave the same.
 
-The row-by-row side (`one_by_one`) knows no groups, sets or servers: each transaction is tried alone, in the order of the source, and joins
-the error queue where it fails or depends on one that is there.
+The row-by-row side (`one_by_one`) knows no groups, sets or servers: each transaction is tried alone, in the order of
+the source, and joins the error queue where it fails or depends on one that is there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class History:
         rules: of the apply process.
         old_image: of the source's log.
         is_unique: u is a second unique key.
-        ages: of latest_timestamp: when each transaction was committed, in steps after the destination's rows were changed; empty: nobody asks.
+        ages: of latest_timestamp: when each transaction was committed, in steps after the destination's rows were
+            changed; empty: nobody asks.
         gone: keys that a user deleted when the others were changed.
     """
 
@@ -64,7 +65,9 @@ class History:
         some, commits = self.changes[first:last], [100 + 10 * number for number in range(first, last)]
         found = transactions(commits, [len(each) for each in some])
         if self.ages:
-            found = replace(found, commit_time_us=np.array([CHANGED_US + STEP_US * age for age in self.ages[first:last]], np.int64))
+            found = replace(
+                found, commit_time_us=np.array([CHANGED_US + STEP_US * age for age in self.ages[first:last]], np.int64)
+            )
         batch = batch_of(version, [lcr for each in some for lcr in each], first_scn=commits[0], source=SOURCE)
         return replace(batch, previous_scn=commits[0] - 10 if first else 0, through_scn=commits[-1], transactions=found)
 
@@ -100,12 +103,24 @@ def random_history(seed: int, count: int = 16, keys: int = 6) -> History:
     changes = []
     for _ in range(count):
         size = rng.choice([1, 1, 2, 3])
-        changes.append(tuple(_random_change(rng, there, keys, is_unique=is_unique, is_partial=is_partial, old_image=old_image) for _ in range(size)))
-    return History(here=tuple(here.values()), changes=tuple(changes), rules=_random_rules(rng), old_image=old_image, is_unique=is_unique)
+        changes.append(
+            tuple(
+                _random_change(rng, there, keys, is_unique=is_unique, is_partial=is_partial, old_image=old_image)
+                for _ in range(size)
+            )
+        )
+    return History(
+        here=tuple(here.values()),
+        changes=tuple(changes),
+        rules=_random_rules(rng),
+        old_image=old_image,
+        is_unique=is_unique,
+    )
 
 
 def random_timed_history(seed: int) -> History:
-    """As `random_history`, with latest_timestamp: commits before and after those of the destination's users, also in one moment, and a clock that goes back.
+    """As `random_history`, with latest_timestamp: commits before and after those of the destination's users, also in
+    one moment, and a clock that goes back.
 
     Args:
         seed: decides everything.
@@ -119,14 +134,23 @@ def random_timed_history(seed: int) -> History:
         ages.append(age)
     there = {row[0] for row in made.here}
     return replace(
-        made, rules=ConflictRules(handlers=handlers, times=replace(times, site=SITE)), ages=tuple(ages), old_image=OldImage.FULL,
+        made,
+        rules=ConflictRules(handlers=handlers, times=replace(times, site=SITE)),
+        ages=tuple(ages),
+        old_image=OldImage.FULL,
         gone=tuple(key for key in range(5) if key not in there and times.has_tombstones and rng.random() < 0.5),
     )
 
 
 def _random_row(rng: random.Random, key: int, others: dict[int, Shown], *, is_unique: bool) -> Shown:
     numbers = (rng.choice([None, 5, 6, 7, 8]), rng.choice([None, 1, 2, 3, 100]))
-    return (key, rng.choice([None, "", "x", "y"]), rng.choice([None, "p", "q"]), *numbers, _free(rng, others, is_unique=is_unique))
+    return (
+        key,
+        rng.choice([None, "", "x", "y"]),
+        rng.choice([None, "p", "q"]),
+        *numbers,
+        _free(rng, others, is_unique=is_unique),
+    )
 
 
 def _free(rng: random.Random, others: dict[int, Shown], *, is_unique: bool) -> str | None:
@@ -134,7 +158,9 @@ def _free(rng: random.Random, others: dict[int, Shown], *, is_unique: bool) -> s
     return rng.choice([None, *(text for text in ("u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8") if text not in taken)])
 
 
-def _random_change(rng: random.Random, there: dict[int, Shown], keys: int, *, is_unique: bool, is_partial: bool, old_image: OldImage) -> Lcr:
+def _random_change(
+    rng: random.Random, there: dict[int, Shown], keys: int, *, is_unique: bool, is_partial: bool, old_image: OldImage
+) -> Lcr:
     key = rng.randrange(keys)
     before = there.get(key)
     if before is None:
@@ -188,10 +214,14 @@ def _random_rules(rng: random.Random) -> ConflictRules:
             found.append(_handler(rng, kind, rng.choice(methods), listed))
     uncompared = ()
     if rng.random() < 0.2:
-        uncompared = (UncomparedColumns(
-            owner="public", name="c", columns=tuple(rng.sample(["a", "b", "t", "n", "u"], 2)),
-            operations=rng.choice([("update",), ("delete",), ("update", "delete")]),
-        ),)
+        uncompared = (
+            UncomparedColumns(
+                owner="public",
+                name="c",
+                columns=tuple(rng.sample(["a", "b", "t", "n", "u"], 2)),
+                operations=rng.choice([("update",), ("delete",), ("update", "delete")]),
+            ),
+        )
     return ConflictRules(handlers=tuple(found), uncompared=uncompared, compare_key_only=rng.random() < 0.07)
 
 
@@ -269,8 +299,20 @@ def one_by_one(destination: Any, topology: str, version: TableVersion, history: 
 def _told(records: Sequence[ConflictRecord]) -> list[tuple[Any, ...]]:
     """Conflicts that were resolved, in comparable form."""
     return sorted(
-        (r.commit_scn, r.position, r.command, r.kind, r.handler, r.outcome, tuple(sorted(r.columns)), r.applied_columns, r.old, r.new)
-        for r in records if r.outcome != "ERROR QUEUE"
+        (
+            r.commit_scn,
+            r.position,
+            r.command,
+            r.kind,
+            r.handler,
+            r.outcome,
+            tuple(sorted(r.columns)),
+            r.applied_columns,
+            r.old,
+            r.new,
+        )
+        for r in records
+        if r.outcome != "ERROR QUEUE"
     )
 
 
@@ -285,14 +327,25 @@ def by_engine(destination: Any, topology: str, version: TableVersion, history: H
         seed: decides about groups, and about who does what when.
     """
     rng = random.Random(seed)
-    # With a second unique key who meets a value that only the destination has depends on which of two independent transactions comes first.
+    # With a second unique key who meets a value that only the destination has depends on which of two independent
+    # transactions comes first.
     parallelism = 1 if history.is_unique else rng.randrange(1, 4)
     engine = Engine(
-        seed=seed, batches=batches_of(version, history, rng), destination=destination, topology=topology, apply=topology, parallelism=parallelism,
-        group_transactions=rng.randrange(1, 14), group_rows=rng.choice([6, 30]), conflicts=history.rules, site=SITE,
+        seed=seed,
+        batches=batches_of(version, history, rng),
+        destination=destination,
+        topology=topology,
+        apply=topology,
+        parallelism=parallelism,
+        group_transactions=rng.randrange(1, 14),
+        group_rows=rng.choice([6, 30]),
+        conflicts=history.rules,
+        site=SITE,
     )
     engine.run()
-    errors = sorted((e.transaction_id, e.conflict_type, e.depends_on > 0) for e in destination.errors(topology, topology))
+    errors = sorted(
+        (e.transaction_id, e.conflict_type, e.depends_on > 0) for e in destination.errors(topology, topology)
+    )
     for server in engine.servers.values():
         server.close()
     return Left(errors=errors, met=_told(destination.conflicts(topology, last=10_000)))
@@ -308,4 +361,8 @@ def described(destination: Any, history: History) -> TableVersion:
     table = destination.describe("public", "c")
     assert isinstance(table, DestinationTable)
     found = replace(version_of(table), old_image=history.old_image)
-    return found if history.old_image is OldImage.KEY else replace(found, columns=tuple(replace(column, is_key=False) for column in found.columns))
+    return (
+        found
+        if history.old_image is OldImage.KEY
+        else replace(found, columns=tuple(replace(column, is_key=False) for column in found.columns))
+    )

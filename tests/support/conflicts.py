@@ -31,7 +31,9 @@ Shown = tuple[int | str | None, ...]
 
 def raw(row: Sequence[int | str | None]) -> tuple[bytes | None, ...]:
     """A row of `COLUMNS` in binary form."""
-    return tuple(int4(value) if isinstance(value, int) else value.encode() if isinstance(value, str) else None for value in row)
+    return tuple(
+        int4(value) if isinstance(value, int) else value.encode() if isinstance(value, str) else None for value in row
+    )
 
 
 def shown(row: Sequence[bytes | None]) -> Shown:
@@ -57,9 +59,16 @@ class Lcr:
 
 
 def batch_of(
-    version: TableVersion, lcrs: Sequence[Lcr], *, each: bool = False, first_scn: int = 100, source: str = "a", times_us: Sequence[int] = (),
+    version: TableVersion,
+    lcrs: Sequence[Lcr],
+    *,
+    each: bool = False,
+    first_scn: int = 100,
+    source: str = "a",
+    times_us: Sequence[int] = (),
 ) -> LcrBatch:
     """The LCRs as one transaction, or `each` as one, committed at these times."""
+
     def image(found: Sequence[Lcr], *, is_new: bool):
         rows: list[list[Value]] = []
         for lcr in found:
@@ -67,26 +76,43 @@ def batch_of(
             assert row is not None
             values: list[Value] = [NULL if value is None else value for value in raw(row)]
             if is_new:
-                values = [UNCHANGED if p in lcr.unchanged else ABSENT if lcr.carried is not None and p not in lcr.carried else v for p, v in enumerate(values)]
+                values = [
+                    UNCHANGED
+                    if p in lcr.unchanged
+                    else ABSENT
+                    if lcr.carried is not None and p not in lcr.carried
+                    else v
+                    for p, v in enumerate(values)
+                ]
             elif version.old_image is OldImage.KEY:
                 kept = lcr.new is not None and lcr.new[0] == row[0]
                 values = [v if version.columns[p].is_key and not kept else ABSENT for p, v in enumerate(values)]
             rows.append(values)
         return column_values([[row[p] for row in rows] for p in range(len(version.columns))])
 
-    kinds = {command: [n for n, lcr in enumerate(lcrs) if lcr.command is command] for command in (Command.INSERT, Command.UPDATE, Command.DELETE)}
+    kinds = {
+        command: [n for n, lcr in enumerate(lcrs) if lcr.command is command]
+        for command in (Command.INSERT, Command.UPDATE, Command.DELETE)
+    }
     groups = tuple(
         RowGroup(
-            table=0, command=command, row_numbers=np.array(numbers, np.int32),
+            table=0,
+            command=command,
+            row_numbers=np.array(numbers, np.int32),
             old=None if command is Command.INSERT else image([lcrs[n] for n in numbers], is_new=False),
             new=None if command is Command.DELETE else image([lcrs[n] for n in numbers], is_new=True),
         )
-        for command, numbers in kinds.items() if numbers
+        for command, numbers in kinds.items()
+        if numbers
     )
     commits = [first_scn + 10 * n for n in range(len(lcrs))] if each else [first_scn]
     found = transactions(commits, [1] * len(lcrs) if each else [len(lcrs)])
     return LcrBatch(
-        source=source, previous_scn=first_scn - 10, through_scn=commits[-1], tables=(version,), groups=groups,
+        source=source,
+        previous_scn=first_scn - 10,
+        through_scn=commits[-1],
+        tables=(version,),
+        groups=groups,
         transactions=replace(found, commit_time_us=np.array(times_us, np.int64)) if times_us else found,
     )
 
@@ -103,9 +129,18 @@ class Conflicts:
     """
 
     def __init__(
-        self, harness: Harness, session: DestinationSession, *handlers: ConflictHandler, rows: Sequence[Shown] = (), unique: bool = False,
-        old_image: OldImage = OldImage.FULL, key: Sequence[str] = ("id",), uncompared: Sequence[UncomparedColumns] = (),
-        compare_key_only: bool = False, history: HistoryBounds | None = None, times: RowTimes | None = None,
+        self,
+        harness: Harness,
+        session: DestinationSession,
+        *handlers: ConflictHandler,
+        rows: Sequence[Shown] = (),
+        unique: bool = False,
+        old_image: OldImage = OldImage.FULL,
+        key: Sequence[str] = ("id",),
+        uncompared: Sequence[UncomparedColumns] = (),
+        compare_key_only: bool = False,
+        history: HistoryBounds | None = None,
+        times: RowTimes | None = None,
     ) -> None:
         self.harness, self.session = harness, session
         harness.create_table("c", COLUMNS, key=key, unique=[["u"]] if unique else [])
@@ -115,7 +150,10 @@ class Conflicts:
         self.table = table
         self.version = replace(version_of(table), old_image=old_image)
         self.rules = ConflictRules(
-            handlers=handlers, uncompared=tuple(uncompared), compare_key_only=compare_key_only, history=history or HistoryBounds(),
+            handlers=handlers,
+            uncompared=tuple(uncompared),
+            compare_key_only=compare_key_only,
+            history=history or HistoryBounds(),
             times=None if times is None else replace(times, site="b"),
         )
         self.settings = ConflictSettings(apply=APPLY, source="a", site="b", rules=self.rules)
@@ -123,7 +161,9 @@ class Conflicts:
         self.scn = 100
 
     def apply(self, *lcrs: Lcr, source: str = "a", at: int = 0) -> Failure | None:
-        """Apply a transaction that was committed `at` microseconds since the epoch; with its failure it is rolled back and its conflict is in the history."""
+        """Apply a transaction that was committed `at` microseconds since the epoch; with its failure it is rolled back
+        and its conflict is in the history.
+        """
         batch = batch_of(self.version, lcrs, first_scn=self.scn, source=source, times_us=[at] if at else ())
         self.scn += 10
         resolution = Resolution(self.settings)
@@ -153,15 +193,26 @@ def _as_inserted(harness: Harness, row: Shown) -> tuple[bytes | None, ...]:
 
 
 def by_time(*sites: str, tombstones: bool = True) -> tuple[tuple[ConflictHandler, ...], RowTimes]:
-    """The handlers of table `c` for latest_timestamp, as a file's entry stands for them, and how times are known; of no site yet."""
+    """The handlers of table `c` for latest_timestamp, as a file's entry stands for them, and how times are known; of no
+    site yet.
+    """
     handlers = tuple(
-        ConflictHandler(owner="public", name="c", method="latest_timestamp", kind=kind, priority=sites) for kind in TIMED_KINDS
+        ConflictHandler(owner="public", name="c", method="latest_timestamp", kind=kind, priority=sites)
+        for kind in TIMED_KINDS
     )
     return handlers, RowTimes(site="", sites=sites, has_tombstones=tombstones)
 
 
-def handler(method: str, *columns: str, by: str = "", on: str = "update_differs", priority: Sequence[str] = ()) -> ConflictHandler:
+def handler(
+    method: str, *columns: str, by: str = "", on: str = "update_differs", priority: Sequence[str] = ()
+) -> ConflictHandler:
     """A handler of table `c`."""
     return ConflictHandler(
-        owner="public", name="c", method=method, kind=on, columns=tuple(columns), resolution_column=by, priority=tuple(priority),
+        owner="public",
+        name="c",
+        method=method,
+        kind=on,
+        columns=tuple(columns),
+        resolution_column=by,
+        priority=tuple(priority),
     )

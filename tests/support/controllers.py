@@ -14,7 +14,18 @@ from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
 
-__all__ = ["EVERYTHING", "call_again", "captured", "labels", "one_way_spec", "reconfigured", "started", "stop", "with_another_destination", "with_another_source"]
+__all__ = [
+    "EVERYTHING",
+    "call_again",
+    "captured",
+    "labels",
+    "one_way_spec",
+    "reconfigured",
+    "started",
+    "stop",
+    "with_another_destination",
+    "with_another_source",
+]
 
 EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 """The components of `one_way_spec`, none bypassed."""
@@ -27,7 +38,9 @@ def one_way_spec(folder: Path) -> TopologySpec:
     """Site a to site b, its queues and its propagation not bypassed."""
     rules = RuleSet(include=(Rule(owner="public"),))
     return TopologySpec(
-        name="one_way", file=folder / "one_way.yaml", state_dir=folder / "state",
+        name="one_way",
+        file=folder / "one_way.yaml",
+        state_dir=folder / "state",
         sites=(
             SiteSpec(name="a", database=DatabaseSpec(kind="embedded")),
             SiteSpec(name="b", database=DatabaseSpec(kind="embedded"), node=(("site_b", 1.0),)),
@@ -61,7 +74,9 @@ def call_again(controller: Controller) -> None:
 
 
 def captured(*names: str) -> tuple[CapturedTable, ...]:
-    return tuple(CapturedTable(identity=f"id of {name}", owner="public", name=name, object_numbers=(1,)) for name in names)
+    return tuple(
+        CapturedTable(identity=f"id of {name}", owner="public", name=name, object_numbers=(1,)) for name in names
+    )
 
 
 def labels(actors: FakeActors) -> dict[str, str]:
@@ -73,20 +88,26 @@ def reconfigured(actors: FakeActors) -> list[str]:
 
 
 def with_another_destination(spec: TopologySpec) -> TopologySpec:
-    return route(replace(
-        spec, sites=(*spec.sites, SiteSpec(name="c", database=DatabaseSpec(kind="embedded"))),
-        queues=(*spec.queues, QueueSpec(name="qc", site="c")),
-        propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qa", to_queue="qc")),
-        applies=(*spec.applies, ApplySpec(name="y", site="c", source="a", queue="qc")),
-    ))
+    return route(
+        replace(
+            spec,
+            sites=(*spec.sites, SiteSpec(name="c", database=DatabaseSpec(kind="embedded"))),
+            queues=(*spec.queues, QueueSpec(name="qc", site="c")),
+            propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qa", to_queue="qc")),
+            applies=(*spec.applies, ApplySpec(name="y", site="c", source="a", queue="qc")),
+        )
+    )
 
 
 def with_another_source(spec: TopologySpec) -> TopologySpec:
     """Site c sends to b, too, into the same queue; nothing bypasses that."""
-    return route(replace(
-        spec, sites=(*spec.sites, SiteSpec(name="c", database=DatabaseSpec(kind="embedded"))),
-        queues=(*spec.queues, QueueSpec(name="qc", site="c")),
-        captures=(*spec.captures, replace(spec.captures[0], name="c2", site="c", source="c", queue="qc")),
-        propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qc", to_queue="qb")),
-        applies=(*spec.applies, ApplySpec(name="y", site="b", source="c", queue="qb")),
-    ))
+    return route(
+        replace(
+            spec,
+            sites=(*spec.sites, SiteSpec(name="c", database=DatabaseSpec(kind="embedded"))),
+            queues=(*spec.queues, QueueSpec(name="qc", site="c")),
+            captures=(*spec.captures, replace(spec.captures[0], name="c2", site="c", source="c", queue="qc")),
+            propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qc", to_queue="qb")),
+            applies=(*spec.applies, ApplySpec(name="y", site="b", source="c", queue="qb")),
+        )
+    )

@@ -37,19 +37,38 @@ def part(transaction: Transaction, first: int, last: int) -> LargePart:
     is_last = last >= len(transaction.changes)
     batch = batch_of([transaction], transaction.number * 100 - 50, first=first, last=last, is_open=not is_last)
     return LargePart(
-        batch=batch, data=codec.encode(batch), hashes=hash_batch(batch, FITS.fit), order_scn=transaction.order_scn,
-        is_first=first == 0, is_last=is_last, through_scn=batch.through_scn,
+        batch=batch,
+        data=codec.encode(batch),
+        hashes=hash_batch(batch, FITS.fit),
+        order_scn=transaction.order_scn,
+        is_first=first == 0,
+        is_last=is_last,
+        through_scn=batch.through_scn,
     )
 
 
 class Talk:
     """A coordinator and what it has said."""
 
-    def __init__(self, *, servers: int = 2, transactions: int = 1000, rows: int = 10_000, errors: Sequence = (), on_error: OnError = OnError.HOLD_DEPENDENTS, in_order: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        servers: int = 2,
+        transactions: int = 1000,
+        rows: int = 10_000,
+        errors: Sequence = (),
+        on_error: OnError = OnError.HOLD_DEPENDENTS,
+        in_order: bool = False,
+    ) -> None:
         self.progress = ApplyProgress(epoch=1, low_watermark=50, above=())
         self.coordinator = ApplyCoordinator(
-            progress=self.progress, errors=errors, encode=codec.encode, group_transactions=transactions, group_rows=rows,
-            on_error=on_error, commits_in_order=in_order,
+            progress=self.progress,
+            errors=errors,
+            encode=codec.encode,
+            group_transactions=transactions,
+            group_rows=rows,
+            on_error=on_error,
+            commits_in_order=in_order,
         )
         for server in range(servers):
             self.coordinator.server_joined(server, self.progress)
@@ -59,7 +78,9 @@ class Talk:
             self.coordinator.accept(piece)  # type: ignore[arg-type]
         return self.coordinator.messages()
 
-    def done(self, server: int, group: int, *, attempt: int = 0, **fields: object) -> list[tuple[int, CoordinatorMessage]]:
+    def done(
+        self, server: int, group: int, *, attempt: int = 0, **fields: object
+    ) -> list[tuple[int, CoordinatorMessage]]:
         found = self.coordinator._groups[group]
         if "failure" not in fields:
             fields = {"executed": len(found.error_numbers), **fields}

@@ -1,4 +1,6 @@
-"""A pair of real databases whose tables are checked, copied, applied and compared as an apply process does it: neither Ray nor Spark."""
+"""A pair of real databases whose tables are checked, copied, applied and compared as an apply process does it: neither
+Ray nor Spark.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,10 @@ class _Runner:
         result = pb.DigestResult(table=item.table, is_source=item.is_source)
         place = TablePiece(owner=item.stored.owner, name=item.stored.name, place=item.place, bytes=item.bytes)
         try:
-            with contextlib.closing(PostgresTableReader(self.here if item.is_source else self.there)) as reader, reader.open_piece(place, snapshot=item.snapshot) as piece:
+            with (
+                contextlib.closing(PostgresTableReader(self.here if item.is_source else self.there)) as reader,
+                reader.open_piece(place, snapshot=item.snapshot) as piece,
+            ):
                 seen = piece.digest(tuple(item.columns))
             result.rows, result.digest = seen.row_count, seen.to_bytes()
         except StreamsError as error:
@@ -101,12 +106,19 @@ class CopiedPair(Pair):
         versions = source.table_versions(source.tables((self.rules,)))
         shapes = source.table_shapes([TableName.of(version) for version in versions])
         for each in self.transformations:
-            versions, shapes = tuple(transformed(version, each) for version in versions), tuple(transformed(shape, each) for shape in shapes)
+            versions, shapes = (
+                tuple(transformed(version, each) for version in versions),
+                tuple(transformed(shape, each) for shape in shapes),
+            )
         return list(self.destination.preflight_shapes(shapes, versions))
 
     def source_findings(self) -> list[Finding]:
         """What `check` says of the source's tables."""
-        return [found for found in self.redo.source.preflight((self.rules,), streams=1) if found.is_error and "table" in found.path]
+        return [
+            found
+            for found in self.redo.source.preflight((self.rules,), streams=1)
+            if found.is_error and "table" in found.path
+        ]
 
     def errors_found(self) -> list[Finding]:
         return [finding for finding in self.findings() if finding.is_error]
@@ -128,18 +140,31 @@ class CopiedPair(Pair):
             for table in config.tables:
                 self.there.execute(f"TRUNCATE {table.destination}".encode())
             self.there.execute("DELETE FROM headrace.instantiation")
-            workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
-                source=lambda: PostgresTableReader(self.redo.dsn), destination=lambda: PostgresTableReader(self._dsn),
-                session=lambda epoch, tag: PostgresDestination(self._dsn).open_session(
-                    COPYING, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation,
-                ),
-            ))
+            workers = ThreadWorkers(
+                lambda server, incarnation: CopyPlaces(
+                    source=lambda: PostgresTableReader(self.redo.dsn),
+                    destination=lambda: PostgresTableReader(self._dsn),
+                    session=lambda epoch, tag: PostgresDestination(self._dsn).open_session(
+                        COPYING,
+                        APPLY,
+                        server=server,
+                        epoch=epoch,
+                        tag=tag,
+                        incarnation=incarnation,
+                    ),
+                )
+            )
             TableInstantiation(
-                config=config, both_ways=one_way(config), source=source, destination=self.destination,
+                config=config,
+                both_ways=one_way(config),
+                source=source,
+                destination=self.destination,
                 source_reader=opened.enter_context(contextlib.closing(PostgresTableReader(self.redo.dsn))),
                 destination_reader=opened.enter_context(contextlib.closing(PostgresTableReader(self._dsn))),
-                workers=workers, epoch=self.destination.raise_epoch(COPYING, APPLY).epoch,
-                moved=lambda table: moved.update({table.name: (table.state, table.problem)}), should_end=ends,
+                workers=workers,
+                epoch=self.destination.raise_epoch(COPYING, APPLY).epoch,
+                moved=lambda table: moved.update({table.name: (table.state, table.problem)}),
+                should_end=ends,
             ).run_first()
         return moved
 
@@ -158,7 +183,12 @@ class CopiedPair(Pair):
         tables, problems = tables_of_now(source, config)
         assert not problems
         comparison: Any = Comparison(
-            runner=self.runner, config=config, source=source, destination=self.destination, tasks=1, is_active=lambda: True,  # type: ignore[arg-type]
+            runner=self.runner,
+            config=config,
+            source=source,
+            destination=self.destination,
+            tasks=1,
+            is_active=lambda: True,  # type: ignore[arg-type]
         )
         return {each.table.source.name: each for each in comparison.run(tables, rechecks=0, recheck_delay_s=0.0)}
 
@@ -168,11 +198,22 @@ class CopiedPair(Pair):
             name = TableName.of(table)
             for each in self.transformations:
                 name = each.named(name)
-            tables.append(TableToInstantiate(
-                identity=table.identity, source=TableName.of(table), destination=name, object_numbers=tuple(map(int, table.object_numbers)),
-                transformations=self.transformations, may_empty=True,
-            ))
+            tables.append(
+                TableToInstantiate(
+                    identity=table.identity,
+                    source=TableName.of(table),
+                    destination=name,
+                    object_numbers=tuple(map(int, table.object_numbers)),
+                    transformations=self.transformations,
+                    may_empty=True,
+                )
+            )
         return ApplyConfig(
-            topology=COPYING, apply=APPLY, source=DatabaseAccess(site="dbs1", kind="postgres", dsn=self.redo.dsn),
-            destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=self._dsn), queue="", parallelism=2, tables=tuple(tables),
+            topology=COPYING,
+            apply=APPLY,
+            source=DatabaseAccess(site="dbs1", kind="postgres", dsn=self.redo.dsn),
+            destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=self._dsn),
+            queue="",
+            parallelism=2,
+            tables=tuple(tables),
         )

@@ -1,4 +1,6 @@
-"""Copies tables beside an engine, step by step and at random moments, as `spark_apply.copy.instantiation` does beside a driver."""
+"""Copies tables beside an engine, step by step and at random moments, as `spark_apply.copy.instantiation` does beside a
+driver.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class CopiesBeside:
             return
 
     def is_done(self, engine: Engine) -> bool:
-        states = {name: self._recorded(engine)[name].state if name in self._recorded(engine) else "" for name in self.names}
+        states = {
+            name: self._recorded(engine)[name].state if name in self._recorded(engine) else "" for name in self.names
+        }
         return set(states.values()) <= {"DONE", "JOINING"} and engine.joins.is_joined and not self.again
 
     def _recorded(self, engine: Engine) -> dict[str, Instantiation]:
@@ -77,7 +81,8 @@ class CopiesBeside:
             self._copy(engine, self.rng.choice(pending) if self._copying is None else self._copying.name, copied)
         elif self.again and finished and not copied:
             self._leaving = self.rng.choice(finished)
-            # Recorded first, as the product does: a driver that dies when its rows are left out must not take it for finished.
+            # Recorded first, as the product does: a driver that dies when its rows are left out must not take it for
+            # finished.
             self._record(engine, record_of(self._leaving, 0, "PENDING"))
             self._waits_for = engine.joins.leave_out([("public", self._leaving)])
 
@@ -122,7 +127,9 @@ class CopiesBeside:
 
     @staticmethod
     def _empty(engine: Engine, name: str) -> None:
-        session = engine.destination.open_session(TOPOLOGY, APPLY, server=engine.parallelism, epoch=engine.epoch, tag=b"\x00")
+        session = engine.destination.open_session(
+            TOPOLOGY, APPLY, server=engine.parallelism, epoch=engine.epoch, tag=b"\x00"
+        )
         session.empty_tables([session.describe("public", name)])
         session.close()
 

@@ -50,7 +50,14 @@ class CopyingPair:
     """
 
     def __init__(
-        self, name: str, source: str, destination: str, topology: str = TOPOLOGY, *, site: str = "dst", returned_by: str = "",
+        self,
+        name: str,
+        source: str,
+        destination: str,
+        topology: str = TOPOLOGY,
+        *,
+        site: str = "dst",
+        returned_by: str = "",
     ) -> None:
         self.topology = topology
         self.name, self.dsn, self.target = f"apply_from_{name}", source, destination
@@ -70,31 +77,58 @@ class CopyingPair:
         epoch = self.destination.raise_epoch(self.topology, self.name).epoch
         tables = tuple(
             TableToInstantiate(
-                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)), keep_existing=self.keep_existing, returned_by=self.returned_by,
+                identity=table.identity,
+                source=TableName.of(table),
+                destination=TableName.of(table),
+                object_numbers=tuple(map(int, table.object_numbers)),
+                keep_existing=self.keep_existing,
+                returned_by=self.returned_by,
                 is_sent_on=bool(self.returned_by),
             )
             for table in self.source.captured(self.topology)
         )
         config = ApplyConfig(
-            topology=self.topology, apply=self.name, source=DatabaseAccess(site=self.site, kind="postgres", dsn=self.dsn),
-            destination=DatabaseAccess(site=self.there, kind="postgres", dsn=self.target), queue="", parallelism=2, tables=tables,
+            topology=self.topology,
+            apply=self.name,
+            source=DatabaseAccess(site=self.site, kind="postgres", dsn=self.dsn),
+            destination=DatabaseAccess(site=self.there, kind="postgres", dsn=self.target),
+            queue="",
+            parallelism=2,
+            tables=tables,
         )
-        workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
-            source=lambda: PostgresTableReader(self.dsn), destination=lambda: PostgresTableReader(self.target),
-            session=lambda epoch, tag: PostgresDestination(self.target, site="dst").open_session(
-                self.topology, self.name, server=server, epoch=epoch, tag=tag, incarnation=incarnation
-            ),
-        ))
+        workers = ThreadWorkers(
+            lambda server, incarnation: CopyPlaces(
+                source=lambda: PostgresTableReader(self.dsn),
+                destination=lambda: PostgresTableReader(self.target),
+                session=lambda epoch, tag: PostgresDestination(self.target, site="dst").open_session(
+                    self.topology, self.name, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+                ),
+            )
+        )
         workers.before_piece = self.before_piece
         end = time.monotonic() + ENDED_S
         readers = PostgresTableReader(self.dsn), PostgresTableReader(self.target)
-        with contextlib.closing(readers[0]), contextlib.closing(readers[1]), contextlib.closing(open_destination(config.source)) as records:
+        with (
+            contextlib.closing(readers[0]),
+            contextlib.closing(readers[1]),
+            contextlib.closing(open_destination(config.source)) as records,
+        ):
             made = TableInstantiation(
-                config=config, source=self.source, destination=self.destination, source_reader=readers[0], destination_reader=readers[1],
-                workers=workers, epoch=epoch, moved=self.shown.append, should_end=lambda: self.should_end() or time.monotonic() > end,
+                config=config,
+                source=self.source,
+                destination=self.destination,
+                source_reader=readers[0],
+                destination_reader=readers[1],
+                workers=workers,
+                epoch=epoch,
+                moved=self.shown.append,
+                should_end=lambda: self.should_end() or time.monotonic() > end,
                 both_ways=BothWays(
-                    topology=config.topology, here=config.destination.site, there=config.source.site, records=records, captured=self._captured_here,
+                    topology=config.topology,
+                    here=config.destination.site,
+                    there=config.source.site,
+                    records=records,
+                    captured=self._captured_here,
                     position=self.position_here,
                 ),
             )

@@ -9,8 +9,19 @@ from tests.support.handlers import code_of
 __all__ = ["custom"]
 
 
-def custom(text: str, name: str = "own:mask", *, is_at_capture: bool = False, timeout_s: float = 30.0, columns: tuple[str, ...] | None = None):
+def custom(
+    text: str,
+    name: str = "own:mask",
+    *,
+    is_at_capture: bool = False,
+    timeout_s: float = 30.0,
+    columns: tuple[str, ...] | None = None,
+):
     code = code_of(text)
     return CustomTransformation(
-        function=UserFunction(name=name, version=code.version_of(name)), code=code, is_at_capture=is_at_capture, timeout_s=timeout_s, columns=columns,
+        function=UserFunction(name=name, version=code.version_of(name)),
+        code=code,
+        is_at_capture=is_at_capture,
+        timeout_s=timeout_s,
+        columns=columns,
     )

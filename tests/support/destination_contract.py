@@ -28,8 +28,11 @@ from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import DatabaseUnavailable
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"
-# Of a contract that has many tests for each rule: the other ones show it on a server in `make test`, and these are for the database in memory there.
-on_a_server_in_soak = pytest.mark.parametrize("harness", ["memory", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])], indirect=True)
+# Of a contract that has many tests for each rule: the other ones show it on a server in `make test`, and these are for
+# the database in memory there.
+on_a_server_in_soak = pytest.mark.parametrize(
+    "harness", ["memory", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])], indirect=True
+)
 Row = tuple[bytes | None, ...]
 Opener = Callable[..., DestinationSession]
 
@@ -43,11 +46,19 @@ class MemoryHarness:
         return MemoryDestination(store=self._store, site="b", settings=settings)
 
     def create_table(
-        self, name: str, columns: Sequence[tuple[str, str]], *, key: Sequence[str] = (),
-        unique: Sequence[Sequence[str]] = (), not_null: Sequence[str] = (),
+        self,
+        name: str,
+        columns: Sequence[tuple[str, str]],
+        *,
+        key: Sequence[str] = (),
+        unique: Sequence[Sequence[str]] = (),
+        not_null: Sequence[str] = (),
     ) -> None:
         self._store.create_table(
-            "public", name, key=key, unique=unique,
+            "public",
+            name,
+            key=key,
+            unique=unique,
             columns=[destination_column(n, f"pg_catalog.{t}", not_null=n in not_null) for n, t in columns],
         )
 
@@ -104,14 +115,24 @@ class PostgresHarness:
         return self._destinations[-1]
 
     def create_table(
-        self, name: str, columns: Sequence[tuple[str, str]], *, key: Sequence[str] = (),
-        unique: Sequence[Sequence[str]] = (), not_null: Sequence[str] = (),
+        self,
+        name: str,
+        columns: Sequence[tuple[str, str]],
+        *,
+        key: Sequence[str] = (),
+        unique: Sequence[Sequence[str]] = (),
+        not_null: Sequence[str] = (),
     ) -> None:
         there = self._admin.execute("SELECT to_regclass(%s)", (f"public.{name}",)).fetchone()
         if there and there[0]:
-            present = {row[0] for row in self._admin.execute(
-                "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped", (name,)
-            )}
+            present = {
+                row[0]
+                for row in self._admin.execute(
+                    "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT"
+                    " attisdropped",
+                    (name,),
+                )
+            }
             for column, kind in columns:
                 if column not in present:
                     self._admin.execute(f"ALTER TABLE {name} ADD COLUMN {column} {kind}")
@@ -175,8 +196,12 @@ class PostgresHarness:
         self._admin.execute("ALTER DATABASE template0 ALLOW_CONNECTIONS true")
         names = [name for (name,) in self._admin.execute("SELECT datname FROM pg_database WHERE datconnlimit <> -2")]
         until = time.monotonic() + 60
-        while self._admin.execute("SELECT pg_xact_commit_timestamp(%s::text::xid) IS NOT NULL", (number,)).fetchone()[0]:
-            assert time.monotonic() < until, "the server still knows the times: a transaction or a slot of another test is old"
+        while self._admin.execute("SELECT pg_xact_commit_timestamp(%s::text::xid) IS NOT NULL", (number,)).fetchone()[
+            0
+        ]:
+            assert time.monotonic() < until, (
+                "the server still knows the times: a transaction or a slot of another test is old"
+            )
             for name in names:
                 with psycopg.connect(self._server.dsn(name), autocommit=True) as connection:
                     connection.execute("VACUUM (FREEZE)")
@@ -223,8 +248,18 @@ def commit(session: DestinationSession, *writes, applied=(), low_watermark: int 
 
 def error_transaction(**changed) -> ErrorTransaction:
     fields = {
-        "number": 0, "apply": APPLY, "source": "a", "transaction_id": 77, "commit_scn": 150,
-        "commit_time_us": 1_700_000_000_123_456, "row_count": 2, "failed_position": 1, "depends_on": 0,
-        "conflict_type": "update_missing", "sqlstate": "", "message": "the row is not there", "created_us": 0,
+        "number": 0,
+        "apply": APPLY,
+        "source": "a",
+        "transaction_id": 77,
+        "commit_scn": 150,
+        "commit_time_us": 1_700_000_000_123_456,
+        "row_count": 2,
+        "failed_position": 1,
+        "depends_on": 0,
+        "conflict_type": "update_missing",
+        "sqlstate": "",
+        "message": "the row is not there",
+        "created_us": 0,
     }
     return ErrorTransaction(**{**fields, **changed})

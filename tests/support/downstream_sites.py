@@ -1,4 +1,6 @@
-"""A source's site and its redo receivers in one process, hosted as in a running topology, on a real server of the source's own."""
+"""A source's site and its redo receivers in one process, hosted as in a running topology, on a real server of the
+source's own.
+"""
 
 from __future__ import annotations
 
@@ -38,24 +40,41 @@ ROWS = "CREATE TABLE rows (id int PRIMARY KEY, writer int)"
 
 
 def topology(
-    folder: Path, dsn: str, *, transport: str = "async", sites: tuple[str, ...] = ("dbs3",), source_captures: bool = False, **capture: Any,
+    folder: Path,
+    dsn: str,
+    *,
+    transport: str = "async",
+    sites: tuple[str, ...] = ("dbs3",),
+    source_captures: bool = False,
+    **capture: Any,
 ) -> TopologySpec:
-    """dbs1 is captured at other sites, and at its own if wanted; `dbs2` applies what the first of them mines. `capture`: more of a downstream one."""
+    """dbs1 is captured at other sites, and at its own if wanted; `dbs2` applies what the first of them mines.
+
+    `capture`: more of a downstream one.
+    """
     captures = [
-        CaptureSpec(name=f"c_{site}", site=site, source="dbs1", queue=f"q_{site}", rules=RULES, transport=transport, **capture) for site in sites
+        CaptureSpec(
+            name=f"c_{site}", site=site, source="dbs1", queue=f"q_{site}", rules=RULES, transport=transport, **capture
+        )
+        for site in sites
     ]
     if source_captures:
         captures.append(CaptureSpec(name="c_dbs1", site="dbs1", source="dbs1", queue="q_dbs1", rules=RULES))
     return TopologySpec(
-        name="topo", file=folder / "topo.yaml", state_dir=folder,
+        name="topo",
+        file=folder / "topo.yaml",
+        state_dir=folder,
         sites=(
             SiteSpec(name="dbs1", database=DatabaseSpec(kind="postgres", dsn=dsn)),
             SiteSpec(name="dbs2", database=DatabaseSpec(kind="embedded")),
             *(SiteSpec(name=site, database=DatabaseSpec(kind="none")) for site in sites),
         ),
         queues=tuple(QueueSpec(name=capture.queue, site=capture.site) for capture in captures),
-        captures=tuple(captures), propagations=(),
-        applies=(ApplySpec(name="a", site="dbs2", source="dbs1", queue="q_dbs3"),), redo_bytes_max=64 << 20, segment_bytes=1 << 20,
+        captures=tuple(captures),
+        propagations=(),
+        applies=(ApplySpec(name="a", site="dbs2", source="dbs1", queue="q_dbs3"),),
+        redo_bytes_max=64 << 20,
+        segment_bytes=1 << 20,
     )
 
 
@@ -100,7 +119,8 @@ class DownstreamSites:
         """Make commits of the source wait for the log writer."""
         with psycopg.connect(self.server.dsn(), autocommit=True) as user:
             user.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{slot_name('topo', 'dbs1')}'")
-        # Not what the server calls the log writer: as long as that has confirmed nothing, that is "async", and commits wait.
+        # Not what the server calls the log writer: as long as that has confirmed nothing, that is "async", and commits
+        # wait.
         reload_settings(self.server.dsn(), "synchronous_standby_names", slot_name("topo", "dbs1"))
 
     def destroy_source(self) -> None:

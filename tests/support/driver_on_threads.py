@@ -24,7 +24,9 @@ class Run:
 
     error, problem = None, ""
 
-    def __init__(self, runner: Runner, kind: int, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]) -> None:
+    def __init__(
+        self, runner: Runner, kind: int, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]
+    ) -> None:
         module, _, function = runs._CODE[kind].partition(":")
         code = getattr(importlib.import_module(module), function)
         access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit(), identity=runner.config.identity)
@@ -32,9 +34,12 @@ class Run:
         self.results: list[bytes] = []
 
         def work(number: int) -> None:
-            # A driver that ends before it has welcomed a task, or a destination that crashed: to Spark that is a task that failed.
+            # A driver that ends before it has welcomed a task, or a destination that crashed: to Spark that is a task
+            # that failed.
             with contextlib.suppress(PropagationError, DestinationRestarted):
-                self.results.extend(code(access, runner.config.topology, runner.config.apply, number, iter(items[number::tasks])))
+                self.results.extend(
+                    code(access, runner.config.topology, runner.config.apply, number, iter(items[number::tasks]))
+                )
 
         self._threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(tasks)]
         for thread in self._threads:
@@ -60,7 +65,12 @@ class Runner:
     epoch: int
 
     def start(
-        self, kind: int, tasks: int, *, items: Sequence[bytes] = (), is_kept: bool = False,
+        self,
+        kind: int,
+        tasks: int,
+        *,
+        items: Sequence[bytes] = (),
+        is_kept: bool = False,
         moved: Callable[[bool], None] = lambda _: None,
     ) -> Run:
         return Run(self, kind, tasks, items, moved)

@@ -17,14 +17,24 @@ from tests.fix_cluster import TABLES
 from tests.support.system import System, wait_until
 
 __all__ = [
-    "Pgbench", "apply_name", "armed", "delete_errors", "errors", "pgbench_through", "propagation_name", "proxied_propagation",
-    "application_name", "spark_processes", "wait_for_next_application",
+    "Pgbench",
+    "apply_name",
+    "armed",
+    "delete_errors",
+    "errors",
+    "pgbench_through",
+    "propagation_name",
+    "proxied_propagation",
+    "application_name",
+    "spark_processes",
+    "wait_for_next_application",
 ]
 
 CLIENTS = 4
 RATE = 200  # transactions per second: below what a loaded small machine replicates, so that a test ends soon
 SECONDS = 3  # of pgbench at that rate: faults happen in the first of them
-LATER_RATE = 20  # what broke may take a minute to come back: until then something is always under way, and not much is behind
+# what broke may take a minute to come back: until then something is always under way, and not much is behind
+LATER_RATE = 20
 DETOUR_S = 600.0  # longer than any test
 LATER_SECONDS = 1  # of pgbench at that rate, before the next check whether to continue
 # Money is conserved: the sums of the history and of the balances are equal.
@@ -78,7 +88,9 @@ class Pgbench:
 
 @contextlib.contextmanager
 def pgbench_through(system: System) -> Iterator[Pgbench]:
-    """Run pgbench at the source until the block ends; then every table is equal at both ends, nothing is lost or doubled."""
+    """Run pgbench at the source until the block ends; then every table is equal at both ends, nothing is lost or
+    doubled.
+    """
     sums = system.execute("src", SUMS)[0]
     running = Pgbench(system, int(system.execute("src", "SELECT count(*) FROM pgbench_history")[0][0]))
     ended = threading.Event()
@@ -132,8 +144,9 @@ def armed(system: System, name: str, action: str = "kill", times: int = 1) -> It
 def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
     """The processes of the Spark application of the first apply process's site.
 
-    `driver` and its own JVM (`gateway`), the application master's JVM (`master`), `executors` (JVMs) and the first apply
-    process's `workers`. A worker is a Python process with an apply server in it; `status` of the apply process names them.
+    `driver` and its own JVM (`gateway`), the application master's JVM (`master`), `executors` (JVMs) and the first
+    apply process's `workers`. A worker is a Python process with an apply server in it; `status` of the apply process
+    names them.
     """
     status = system.status(apply_name(system))
     found: dict[str, list[psutil.Process]] = {"driver": [], "gateway": [], "master": [], "executors": [], "workers": []}
@@ -154,7 +167,9 @@ def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
 
 
 def wait_for_next_application(system: System, old: int) -> dict[str, Any]:
-    """The status of every apply process of the site, by its name, once all apply in an application other than process `old`."""
+    """The status of every apply process of the site, by its name, once all apply in an application other than process
+    `old`.
+    """
     names = [f"apply:{apply.name}" for apply in system.spec.applies if apply.site == system.spec.applies[0].site]
 
     def apply() -> dict[str, Any] | None:
@@ -172,7 +187,11 @@ def _masters(driver: psutil.Process) -> list[psutil.Process]:
     for process in psutil.process_iter(["name", "cmdline"]):
         with contextlib.suppress(psutil.Error):
             is_driver_s = any(word.endswith(f"/spark/{driver.pid}") for word in process.info["cmdline"] or ())
-            if process.info["name"] == "java" and is_driver_s and any("SparkMaster" in word for word in process.parent().cmdline()):
+            if (
+                process.info["name"] == "java"
+                and is_driver_s
+                and any("SparkMaster" in word for word in process.parent().cmdline())
+            ):
                 found.append(process)
     return found
 

@@ -1,11 +1,13 @@
-"""What is printed is followed as it is printed, while a whole driver of one apply process runs: its tasks are threads in place of Spark.
+"""What is printed is followed as it is printed, while a whole driver of one apply process runs: its tasks are threads
+in place of Spark.
 
     site.create("CREATE TABLE p (id int PRIMARY KEY, v text)")
     site.start("p")
     ...                       # something breaks
     site.follow(site.checked("p"))   # what `check` prints of it
 
-`check` is the real one, on the topology's file. Commands are read out of what is printed, and the driver's control is asked what their verbs ask it.
+`check` is the real one, on the topology's file. Commands are read out of what is printed, and the driver's control is
+asked what their verbs ask it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ __all__ = ["FollowedFixes"]
 
 TOPOLOGY = "followed_test"
 _PAUSE_S = 0.1  # between the users' rounds: what waits in an error queue is executed one by one
-_COMMAND = re.compile(r"headrace (copy|verify|stop|start|errors execute|errors delete) FILE ((?:--all|apply:\w+|[\w.\"]+)(?: (?:\d+))*)")
+_COMMAND = re.compile(
+    r"headrace (copy|verify|stop|start|errors execute|errors delete) FILE ((?:--all|apply:\w+|[\w.\"]+)(?: (?:\d+))*)"
+)
 
 
 class Users(threading.Thread):
@@ -101,7 +105,11 @@ class FollowedFixes:
     def assert_same(self) -> None:
         for name in self._names:
             assert digest(self.dsn["src"], name) == digest(self.dsn["dst"], name), (
-                name, *(execute(self.dsn[site], f"SELECT * FROM {name} t ORDER BY t::text LIMIT 30") for site in ("src", "dst")),
+                name,
+                *(
+                    execute(self.dsn[site], f"SELECT * FROM {name} t ORDER BY t::text LIMIT 30")
+                    for site in ("src", "dst")
+                ),
             )
 
     # ------------------------------------------------------------------ the apply process
@@ -111,15 +119,23 @@ class FollowedFixes:
         self._names = tables
         self.queue = MinedQueue(self._folder, self.dsn["src"], self.dsn["dst"], topology=TOPOLOGY)
         self._start()
-        wait_for("the first copy", lambda: set(self.tables()) == set(tables) and {each.state for each in self.tables().values()} == {"DONE"}, WAIT_S)
+        wait_for(
+            "the first copy",
+            lambda: set(self.tables()) == set(tables) and {each.state for each in self.tables().values()} == {"DONE"},
+            WAIT_S,
+        )
 
     def _start(self, _: str = "") -> None:
         assert self.queue is not None
         access = partial(DatabaseAccess, kind="postgres")
         named: Any = type("Queue", (), {"queue": self.queue})()
         config = ApplyConfig(
-            topology=TOPOLOGY, apply=self.queue.apply.name, source=access(site="dbs1", dsn=self.dsn["src"]),
-            destination=access(site="dbs2", dsn=self.dsn["dst"]), queue=self.queue.apply.queue, parallelism=2,
+            topology=TOPOLOGY,
+            apply=self.queue.apply.name,
+            source=access(site="dbs1", dsn=self.dsn["src"]),
+            destination=access(site="dbs2", dsn=self.dsn["dst"]),
+            queue=self.queue.apply.queue,
+            parallelism=2,
             tables=ApplyDrivers.to_instantiate(named, self._names),
         )
         endpoint = self.queue.server.endpoint
@@ -149,6 +165,7 @@ class FollowedFixes:
 
     def shown(self, table: str) -> str:
         """What `status` says of a table, once it says something."""
+
         def problem() -> str:
             self.driver.control.look_at_tables()
             return str(self.tables()[table].problem)
@@ -159,14 +176,21 @@ class FollowedFixes:
         """Everything is copied, and applied or in the error queue."""
         end = end_of_log(self.dsn["src"])
         wait_for("the copies", lambda: {each.state for each in self.tables().values()} == {"DONE"}, WAIT_S)
-        wait_for("everything", lambda: self.driver.outcome() or self.driver.control.status().low_watermark_scn >= end, WAIT_S)
+        wait_for(
+            "everything", lambda: self.driver.outcome() or self.driver.control.status().low_watermark_scn >= end, WAIT_S
+        )
 
     def errors(self) -> list[int]:
-        return [number for (number,) in execute(self.dsn["dst"], "SELECT number FROM headrace.apply_error ORDER BY number")]
+        return [
+            number for (number,) in execute(self.dsn["dst"], "SELECT number FROM headrace.apply_error ORDER BY number")
+        ]
 
     def messages(self) -> list[str]:
         """Of the error transactions, as `errors list` shows them."""
-        return [message for (message,) in execute(self.dsn["dst"], "SELECT message FROM headrace.apply_error ORDER BY number")]
+        return [
+            message
+            for (message,) in execute(self.dsn["dst"], "SELECT message FROM headrace.apply_error ORDER BY number")
+        ]
 
     @contextmanager
     def users(self, *transactions: str) -> Iterator[Users]:
@@ -203,7 +227,9 @@ class FollowedFixes:
     def ask_to_copy(self, table: str) -> int:
         """Begin a copy, and do not wait for its end; the SCN of the table's rows before."""
         owner, name = table_name(table)
-        (scn,), = execute(self.dsn["dst"], "SELECT scn FROM headrace.instantiation WHERE source = 'dbs1' AND name = %s", name)
+        ((scn,),) = execute(
+            self.dsn["dst"], "SELECT scn FROM headrace.instantiation WHERE source = 'dbs1' AND name = %s", name
+        )
         self.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner=owner, name=name)]))
         return int(scn)
 

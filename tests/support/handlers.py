@@ -1,4 +1,6 @@
-"""An apply server with users' handlers at a destination in memory: tables `c` (handled), `d` (not) and `log` (of handlers)."""
+"""An apply server with users' handlers at a destination in memory: tables `c` (handled), `d` (not) and `log` (of
+handlers).
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,13 @@ def code_of(text: str) -> UserCode:
 
 
 def rules_of(
-    text: str = "", *, dml: Sequence[str | DmlHandler] = (), errors: Sequence[str | ErrorHandler] = (), precommit: str = "",
-    timeout_s: float = 5.0, tables: Sequence[tuple[str, str]] = (),
+    text: str = "",
+    *,
+    dml: Sequence[str | DmlHandler] = (),
+    errors: Sequence[str | ErrorHandler] = (),
+    precommit: str = "",
+    timeout_s: float = 5.0,
+    tables: Sequence[tuple[str, str]] = (),
 ) -> HandlerRules:
     """Handlers of table `c`; a text names a function of `own.py`."""
     code = code_of(text)
@@ -55,11 +62,19 @@ def rules_of(
         return UserFunction(name=f"own:{name}", version=code.version_of(f"own:{name}"))
 
     return HandlerRules(
-        code=code, timeout_s=timeout_s, precommit=function(precommit) if precommit else None,
+        code=code,
+        timeout_s=timeout_s,
+        precommit=function(precommit) if precommit else None,
         dml=tuple(
-            each if isinstance(each, DmlHandler) else DmlHandler(owner="public", name="c", function=function(each), tables=tuple(tables)) for each in dml
+            each
+            if isinstance(each, DmlHandler)
+            else DmlHandler(owner="public", name="c", function=function(each), tables=tuple(tables))
+            for each in dml
         ),
-        errors=tuple(each if isinstance(each, ErrorHandler) else ErrorHandler(owner="public", name="c", function=function(each)) for each in errors),
+        errors=tuple(
+            each if isinstance(each, ErrorHandler) else ErrorHandler(owner="public", name="c", function=function(each))
+            for each in errors
+        ),
     )
 
 
@@ -73,7 +88,12 @@ class Handled:
     """The server, and groups for it."""
 
     def __init__(
-        self, rules: HandlerRules, *, rows: Sequence[Shown] = (), others: Sequence[Shown] = (), conflicts: Sequence[ConflictHandler] = (),
+        self,
+        rules: HandlerRules,
+        *,
+        rows: Sequence[Shown] = (),
+        others: Sequence[Shown] = (),
+        conflicts: Sequence[ConflictHandler] = (),
     ) -> None:
         self.store = MemoryStore()
         columns = [destination_column(name, f"pg_catalog.{kind}", equality="bytes") for name, kind in COLUMNS]
@@ -87,7 +107,9 @@ class Handled:
         self.database = MemoryDestination(store=self.store)
         self.epoch = self.database.raise_epoch(TOPOLOGY, APPLY).epoch
         self.rules = rules
-        self.settings = ConflictSettings(apply=APPLY, source=SOURCE, site="b", rules=ConflictRules(handlers=tuple(conflicts)))
+        self.settings = ConflictSettings(
+            apply=APPLY, source=SOURCE, site="b", rules=ConflictRules(handlers=tuple(conflicts))
+        )
         self.incarnation = 1
         self.server = self.new_server()
         self.versions = {}
@@ -103,9 +125,16 @@ class Handled:
         incarnation, self.incarnation = self.incarnation, self.incarnation + 1
         decode, encode = python_values()
         server = ApplyServer(
-            apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode, error_batches=self.database.error_batches,
-            open_session=lambda: self.database.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0", incarnation=incarnation),
-            conflicts=self.settings, handlers=Handlers(self.rules, decode=decode, encode=encode),
+            apply=APPLY,
+            source=SOURCE,
+            decode=codec.decode,
+            encode=codec.encode,
+            error_batches=self.database.error_batches,
+            open_session=lambda: self.database.open_session(
+                TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0", incarnation=incarnation
+            ),
+            conflicts=self.settings,
+            handlers=Handlers(self.rules, decode=decode, encode=encode),
             calls=RecordedCalls(self.database, TOPOLOGY, APPLY),
         )
         server.connect()
@@ -122,25 +151,44 @@ class Handled:
             if numbers:
                 made = batch_of(tables[place], [flat[number][1] for number in numbers])
                 groups += [
-                    replace(group, table=place, row_numbers=np.array([numbers[own] for own in group.row_numbers.tolist()], np.int32))
+                    replace(
+                        group,
+                        table=place,
+                        row_numbers=np.array([numbers[own] for own in group.row_numbers.tolist()], np.int32),
+                    )
                     for group in made.groups
                 ]
         commits = [self.scn + 10 * number for number in range(len(found))]
         return LcrBatch(
-            source=SOURCE, previous_scn=self.scn - 10, through_scn=commits[-1], tables=tuple(tables), groups=tuple(groups),
+            source=SOURCE,
+            previous_scn=self.scn - 10,
+            through_scn=commits[-1],
+            tables=tuple(tables),
+            groups=tuple(groups),
             transactions=transactions(commits, [len(each) for each in found]),
         )
 
     def apply(
-        self, *found: Sequence[tuple[str, Lcr]], below_applied: bool = True, is_careful: bool = False,
+        self,
+        *found: Sequence[tuple[str, Lcr]],
+        below_applied: bool = True,
+        is_careful: bool = False,
     ) -> GroupResult | GroupRetry:
         """One group of these transactions."""
         batch = self.transactions_of(*found)
         group = self.scn
-        self.server.receive(GroupAssignment(
-            group=group, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=self.scn - 10,
-            through_scn=batch.through_scn, is_careful=is_careful,
-        ))
+        self.server.receive(
+            GroupAssignment(
+                group=group,
+                attempt=0,
+                mode=GroupMode.SETS,
+                streamed=False,
+                batches=(codec.encode(batch),),
+                after_scn=self.scn - 10,
+                through_scn=batch.through_scn,
+                is_careful=is_careful,
+            )
+        )
         self.server.receive(GroupGo(group=group, attempt=0, low_watermark=self.scn - 10, below_applied=below_applied))
         self.scn = int(batch.through_scn) + 10
         return self.run()
@@ -161,10 +209,18 @@ class Handled:
     def apply_large(self, *lcrs: tuple[str, Lcr], is_careful: bool = False) -> GroupResult | GroupRetry:
         """One streamed transaction, each LCR a part; as in the log, only the last one knows the commit SCN."""
         group, whole = self.scn, self.transactions_of(lcrs)
-        self.server.receive(GroupAssignment(
-            group=group, attempt=0, mode=GroupMode.SETS, streamed=True, batches=(), after_scn=group - 10, through_scn=0,
-            is_careful=is_careful,
-        ))
+        self.server.receive(
+            GroupAssignment(
+                group=group,
+                attempt=0,
+                mode=GroupMode.SETS,
+                streamed=True,
+                batches=(),
+                after_scn=group - 10,
+                through_scn=0,
+                is_careful=is_careful,
+            )
+        )
         self.server.receive(GroupGo(group=group, attempt=0, low_watermark=group - 10, below_applied=True))
         for part in range(len(lcrs)):
             is_last = part == len(lcrs) - 1
@@ -172,9 +228,16 @@ class Handled:
             if not is_last:
                 still = replace(batch.transactions, commit_scn=np.zeros(1, np.int64))
                 batch = replace(batch, through_scn=batch.previous_scn, transactions=still)
-            self.server.receive(GroupPart(
-                group=group, attempt=0, part=part, batch=codec.encode(batch), is_last=is_last, through_scn=int(whole.through_scn) if is_last else 0,
-            ))
+            self.server.receive(
+                GroupPart(
+                    group=group,
+                    attempt=0,
+                    part=part,
+                    batch=codec.encode(batch),
+                    is_last=is_last,
+                    through_scn=int(whole.through_scn) if is_last else 0,
+                )
+            )
         self.scn += 10
         for _ in range(100):
             for report in self.step():
@@ -182,17 +245,36 @@ class Handled:
                     return report
         raise AssertionError("no end")
 
-    def execute_error(self, number: int, through: ExecutionHandler | None = None, *, is_careful: bool = False) -> GroupResult:
+    def execute_error(
+        self, number: int, through: ExecutionHandler | None = None, *, is_careful: bool = False
+    ) -> GroupResult:
         """Execute an error transaction again, its row LCRs through a function or the usual way."""
         error = next((each for each in self.errors() if each.number == number), None)
-        failure = None if through is None or error is None else Failure(
-            position=error.failed_position, conflict_type=error.conflict_type, sqlstate=error.sqlstate, message=error.message,
+        failure = (
+            None
+            if through is None or error is None
+            else Failure(
+                position=error.failed_position,
+                conflict_type=error.conflict_type,
+                sqlstate=error.sqlstate,
+                message=error.message,
+            )
         )
-        self.server.receive(GroupAssignment(
-            group=9000, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=0, through_scn=0, error_numbers=(number,),
-            handler=b"" if through is None else through.to_bytes(), failure=failure,
-            is_careful=is_careful,
-        ))
+        self.server.receive(
+            GroupAssignment(
+                group=9000,
+                attempt=0,
+                mode=GroupMode.EXECUTE_ERROR,
+                streamed=False,
+                batches=(),
+                after_scn=0,
+                through_scn=0,
+                error_numbers=(number,),
+                handler=b"" if through is None else through.to_bytes(),
+                failure=failure,
+                is_careful=is_careful,
+            )
+        )
         self.server.receive(GroupGo(group=9000, attempt=0, low_watermark=0, below_applied=True))
         result = self.run()
         assert isinstance(result, GroupResult)
@@ -234,7 +316,9 @@ def inserts(key: int, value: str = "a", table: str = "c") -> list[tuple[str, Lcr
     return [(table, Lcr(new=row(key, value)))]
 
 
-def updates(key: int, before: str, after: str, table: str = "c", *, times: tuple[int, int] = (10, 10)) -> list[tuple[str, Lcr]]:
+def updates(
+    key: int, before: str, after: str, table: str = "c", *, times: tuple[int, int] = (10, 10)
+) -> list[tuple[str, Lcr]]:
     """A transaction that updates one row."""
     return [(table, Lcr(old=row(key, before, times[0]), new=row(key, after, times[1])))]
 
@@ -246,7 +330,9 @@ def deletes(key: int, before: str = "a", table: str = "c") -> list[tuple[str, Lc
 
 def through(text: str) -> ExecutionHandler:
     code = code_of(text)
-    return ExecutionHandler(function=UserFunction(name="own:mend", version=code.version_of("own:mend")), code=code, timeout_s=5.0)
+    return ExecutionHandler(
+        function=UserFunction(name="own:mend", version=code.version_of("own:mend")), code=code, timeout_s=5.0
+    )
 
 
 def only(at: Handled) -> str:

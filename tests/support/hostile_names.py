@@ -1,4 +1,6 @@
-"""Names that schemas, tables, columns, types, labels, roles and triggers may have, and that try to become something else where they are printed."""
+"""Names that schemas, tables, columns, types, labels, roles and triggers may have, and that try to become something
+else where they are printed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,37 @@ HOSTILE = (
 )
 """Each makes a table or a file `taken`, or breaks a statement, where it is not quoted as it must be."""
 
-_PIECES = ("$", "$$", "$a$", "'", '"', "%", "%s", "\\", "\n", "\r", "--", ";", " ", ".", "{", "}", ":x", "E", "é", "漢", "a", "B", "0", _TAKE, "DEFERRABLE", "`", "|", "&", "#")
+_PIECES = (
+    "$",
+    "$$",
+    "$a$",
+    "'",
+    '"',
+    "%",
+    "%s",
+    "\\",
+    "\n",
+    "\r",
+    "--",
+    ";",
+    " ",
+    ".",
+    "{",
+    "}",
+    ":x",
+    "E",
+    "é",
+    "漢",
+    "a",
+    "B",
+    "0",
+    _TAKE,
+    "DEFERRABLE",
+    "`",
+    "|",
+    "&",
+    "#",
+)
 
 
 def names() -> st.SearchStrategy[str]:

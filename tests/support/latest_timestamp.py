@@ -19,8 +19,24 @@ from tests.support.conflicts import Conflicts, Lcr, batch_of, by_time, raw
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, MemoryHarness, PostgresHarness
 
 __all__ = [
-    "AHEAD_US", "HERE", "MINUTE", "ROWS", "THERE", "THREE", "TRIES_MAX", "TWO", "WAS", "Site", "apply", "changed", "now", "now_of", "site_on", "tried",
-    "update", "value",
+    "AHEAD_US",
+    "HERE",
+    "MINUTE",
+    "ROWS",
+    "THERE",
+    "THREE",
+    "TRIES_MAX",
+    "TWO",
+    "WAS",
+    "Site",
+    "apply",
+    "changed",
+    "now",
+    "now_of",
+    "site_on",
+    "tried",
+    "update",
+    "value",
 ]
 
 AHEAD_US = 4_500_000  # of our clock: 5 s are taken, and a user's commit comes before it
@@ -65,8 +81,12 @@ class Site(Conflicts):
         return self.sampled_us
 
     def wait_sampled(self) -> None:
-        """Until what began before the last sample has ended: another transaction of the server may run, as autovacuum's do."""
-        while self.harness._admin.execute("SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 1 AND changed_at IS NULL").fetchone()[0]:
+        """Until what began before the last sample has ended: another transaction of the server may run, as autovacuum's
+        do.
+        """
+        while self.harness._admin.execute(
+            "SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 1 AND changed_at IS NULL"
+        ).fetchone()[0]:
             self.session.sample_times(age_s=7 * 86_400, every_s=3600)
 
     def lose_times(self) -> None:
@@ -91,7 +111,9 @@ class Site(Conflicts):
         elif new is None:
             self.harness._admin.execute("DELETE FROM c WHERE id = %s", old[:1])
         else:
-            self.harness._admin.execute("UPDATE c SET (id, a, b, t, n, u) = (%s, %s, %s, %s, %s, %s) WHERE id = %s", (*new, old[0]))
+            self.harness._admin.execute(
+                "UPDATE c SET (id, a, b, t, n, u) = (%s, %s, %s, %s, %s, %s) WHERE id = %s", (*new, old[0])
+            )
         return before
 
 

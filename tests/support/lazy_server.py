@@ -1,4 +1,6 @@
-"""A destination's server of a test alone, whose WAL writer leaves commits in memory for so long that an immediate stop finds them there and loses them."""
+"""A destination's server of a test alone, whose WAL writer leaves commits in memory for so long that an immediate stop
+finds them there and loses them.
+"""
 
 from __future__ import annotations
 

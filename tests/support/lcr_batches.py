@@ -38,7 +38,11 @@ def column_values(columns: list[list[bytes | int]]) -> ColumnValues:
 def table_version(name: str = "t", columns: int = 2, *, owner: str = "public", version: int = 1) -> TableVersion:
     """A table of int4 columns c0 (the key), c1, ..."""
     return TableVersion(
-        object_number=16384, version=version, owner=owner, name=name, old_image=OldImage.FULL,
+        object_number=16384,
+        version=version,
+        owner=owner,
+        name=name,
+        old_image=OldImage.FULL,
         columns=tuple(
             Column(name=f"c{k}", type_name="pg_catalog.int4", type_number=23, is_key=k == 0) for k in range(columns)
         ),
@@ -54,7 +58,9 @@ def transactions(
     if is_open:
         commit[-1] = 0
     return Transactions(
-        transaction_id=np.array(commits, np.int64) + 1000, order_scn=order, commit_scn=commit,
+        transaction_id=np.array(commits, np.int64) + 1000,
+        order_scn=order,
+        commit_scn=commit,
         commit_time_us=np.array(commits, np.int64) * 1000,
         tag=np.array(tags if tags is not None else [-1] * len(commits), np.int16),
         first_row=np.concatenate([[0], np.cumsum(rows)]).astype(np.int32),
@@ -62,8 +68,15 @@ def transactions(
 
 
 def insert_batch(
-    commits: list[int], *, source: str = "dbs1", previous: int = 0, through: int | None = None,
-    rows_each: int = 1, value: bytes = b"\0\0\0\1", is_open: bool = False, continues: bool = False,
+    commits: list[int],
+    *,
+    source: str = "dbs1",
+    previous: int = 0,
+    through: int | None = None,
+    rows_each: int = 1,
+    value: bytes = b"\0\0\0\1",
+    is_open: bool = False,
+    continues: bool = False,
     first_position: int = 0,
 ) -> LcrBatch:
     """A batch of INSERTs into public.t; no commits: a progress mark to `through`."""
@@ -74,31 +87,54 @@ def insert_batch(
     count = rows_each * len(commits)
     keys: list[bytes | int] = [int(k).to_bytes(4, "big") for k in range(count)]
     group = RowGroup(
-        table=0, command=Command.INSERT, row_numbers=np.arange(count, dtype=np.int32), old=None,
+        table=0,
+        command=Command.INSERT,
+        row_numbers=np.arange(count, dtype=np.int32),
+        old=None,
         new=column_values([keys, [value] * count]),
     )
     return LcrBatch(
-        source=source, previous_scn=previous, through_scn=through, continues=continues,
-        first_position=first_position, tables=(table_version(),),
+        source=source,
+        previous_scn=previous,
+        through_scn=through,
+        continues=continues,
+        first_position=first_position,
+        tables=(table_version(),),
         transactions=transactions(commits, [rows_each] * len(commits), is_open=is_open),
         groups=(group,) if count else (),
     )
 
 
-_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)  # no database has the character 0 in a name
+# no database has the character 0 in a name
+_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 _CARRIED = st.one_of(st.sampled_from([NULL, ABSENT]), st.binary(max_size=12))
 _UPDATED = st.one_of(_CARRIED, st.just(UNCHANGED))
 
 
 @st.composite
 def table_versions(draw: st.DrawFn) -> TableVersion:
-    columns = draw(st.lists(st.builds(
-        Column, name=_NAMES, type_name=_NAMES, type_number=st.integers(0, 2**32), is_key=st.booleans(),
-        type_modifier=st.integers(-1, 2**31 - 1), is_binary=st.booleans(),
-    ), max_size=4, unique_by=lambda column: column.name))
+    columns = draw(
+        st.lists(
+            st.builds(
+                Column,
+                name=_NAMES,
+                type_name=_NAMES,
+                type_number=st.integers(0, 2**32),
+                is_key=st.booleans(),
+                type_modifier=st.integers(-1, 2**31 - 1),
+                is_binary=st.booleans(),
+            ),
+            max_size=4,
+            unique_by=lambda column: column.name,
+        )
+    )
     return TableVersion(
-        object_number=draw(st.integers(0, 2**32)), version=draw(st.integers(0, 2**64 - 1)), owner=draw(_NAMES),
-        name=draw(_NAMES), columns=tuple(columns), old_image=draw(st.sampled_from(OldImage)),
+        object_number=draw(st.integers(0, 2**32)),
+        version=draw(st.integers(0, 2**64 - 1)),
+        owner=draw(_NAMES),
+        name=draw(_NAMES),
+        columns=tuple(columns),
+        old_image=draw(st.sampled_from(OldImage)),
         partition=draw(st.none() | st.builds(Partition, owner=_NAMES, name=_NAMES, rows=_NAMES)),
         root_number=draw(st.integers(0, 2**32)),
     )
@@ -117,7 +153,9 @@ def lcr_batches(draw: st.DrawFn) -> LcrBatch:
     commits = [previous + 10 * (k + 1) for k in range(len(counts))]
     tags = tuple(draw(st.lists(st.builds(Tag, value=st.binary(max_size=4), topology=_NAMES), max_size=2)))
     owners = transactions(
-        commits, counts, is_open=is_open,
+        commits,
+        counts,
+        is_open=is_open,
         tags=[draw(st.integers(-1, len(tags) - 1)) for _ in counts],
     )
     tables = tuple(draw(st.lists(table_versions(), min_size=1, max_size=3)))
@@ -133,17 +171,27 @@ def lcr_batches(draw: st.DrawFn) -> LcrBatch:
             ]
             continue
         width = len(tables[table].columns)
-        groups.append(RowGroup(
-            table=table, command=command, row_numbers=np.array(rows, np.int32),
-            old=None if command is Command.INSERT else draw(_values(width, len(rows), _CARRIED)),
-            new=None if command is Command.DELETE else draw(
-                _values(width, len(rows), _UPDATED if command is Command.UPDATE else _CARRIED)
-            ),
-        ))
+        groups.append(
+            RowGroup(
+                table=table,
+                command=command,
+                row_numbers=np.array(rows, np.int32),
+                old=None if command is Command.INSERT else draw(_values(width, len(rows), _CARRIED)),
+                new=None
+                if command is Command.DELETE
+                else draw(_values(width, len(rows), _UPDATED if command is Command.UPDATE else _CARRIED)),
+            )
+        )
     return LcrBatch(
-        source=source, previous_scn=previous, through_scn=previous if is_open else commits[-1],
-        continues=continues, first_position=draw(st.integers(1, 2**40)) if continues else 0, tables=tables,
-        tags=tags, transactions=owners, groups=tuple(groups),
+        source=source,
+        previous_scn=previous,
+        through_scn=previous if is_open else commits[-1],
+        continues=continues,
+        first_position=draw(st.integers(1, 2**40)) if continues else 0,
+        tables=tables,
+        tags=tags,
+        transactions=owners,
+        groups=tuple(groups),
         truncates=tuple(sorted(truncates, key=lambda truncate: truncate.row_number)),
     )
 

@@ -97,7 +97,11 @@ class Reading:
                     transaction.commit_scn = int(chunk.commit_scn[t])
                 else:
                     transaction = ReadTransaction(
-                        int(chunk.transaction_id[t]), int(chunk.order_scn[t]), int(chunk.commit_scn[t]), int(chunk.commit_time_us[t]), None
+                        int(chunk.transaction_id[t]),
+                        int(chunk.order_scn[t]),
+                        int(chunk.commit_scn[t]),
+                        int(chunk.commit_time_us[t]),
+                        None,
                     )
                     self.transactions.append(transaction)
                 transaction.tag = chunk.tags[chunk.tag[t]] if chunk.tag[t] >= 0 else None
@@ -116,5 +120,11 @@ class Reading:
                                 assert bool(chunk.value_binary[first + k]) == column.is_binary, column
                         sides.append(values)
                     transaction.rows.append(
-                        Row(Command(int(chunk.command[row])), table, sides[0], sides[1], OldImage(int(chunk.old_image[row])))
+                        Row(
+                            Command(int(chunk.command[row])),
+                            table,
+                            sides[0],
+                            sides[1],
+                            OldImage(int(chunk.old_image[row])),
+                        )
                     )

@@ -1,7 +1,9 @@
-"""Machines of one's own, as a cluster of several has them: each with an sshd, an address, a disk, and processes that see no others.
+"""Machines of one's own, as a cluster of several has them: each with an sshd, an address, a disk, and processes that
+see no others.
 
-A machine is a set of namespaces of this one. So `ray stop`, which ends every Ray that it sees, sees those of its machine alone, and `/tmp`, `/home` and
-`/var/lib` are its own. Machines reach one another over a bridge in a further namespace, and nothing else: no network of this machine is touched.
+A machine is a set of namespaces of this one. So `ray stop`, which ends every Ray that it sees, sees those of its
+machine alone, and `/tmp`, `/home` and `/var/lib` are its own. Machines reach one another over a bridge in a further
+namespace, and nothing else: no network of this machine is touched.
 """
 
 from __future__ import annotations
@@ -31,7 +33,20 @@ _BRIDGE = "10.0.0.1/8"  # the way to everywhere, which Ray looks for to learn it
 _NEW_NET = 0x40000000  # CLONE_NEWNET
 _APART = ("pid", "net", "mnt", "ipc", "uts")
 # setpriv: a machine does not outlive the tests, however they end; --kill-child: nor what runs on it.
-_POWER = ("setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--pid", "--mount", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc")
+_POWER = (
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+    "unshare",
+    "--net",
+    "--pid",
+    "--mount",
+    "--ipc",
+    "--uts",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
 _SWITCH = """
 set -e
 ip link set lo up
@@ -40,7 +55,8 @@ ip address add $1 dev bridge
 ip link set bridge up
 exec sleep infinity
 """
-# The user is another name of the one who runs the tests, as files of this machine are shared; `sudo` has nothing to do then.
+# The user is another name of the one who runs the tests, as files of this machine are shared; `sudo` has nothing to do
+# then.
 _BOOT = """
 set -e
 own=$1 name=$2 address=$3 home=$4
@@ -87,8 +103,17 @@ def why_there_are_none() -> str:
         return "machines are made of namespaces, by root alone"
     if missing := [program for program in _PROGRAMS if shutil.which(program) is None]:
         return f"machines need {', '.join(missing)}, which this system does not have"
-    probe = subprocess.run([*_POWER, "sh", "-c", "ip link add veth0 type veth peer name veth1 && ip link add bridge0 type bridge"], capture_output=True, text=True, check=False)
-    return f"machines need namespaces, which this system does not give to this user: {probe.stderr.strip()}" if probe.returncode else ""
+    probe = subprocess.run(
+        [*_POWER, "sh", "-c", "ip link add veth0 type veth peer name veth1 && ip link add bridge0 type bridge"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return (
+        f"machines need namespaces, which this system does not give to this user: {probe.stderr.strip()}"
+        if probe.returncode
+        else ""
+    )
 
 
 class Machine:
@@ -117,8 +142,11 @@ class Machine:
         (self.disk / "tmp").mkdir()
         (self.disk / "tmp").chmod(0o1777)
         files = {
-            "etc/passwd": user + (etc / "passwd").read_text(), "etc/hosts": f"127.0.0.1 localhost\n{self.address} {self.name}\n",
-            "etc/ssh/sshd_config": _SSHD_CONFIG, "etc/headrace-bin/sudo": _SUDO, f"{HOME}/.bashrc".lstrip("/"): _BASHRC,
+            "etc/passwd": user + (etc / "passwd").read_text(),
+            "etc/hosts": f"127.0.0.1 localhost\n{self.address} {self.name}\n",
+            "etc/ssh/sshd_config": _SSHD_CONFIG,
+            "etc/headrace-bin/sudo": _SUDO,
+            f"{HOME}/.bashrc".lstrip("/"): _BASHRC,
             **files,
         }
         for path, text in files.items():
@@ -127,7 +155,11 @@ class Machine:
             if path.endswith(".key"):
                 (self.disk / path).chmod(0o600)
         (etc / "headrace-bin" / "sudo").chmod(0o755)
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(etc / "ssh" / "host_key")], check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(etc / "ssh" / "host_key")],
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
         key = self._network.key
         for source, to in ((key, "id_ed25519"), (key.with_suffix(".pub"), "authorized_keys")):
             shutil.copy(source, home / ".ssh" / to)
@@ -140,12 +172,20 @@ class Machine:
         shared = [str(PROJECT), sys.base_prefix, str(self._network.folder.parent)]
         with (self.disk / "boot.log").open("ab") as log:
             self._power = subprocess.Popen(
-                [*_POWER, "sh", "-c", _BOOT, "machine", str(self.disk), self.name, self.address, str(HOME), *shared], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                [*_POWER, "sh", "-c", _BOOT, "machine", str(self.disk), self.name, self.address, str(HOME), *shared],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
             )
         self._network.plug(self.first(), self.name)
-        wait_until(f"{self.name} has booted", lambda: _is_sshd(Path(f"/proc/{self.first()}/cmdline").read_text()), STALL_S)
+        wait_until(
+            f"{self.name} has booted", lambda: _is_sshd(Path(f"/proc/{self.first()}/cmdline").read_text()), STALL_S
+        )
         self._refuse_company()
-        wait_until(f"{self.name} takes ssh", lambda: self.run("ssh", *_SSH, self.address, "true").returncode == 0, STALL_S)
+        wait_until(
+            f"{self.name} takes ssh", lambda: self.run("ssh", *_SSH, self.address, "true").returncode == 0, STALL_S
+        )
         for port in self._network.ports:
             self._forward(port)
 
@@ -199,13 +239,28 @@ class Machine:
 
     def command(self, *words: str, environment: dict[str, str] | None = None, cwd: str = str(HOME)) -> list[str]:
         """The command that runs another one there, as a login of the user would."""
-        variables = {"HOME": str(HOME), "USER": USER, "PATH": "/etc/headrace-bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8", **(environment or {})}
+        variables = {
+            "HOME": str(HOME),
+            "USER": USER,
+            "PATH": "/etc/headrace-bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "LANG": "C.UTF-8",
+            **(environment or {}),
+        }
         there = ["nsenter", "-t", str(self.first()), "-m", "-u", "-i", "-n", "-p", "env", "-i", "-C", cwd]
         return [*there, *(f"{name}={value}" for name, value in variables.items()), *words]
 
-    def run(self, *words: str, environment: dict[str, str] | None = None, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, environment: dict[str, str] | None = None, timeout_s: float = 600.0
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command there to its end."""
-        return subprocess.run(self.command(*words, environment=environment), capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            self.command(*words, environment=environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
 
     def processes(self) -> dict[int, str]:
         """What runs there: this machine's ids, and the command lines."""
@@ -213,12 +268,18 @@ class Machine:
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if _spaces(int(folder.name), "pid") == space:
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found[int(folder.name)] = (
+                        (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    )
         return found
 
     def running(self, program: str) -> set[int]:
         """The processes there of a program; none while it is off."""
-        return set() if self._power is None else {pid for pid, command in self.processes().items() if Path(command.partition(" ")[0]).name == program}
+        return (
+            set()
+            if self._power is None
+            else {pid for pid, command in self.processes().items() if Path(command.partition(" ")[0]).name == program}
+        )
 
     def kill_all_but_sshd(self) -> int:
         """SIGKILL, until nothing else is there. Returns how many processes that were."""
@@ -237,6 +298,7 @@ class Machine:
 
     def _forward(self, port: int) -> None:
         """A port of its loopback address is that of this machine: a database server of a machine of a site."""
+
         def listen() -> None:
             with Path(f"/proc/{self.first()}/ns/net").open("rb") as space:
                 assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), _NEW_NET) == 0
@@ -251,7 +313,16 @@ class Machine:
         threading.Thread(target=_accept, args=(made, port), daemon=True).start()
 
 
-_SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+_SSH = (
+    "-o",
+    "StrictHostKeyChecking=no",
+    "-o",
+    "UserKnownHostsFile=/dev/null",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=5",
+)
 
 
 def _is_sshd(command: str) -> bool:
@@ -298,7 +369,9 @@ class Machines:
         self.machines: list[Machine] = []
         self._switch: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True)
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True, stdin=subprocess.DEVNULL
+        )
 
     def add(self, name: str, address: str, files: dict[str, str] | None = None) -> Machine:
         """Another machine; it is off."""
@@ -320,13 +393,17 @@ class Machines:
 
     def _at_switch(self, *words: str) -> None:
         assert self._switch is not None
-        done = subprocess.run(["nsenter", f"--net=/proc/{self._switch.pid}/ns/net", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["nsenter", f"--net=/proc/{self._switch.pid}/ns/net", *words], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Machines]:
         """All of them on during the block."""
-        switch = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", _SWITCH, "switch", _BRIDGE])
+        switch = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", _SWITCH, "switch", _BRIDGE]
+        )
         self._switch = switch
         try:
             wait_until("the bridge is up", lambda: _has_bridge(switch.pid), STALL_S)
@@ -349,5 +426,7 @@ def _port(name: str) -> str:
 def _has_bridge(pid: int) -> bool:
     if not _spaces(pid, "net").isdisjoint(_spaces(os.getpid(), "net")):
         return False
-    shown = subprocess.run(["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-br", "address"], capture_output=True, text=True, check=False).stdout
+    shown = subprocess.run(
+        ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-br", "address"], capture_output=True, text=True, check=False
+    ).stdout
     return _BRIDGE in shown

@@ -1,4 +1,7 @@
-"""A source and a destination on real servers, one apply process that copies their tables, and looks at their marks. Without Spark; nothing is applied."""
+"""A source and a destination on real servers, one apply process that copies their tables, and looks at their marks.
+
+Without Spark; nothing is applied.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,9 @@ class _Digests:
                 piece = TablePiece(owner=item.stored.owner, name=item.stored.name, place=item.place, bytes=item.bytes)
                 with reader.open_piece(piece, snapshot=item.snapshot) as opened:
                     digest = opened.digest(list(item.columns))
-            result = pb.DigestResult(table=item.table, is_source=item.is_source, rows=digest.row_count, digest=digest.to_bytes())
+            result = pb.DigestResult(
+                table=item.table, is_source=item.is_source, rows=digest.row_count, digest=digest.to_bytes()
+            )
             self.results.append(result.SerializeToString())
         return self
 
@@ -111,29 +116,52 @@ class MarkedTables:
         return rows
 
     def up(self, *, keep: Collection[str] = (), shared: Collection[str] = (), detached: str = "ask") -> None:
-        """Capture all tables of `app`, and start a driver that copies what is to be copied; others write those of `shared`, too."""
+        """Capture all tables of `app`, and start a driver that copies what is to be copied; others write those of
+        `shared`, too.
+        """
         self.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="app", name="*"),))])
         tables = tuple(
             TableToInstantiate(
-                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)), keep_existing=table.name in keep, may_empty=table.name not in shared,
+                identity=table.identity,
+                source=TableName.of(table),
+                destination=TableName.of(table),
+                object_numbers=tuple(map(int, table.object_numbers)),
+                keep_existing=table.name in keep,
+                may_empty=table.name not in shared,
             )
             for table in self.source.captured(TOPOLOGY)
         )
         config = ApplyConfig(
-            topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site="src", kind="postgres", dsn=self.dsn["src"]),
-            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"], tables=TableSettings(detached_partitions=detached)), queue="", parallelism=2, tables=tables,
-        )
-        workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
-            source=lambda: PostgresTableReader(self.dsn["src"]), destination=lambda: PostgresTableReader(self.dsn["dst"]),
-            session=lambda epoch, tag: PostgresDestination(self.dsn["dst"], site="dst").open_session(
-                TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+            topology=TOPOLOGY,
+            apply=APPLY,
+            source=DatabaseAccess(site="src", kind="postgres", dsn=self.dsn["src"]),
+            destination=DatabaseAccess(
+                site="dst", kind="postgres", dsn=self.dsn["dst"], tables=TableSettings(detached_partitions=detached)
             ),
-        ))
+            queue="",
+            parallelism=2,
+            tables=tables,
+        )
+        workers = ThreadWorkers(
+            lambda server, incarnation: CopyPlaces(
+                source=lambda: PostgresTableReader(self.dsn["src"]),
+                destination=lambda: PostgresTableReader(self.dsn["dst"]),
+                session=lambda epoch, tag: PostgresDestination(self.dsn["dst"], site="dst").open_session(
+                    TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+                ),
+            )
+        )
         self.made = TableInstantiation(
-            config=config, source=self.source, destination=self.destination, source_reader=PostgresTableReader(self.dsn["src"]),
-            destination_reader=PostgresTableReader(self.dsn["dst"]), workers=workers, epoch=self.destination.raise_epoch(TOPOLOGY, APPLY).epoch,
-            moved=self._moved, should_end=lambda: False, both_ways=one_way(config),
+            config=config,
+            source=self.source,
+            destination=self.destination,
+            source_reader=PostgresTableReader(self.dsn["src"]),
+            destination_reader=PostgresTableReader(self.dsn["dst"]),
+            workers=workers,
+            epoch=self.destination.raise_epoch(TOPOLOGY, APPLY).epoch,
+            moved=self._moved,
+            should_end=lambda: False,
+            both_ways=one_way(config),
         )
         self.made.run_first()
         self.look()
@@ -164,7 +192,8 @@ class MarkedTables:
         """`headrace verify` on nothing but this driver's control; whether each table is equal."""
         cores: Any = SimpleNamespace(epoch=self.made.epoch)
         runner: Any = _Digests(self.dsn)
-        control = ApplyControl(config=self.made.config, runner=runner, cores=cores)  # whose look at the tables is the test's own
+        # whose look at the tables is the test's own
+        control = ApplyControl(config=self.made.config, runner=runner, cores=cores)
         answers = list(control.compare(pb.CompareRequest()))
         self.left_out = {found.name: tuple(found.left_out) for found in answers if found.left_out}
         return {found.name: found.equal for found in answers}

@@ -20,7 +20,10 @@ def cases(named: Mapping[str, Any], core: Collection[str]) -> list[Any]:
     unknown = set(core) - set(named)
     assert not unknown, f"no cases: {unknown}"
     marks = {name: () if name in core else (pytest.mark.soak,) for name in named}
-    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), id=name, marks=marks[name]) for name, case in named.items()]
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), id=name, marks=marks[name])
+        for name, case in named.items()
+    ]
 
 
 def values(every: Iterable[Hashable], *core: Hashable) -> list[Any]:

@@ -1,4 +1,6 @@
-"""One way from a real server to another in one process: the real hosts and one whole driver on threads, without Ray and Spark."""
+"""One way from a real server to another in one process: the real hosts and one whole driver on threads, without Ray and
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ HOSTS = {"capture": CaptureHost, "queue": QueueHost, "propagation": PropagationH
 
 
 class OneWay:
-    """Everything of the topology but its controller; `take` is what that would do with an edit, and `tend` what the apply process's actor does.
+    """Everything of the topology but its controller; `take` is what that would do with an edit, and `tend` what the
+    apply process's actor does.
 
     Args:
         folder: for redo, and what queues keep.
@@ -77,7 +80,13 @@ class OneWay:
     """
 
     def __init__(
-        self, folder: Path, source: str, destination: str, monkeypatch: pytest.MonkeyPatch, more: str = "", text: str = ONE_WAY,
+        self,
+        folder: Path,
+        source: str,
+        destination: str,
+        monkeypatch: pytest.MonkeyPatch,
+        more: str = "",
+        text: str = ONE_WAY,
     ) -> None:
         self._text = text
         self._folder, self.source_dsn, self.destination_dsn = folder, source, destination
@@ -92,16 +101,27 @@ class OneWay:
         monkeypatch.setattr(forming, "_PENDING_BYTES_MAX", 1 << 20)
         redo = self.spec.state_dir / "sites" / "dbs1" / "redo"
         monkeypatch.setattr(
-            CaptureHost, "_new_miner",
-            lambda host, scn: Miner(redo_folder(self.spec, source="dbs1", site=host._capture.site), "dbs1", scn, host._capture.rules, decoder_for),
+            CaptureHost,
+            "_new_miner",
+            lambda host, scn: Miner(
+                redo_folder(self.spec, source="dbs1", site=host._capture.site),
+                "dbs1",
+                scn,
+                host._capture.rules,
+                decoder_for,
+            ),
         )
         answer_no_more(source)
         self._source = PostgresSource(source, site="dbs1")
         self._source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
         redo.mkdir(parents=True)
         self.writer = LogWriter(
-            redo, "dbs1", decoder_factory=decoder_for, dictionary_build=partial(self._source.dictionary_build, self.spec.name),
-            segment_bytes=1 << 18, redo_bytes_max=1 << 30,
+            redo,
+            "dbs1",
+            decoder_factory=decoder_for,
+            dictionary_build=partial(self._source.dictionary_build, self.spec.name),
+            segment_bytes=1 << 18,
+            redo_bytes_max=1 << 30,
         )
         (capture,) = self.spec.captures
         if capture.is_downstream:
@@ -109,7 +129,13 @@ class OneWay:
         else:
             self.writer.required_checkpoints.register(capture.name)
         self.writer.attach(self._source.open_stream(self.spec.name, self.writer.start_scn))
-        self.redo = RedoServer(self.spec.name, "dbs1", self.writer, shipper=self.writer.shipping, admission=admission_of(self.spec, "site:dbs1"))
+        self.redo = RedoServer(
+            self.spec.name,
+            "dbs1",
+            self.writer,
+            shipper=self.writer.shipping,
+            admission=admission_of(self.spec, "site:dbs1"),
+        )
         self._stop = threading.Event()
         self._writing = threading.Thread(target=self._write_redo, daemon=True)
         self._writing.start()
@@ -164,7 +190,9 @@ class OneWay:
         return int(kept.required_checkpoints.lowest or 0)
 
     def tend(self) -> None:
-        """Start the driver again where time heals what ended it, such as its destination's crash; any other end of it is raised."""
+        """Start the driver again where time heals what ended it, such as its destination's crash; any other end of it
+        is raised.
+        """
         try:
             self.driver.outcome()
         except StreamsError as error:
@@ -193,11 +221,19 @@ class OneWay:
         access = partial(DatabaseAccess, kind="postgres")
         (apply,) = self.spec.applies
         config = ApplyConfig(
-            topology=self.spec.name, apply=apply.name, source=access(site="dbs1", dsn=self.source_dsn),
-            destination=access(site="dbs2", dsn=self.destination_dsn), queue=apply.queue, parallelism=2, identity=identity_of(self.spec, "dbs2"),
+            topology=self.spec.name,
+            apply=apply.name,
+            source=access(site="dbs1", dsn=self.source_dsn),
+            destination=access(site="dbs2", dsn=self.destination_dsn),
+            queue=apply.queue,
+            parallelism=2,
+            identity=identity_of(self.spec, "dbs2"),
             tables=tuple(
                 TableToInstantiate(
-                    identity=table.identity, source=TableName.of(table), destination=TableName.of(table), may_empty=True,
+                    identity=table.identity,
+                    source=TableName.of(table),
+                    destination=TableName.of(table),
+                    may_empty=True,
                     object_numbers=tuple(int(number) for number in table.object_numbers),
                 )
                 for table in self._source.captured(self.spec.name)
@@ -208,7 +244,9 @@ class OneWay:
     def _dequeues_from(self) -> Peer:
         (apply,) = self.spec.applies
         capture = capture_of(self.spec, apply)
-        return peers_of(self.spec, "dbs2", self.resolve)(f"queue:{apply.queue}" if capture is None else f"capture:{capture.name}")
+        return peers_of(self.spec, "dbs2", self.resolve)(
+            f"queue:{apply.queue}" if capture is None else f"capture:{capture.name}"
+        )
 
     def _begin(self, name: str) -> None:
         kind, _, short = name.partition(":")

@@ -35,7 +35,11 @@ def type_name(number: int, owner: str, name: str) -> bytes:
 
 
 def relation(
-    number: int, owner: str, name: str, columns: list[tuple[str, int, bool]] | list[tuple[str, int, bool, int]], identity: str = "d"
+    number: int,
+    owner: str,
+    name: str,
+    columns: list[tuple[str, int, bool]] | list[tuple[str, int, bool, int]],
+    identity: str = "d",
 ) -> bytes:
     """`columns`: (name, type number, is key[, type modifier])."""
     message = b"R" + struct.pack(">I", number) + owner.encode() + b"\0" + name.encode() + b"\0" + identity.encode()
@@ -65,8 +69,12 @@ def insert(number: int, new: list[bytes | str | None], *, binary: bool = False) 
 
 
 def update(
-    number: int, new: list[bytes | str | None], *, key: list[bytes | str | None] | None = None,
-    old: list[bytes | str | None] | None = None, binary: bool = False,
+    number: int,
+    new: list[bytes | str | None],
+    *,
+    key: list[bytes | str | None] | None = None,
+    old: list[bytes | str | None] | None = None,
+    binary: bool = False,
 ) -> bytes:
     message = b"U" + struct.pack(">I", number)
     if key is not None:
@@ -77,18 +85,33 @@ def update(
 
 
 def delete(
-    number: int, *, key: list[bytes | str | None] | None = None, old: list[bytes | str | None] | None = None, binary: bool = False
+    number: int,
+    *,
+    key: list[bytes | str | None] | None = None,
+    old: list[bytes | str | None] | None = None,
+    binary: bool = False,
 ) -> bytes:
     message = b"D" + struct.pack(">I", number)
     return message + (b"K" + values(key, binary=binary) if key is not None else b"O" + values(old or [], binary=binary))
 
 
 def truncate(numbers: list[int], *, cascade: bool = False, restart_identity: bool = False) -> bytes:
-    return b"T" + struct.pack(">IB", len(numbers), cascade | restart_identity << 1) + b"".join(struct.pack(">I", n) for n in numbers)
+    return (
+        b"T"
+        + struct.pack(">IB", len(numbers), cascade | restart_identity << 1)
+        + b"".join(struct.pack(">I", n) for n in numbers)
+    )
 
 
 def message(prefix: str, content: bytes, *, position: int = 0, transactional: bool = True) -> bytes:
-    return b"M" + struct.pack(">Bq", transactional, position) + prefix.encode() + b"\0" + struct.pack(">I", len(content)) + content
+    return (
+        b"M"
+        + struct.pack(">Bq", transactional, position)
+        + prefix.encode()
+        + b"\0"
+        + struct.pack(">I", len(content))
+        + content
+    )
 
 
 def stream(*messages: bytes) -> bytes:

@@ -1,4 +1,6 @@
-"""Planted defects: each a small change of one function of the product, at a place where a mistake would lose, double or jam changes."""
+"""Planted defects: each a small change of one function of the product, at a place where a mistake would lose, double or
+jam changes.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +61,11 @@ class Planted:
         plant: makes it so.
         example: topology that is simulated: an example, or a file beside this one.
         first: seed that is tried; it finds the defect, as long as the product does not draw other numbers.
-        seeds: within which it is found. A change of the product draws other numbers: of the defects that are found least often
-            one seed in six finds each, so forty miss one in a thousand times; the first that finds it ends the search.
-        is_slow: found only after a second or more of simulation, as what jams is: for `make soak`. Its kind (a lost position, a jam, a doubtful commit, a stream
-            that is split, a conflict) has a quicker one in `make test`.
+        seeds: within which it is found. A change of the product draws other numbers: of the defects that are found
+            least often one seed in six finds each, so forty miss one in a thousand times; the first that finds it ends
+            the search.
+        is_slow: found only after a second or more of simulation, as what jams is: for `make soak`. Its kind (a lost
+            position, a jam, a doubtful commit, a stream that is split, a conflict) has a quicker one in `make test`.
     """
 
     name: str
@@ -80,7 +83,9 @@ def _set(owner: Any, name: str, value: Any) -> Patch:
 def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> Patch:
     """Replace a function by `wrapper`, which gets the original first."""
     original = getattr(owner, name)
-    return lambda monkeypatch: monkeypatch.setattr(owner, name, lambda *args, **options: wrapper(original, *args, **options))
+    return lambda monkeypatch: monkeypatch.setattr(
+        owner, name, lambda *args, **options: wrapper(original, *args, **options)
+    )
 
 
 # --------------------------------------------------------------------------- redo
@@ -122,7 +127,9 @@ def _merge_at_once(advanced: Any, self: Splitting, stream: Any, facts: Any) -> A
 
 
 def _held_is_enough(has_all: Any, self: Splitting, stream: Any, facts: Any) -> bool:
-    held = [each for each in facts.queue(stream.queue).get("subscribers", ()) if each["subscriber"] == stream.propagation]
+    held = [
+        each for each in facts.queue(stream.queue).get("subscribers", ()) if each["subscriber"] == stream.propagation
+    ]
     return bool(held) or bool(has_all(self, stream, facts))
 
 
@@ -160,7 +167,11 @@ def _for_known_ones(durable: Any, self: QueueCore, source: str) -> Scn:
 
 
 def _take_one_for_another(load: Any, self: PositionsFile) -> Any:
-    return {source: dict.fromkeys(positions, max(positions.values())) for source, positions in load(self).items() if positions}
+    return {
+        source: dict.fromkeys(positions, max(positions.values()))
+        for source, positions in load(self).items()
+        if positions
+    }
 
 
 def _dequeue_twice_the_same(dequeue: Any, self: QueueCore, session: Any) -> Any:
@@ -196,7 +207,8 @@ def _drop_marks(send: Any, self: PropagationCore, delivery: Delivery, size: int)
 
 
 def _hash_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed, rng = reader.hash_batch, np.random.default_rng(1)  # one for all batches: equal numbers in two of them would be a dependency
+    # one for all batches: equal numbers in two of them would be a dependency
+    hashed, rng = reader.hash_batch, np.random.default_rng(1)
 
     def hash_randomly(batch: Any, fit_of: Any) -> Any:
         found = hashed(batch, fit_of)
@@ -283,7 +295,11 @@ def _forget_on_one_way(reshaped: Any, self: Any, table: Any) -> Any:
     """A propagation sends on what its transformation should have changed; the other way's goes on working."""
     found = reshaped(self, table)
     transformation = self._transformation_of(table.owner, table.name)
-    return None if transformation is not None and any(isinstance(each, KeepColumns) for each in transformation.operations) else found
+    return (
+        None
+        if transformation is not None and any(isinstance(each, KeepColumns) for each in transformation.operations)
+        else found
+    )
 
 
 def _add_nothing(values: Any, block: Any, places: Any, added: Any) -> Any:
@@ -334,65 +350,242 @@ def _nothing(self: Any, *args: Any, **options: Any) -> None:
 
 
 PLANTED = (
-    Planted("an update that moves a row into a subset, or out of it, stays an update", _set(row_evaluation, "migrated", lambda batch, commands, keep: batch), "subsets", first=2),
-    Planted("a subset is evaluated on old values alone", _around(row_evaluation, "of_image", _take_the_row_as_it_was), "subsets"),
-    Planted("negative rules with conditions discard nothing", _set(row_evaluation, "negated", lambda outcome: logic.TRUE), "rules"),
-    Planted("an apply process does not follow its own rules", _around(apply_process, "rules_at_the_end", lambda ends, ways: ends(ways)[:-1]), "subsets", first=2),
-    Planted("one of two ways forgets its transformation", _around(reshaping.Reshaping, "_reshaped", _forget_on_one_way), "transformations", first=2),
-    Planted("the rules of earlier clients are asked for the name of now", _set(ClientsBefore, "keeps", _asked_for_the_name_of_now), "renames"),
+    Planted(
+        "an update that moves a row into a subset, or out of it, stays an update",
+        _set(row_evaluation, "migrated", lambda batch, commands, keep: batch),
+        "subsets",
+        first=2,
+    ),
+    Planted(
+        "a subset is evaluated on old values alone",
+        _around(row_evaluation, "of_image", _take_the_row_as_it_was),
+        "subsets",
+    ),
+    Planted(
+        "negative rules with conditions discard nothing",
+        _set(row_evaluation, "negated", lambda outcome: logic.TRUE),
+        "rules",
+    ),
+    Planted(
+        "an apply process does not follow its own rules",
+        _around(apply_process, "rules_at_the_end", lambda ends, ways: ends(ways)[:-1]),
+        "subsets",
+        first=2,
+    ),
+    Planted(
+        "one of two ways forgets its transformation",
+        _around(reshaping.Reshaping, "_reshaped", _forget_on_one_way),
+        "transformations",
+        first=2,
+    ),
+    Planted(
+        "the rules of earlier clients are asked for the name of now",
+        _set(ClientsBefore, "keeps", _asked_for_the_name_of_now),
+        "renames",
+    ),
     Planted("an added column is NULL", _around(reshaping, "_values", _add_nothing), "transformations"),
-    Planted("what a function returns is forgotten", _set(CustomCalls, "_row", lambda self, batch, row, custom: [RowLcr(batch, row)]), "functions"),
-    Planted("what a function makes of old rows is forgotten", _around(CustomCalls, "_row", _new_values_only), "functions"),
-    Planted("only the first column of a substitute key finds rows", _around(memory_destination, "with_settings", _first_of_the_key), "keys"),
-    Planted("what is unknown of a row is as good as true", _around(row_evaluation, "settled", _unknown_is_true), "rules"),
-    Planted("the log writer confirms what it has read before it is durable", _around(LogWriter, "_take", _confirm_before_durable), first=2),
+    Planted(
+        "what a function returns is forgotten",
+        _set(CustomCalls, "_row", lambda self, batch, row, custom: [RowLcr(batch, row)]),
+        "functions",
+    ),
+    Planted(
+        "what a function makes of old rows is forgotten", _around(CustomCalls, "_row", _new_values_only), "functions"
+    ),
+    Planted(
+        "only the first column of a substitute key finds rows",
+        _around(memory_destination, "with_settings", _first_of_the_key),
+        "keys",
+    ),
+    Planted(
+        "what is unknown of a row is as good as true", _around(row_evaluation, "settled", _unknown_is_true), "rules"
+    ),
+    Planted(
+        "the log writer confirms what it has read before it is durable",
+        _around(LogWriter, "_take", _confirm_before_durable),
+        first=2,
+    ),
     Planted("redo is published before it is synced", _around(LogWriter, "_write", _publish_unsynced)),
-    Planted("a capture process lets redo be purged that it has only sent", _around(CaptureHost, "_tell_checkpoint", _tell_sent)),
+    Planted(
+        "a capture process lets redo be purged that it has only sent",
+        _around(CaptureHost, "_tell_checkpoint", _tell_sent),
+    ),
     Planted("mining keeps an open transaction that comes again", _set(Miner, "_resume", _nothing)),
-    Planted("a copy of redo is acknowledged before it is synced", _around(standby_log._Segment, "sync", _acknowledge_unsynced), "downstream"),
-    Planted("redo is purged before its copy has it", _set(RedoShipping, "keep_from", property(lambda self: self.position.segment)), "downstream"),
-    Planted("the source is told what its copy does not have yet", _set(RedoShipping, "confirmable", lambda self, scn: scn), "downstream"),
-    Planted("a queue tells as durable what it has received", _set(QueueCore, "_durable", lambda self, source: self._logs[source].position)),
+    Planted(
+        "a copy of redo is acknowledged before it is synced",
+        _around(standby_log._Segment, "sync", _acknowledge_unsynced),
+        "downstream",
+    ),
+    Planted(
+        "redo is purged before its copy has it",
+        _set(RedoShipping, "keep_from", property(lambda self: self.position.segment)),
+        "downstream",
+    ),
+    Planted(
+        "the source is told what its copy does not have yet",
+        _set(RedoShipping, "confirmable", lambda self, scn: scn),
+        "downstream",
+    ),
+    Planted(
+        "a queue tells as durable what it has received",
+        _set(QueueCore, "_durable", lambda self, source: self._logs[source].position),
+    ),
     Planted("a queue waits for its fastest subscriber only", _set(QueueCore, "_durable", _for_one_subscriber)),
     Planted("a queue does not wait for a subscriber that was added", _around(QueueCore, "_durable", _for_known_ones)),
-    Planted("a queue forgets what batches for its slower subscribers it holds", _set(
-        QueueCore, "_floor", lambda self, log: max((each.acknowledged_scn for each in self._held_for(log.source)), default=log.position),
-    ), first=2),
-    Planted("a queue takes one subscriber's position for another's when it starts again", _around(PositionsFile, "load", _take_one_for_another), first=14),
+    Planted(
+        "a queue forgets what batches for its slower subscribers it holds",
+        _set(
+            QueueCore,
+            "_floor",
+            lambda self, log: max((each.acknowledged_scn for each in self._held_for(log.source)), default=log.position),
+        ),
+        first=2,
+    ),
+    Planted(
+        "a queue takes one subscriber's position for another's when it starts again",
+        _around(PositionsFile, "load", _take_one_for_another),
+        first=14,
+    ),
     Planted("a batch is cut one transaction too late", _set(queue_log, "resume_after", _cut_too_late), first=8),
     Planted("spilled batches are read out of order", _around(SpillFiles, "read", _read_another), first=2, is_slow=True),
-    Planted("a queue skips a batch for a subscriber", _around(QueueCore, "dequeue", _dequeue_twice_the_same), is_slow=True),
+    Planted(
+        "a queue skips a batch for a subscriber", _around(QueueCore, "dequeue", _dequeue_twice_the_same), is_slow=True
+    ),
     Planted("a queue loses the credit that subscribers give back", _set(QueueCore, "grant", _nothing), is_slow=True),
-    Planted("a propagation acknowledges what was accepted", _around(PropagationCore, "_hear", _acknowledge_accepted), first=2),
+    Planted(
+        "a propagation acknowledges what was accepted",
+        _around(PropagationCore, "_hear", _acknowledge_accepted),
+        first=2,
+    ),
     Planted("a propagation does not give credit back", _around(PropagationCore, "_hear", _keep_credit), is_slow=True),
-    Planted("a propagation drops progress marks", _around(PropagationCore, "_send", _drop_marks), first=6, is_slow=True),
-    Planted("rules forget the tags of a batch", _set(evaluation, "_tags", lambda batch: (None,) * (len(batch.tags) + 1)), "hub_and_spoke", first=22),
-    Planted("an apply server sets no tag", _around(MemoryDestination, "open_session", _without_tag), "two_way", first=18),
-    Planted("the reader applies again what was applied", _set(ApplyReader, "_applied", lambda self, order_scn: order_scn < 0), first=17),
-    Planted("a group does not wait for those that it depends on", _set(ApplyCoordinator, "_still", lambda self, group: set()), first=16),
+    Planted(
+        "a propagation drops progress marks", _around(PropagationCore, "_send", _drop_marks), first=6, is_slow=True
+    ),
+    Planted(
+        "rules forget the tags of a batch",
+        _set(evaluation, "_tags", lambda batch: (None,) * (len(batch.tags) + 1)),
+        "hub_and_spoke",
+        first=22,
+    ),
+    Planted(
+        "an apply server sets no tag", _around(MemoryDestination, "open_session", _without_tag), "two_way", first=18
+    ),
+    Planted(
+        "the reader applies again what was applied",
+        _set(ApplyReader, "_applied", lambda self, order_scn: order_scn < 0),
+        first=17,
+    ),
+    Planted(
+        "a group does not wait for those that it depends on",
+        _set(ApplyCoordinator, "_still", lambda self, group: set()),
+        first=16,
+    ),
     Planted("dependencies are not seen", _hash_nothing),
-    Planted("received counts as durable", _set(ApplyCoordinator, "durable_scn", property(lambda self: self._received_through)), first=5),
-    Planted("a commit is told when it is answered, and not when it is on disk", _set(FlushGate, "durable_scn", lambda self, recorded: recorded)),
-    Planted("a hub tells a commit when it is answered", _set(FlushGate, "durable_scn", lambda self, recorded: recorded), "hub_and_spoke"),
-    Planted("the low watermark passes over a gap", _set(ApplyCoordinator, "_advance", _advance_over_gaps), "fan_out", first=9, is_slow=True),
-    Planted("what a dead server was doing counts as committed", _set(ApplyCoordinator, "_settle", _doubt_counts_as_made)),
-    Planted("what a dead server was doing counts as lost", _set(ApplyCoordinator, "_settle", _doubt_counts_as_lost), first=2, is_slow=True),
-    Planted("a commit whose answer was lost is made again", _set(Work, "settle", _settle_as(made=False)), first=2, is_slow=True),
+    Planted(
+        "received counts as durable",
+        _set(ApplyCoordinator, "durable_scn", property(lambda self: self._received_through)),
+        first=5,
+    ),
+    Planted(
+        "a commit is told when it is answered, and not when it is on disk",
+        _set(FlushGate, "durable_scn", lambda self, recorded: recorded),
+    ),
+    Planted(
+        "a hub tells a commit when it is answered",
+        _set(FlushGate, "durable_scn", lambda self, recorded: recorded),
+        "hub_and_spoke",
+    ),
+    Planted(
+        "the low watermark passes over a gap",
+        _set(ApplyCoordinator, "_advance", _advance_over_gaps),
+        "fan_out",
+        first=9,
+        is_slow=True,
+    ),
+    Planted(
+        "what a dead server was doing counts as committed", _set(ApplyCoordinator, "_settle", _doubt_counts_as_made)
+    ),
+    Planted(
+        "what a dead server was doing counts as lost",
+        _set(ApplyCoordinator, "_settle", _doubt_counts_as_lost),
+        first=2,
+        is_slow=True,
+    ),
+    Planted(
+        "a commit whose answer was lost is made again",
+        _set(Work, "settle", _settle_as(made=False)),
+        first=2,
+        is_slow=True,
+    ),
     Planted("a commit whose answer was lost counts as made", _set(Work, "settle", _settle_as(made=True))),
     Planted("data is committed without its progress", _around(MemorySession, "commit", _progress_apart)),
     Planted("a new driver does not fence the older one out", _set(MemoryDestination, "raise_epoch", _raise_no_epoch)),
-    Planted("a large transaction is not begun again when its server dies", _set(ApplyCoordinator, "_start_replay", _nothing)),
+    Planted(
+        "a large transaction is not begun again when its server dies", _set(ApplyCoordinator, "_start_replay", _nothing)
+    ),
     Planted("deletes are left out of a set", _around(collapse, "_deletes", _one_delete_only), is_slow=True),
-    Planted("a combined capture process takes delivered for committed", _around(MountedQueue, "poll", _delivered_is_committed), "one_way", first=2),
-    Planted("a combined capture process goes on where it was, whoever asks", _around(QueueCore, "open_subscriber", _begin_where_it_was), "one_way", is_slow=True),
-    Planted("a combined capture process loses credit", _around(QueueCore, "grant", _grant_unless_mounted), "one_way", first=6, is_slow=True),
-    Planted("no redo is kept for the capture process of a split stream", _around(RequiredCheckpoints, "register", _keep_no_redo_for_clones), "fan_out"),
-    Planted("a stream is merged before its queue holds anything for it", _around(Splitting, "_advanced", _merge_at_once), "fan_out", is_slow=True),
-    Planted("a stream is merged before its destination has what its queue does not hold", _around(Splitting, "_has_all", _held_is_enough), "fan_out", first=21, is_slow=True),
-    Planted("a queue goes on holding for a stream that is split off", _around(split, "with_splits", _hold_on), "fan_out"),
-    Planted("a change wins over one that was committed later", _set(LastChange, "is_later_than", lambda self, times, row=0: False), "latest_timestamp"),
-    Planted("when an applied change was made is not noted", _set(MemorySession, "_note_change", _nothing), "latest_timestamp", is_slow=True),
-    Planted("a change that wins brings the columns alone that it changed", _around(decisions, "_whole_list", _changed_columns_only), "conflicts", is_slow=True),
+    Planted(
+        "a combined capture process takes delivered for committed",
+        _around(MountedQueue, "poll", _delivered_is_committed),
+        "one_way",
+        first=2,
+    ),
+    Planted(
+        "a combined capture process goes on where it was, whoever asks",
+        _around(QueueCore, "open_subscriber", _begin_where_it_was),
+        "one_way",
+        is_slow=True,
+    ),
+    Planted(
+        "a combined capture process loses credit",
+        _around(QueueCore, "grant", _grant_unless_mounted),
+        "one_way",
+        first=6,
+        is_slow=True,
+    ),
+    Planted(
+        "no redo is kept for the capture process of a split stream",
+        _around(RequiredCheckpoints, "register", _keep_no_redo_for_clones),
+        "fan_out",
+    ),
+    Planted(
+        "a stream is merged before its queue holds anything for it",
+        _around(Splitting, "_advanced", _merge_at_once),
+        "fan_out",
+        is_slow=True,
+    ),
+    Planted(
+        "a stream is merged before its destination has what its queue does not hold",
+        _around(Splitting, "_has_all", _held_is_enough),
+        "fan_out",
+        first=21,
+        is_slow=True,
+    ),
+    Planted(
+        "a queue goes on holding for a stream that is split off", _around(split, "with_splits", _hold_on), "fan_out"
+    ),
+    Planted(
+        "a change wins over one that was committed later",
+        _set(LastChange, "is_later_than", lambda self, times, row=0: False),
+        "latest_timestamp",
+    ),
+    Planted(
+        "when an applied change was made is not noted",
+        _set(MemorySession, "_note_change", _nothing),
+        "latest_timestamp",
+        is_slow=True,
+    ),
+    Planted(
+        "a change that wins brings the columns alone that it changed",
+        _around(decisions, "_whole_list", _changed_columns_only),
+        "conflicts",
+        is_slow=True,
+    ),
     Planted("a handler keeps what is there", _around(decisions, "_by_column", _the_row_wins), "conflicts"),
-    Planted("the last of two sums counts alone", _around(decisions, "_sums", _the_sum_is_the_value), "conflicts", is_slow=True),
+    Planted(
+        "the last of two sums counts alone",
+        _around(decisions, "_sums", _the_sum_is_the_value),
+        "conflicts",
+        is_slow=True,
+    ),
 )

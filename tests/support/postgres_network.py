@@ -1,7 +1,9 @@
-"""A topology on real PostgreSQL databases in one process: log writers, miners, rules and apply engines, stepped by the test.
+"""A topology on real PostgreSQL databases in one process: log writers, miners, rules and apply engines, stepped by the
+test.
 
-What a site writes goes through its slot and redo log, and what apply engines write carries its tag in PostgreSQL's own log, as in a
-running topology. Between the redo and an apply engine there are no queues: a batch passes the rules of every client on its way.
+What a site writes goes through its slot and redo log, and what apply engines write carries its tag in PostgreSQL's own
+log, as in a running topology. Between the redo and an apply engine there are no queues: a batch passes the rules of
+every client on its way.
 """
 
 from __future__ import annotations
@@ -36,10 +38,13 @@ READ_TIMEOUT_S = 0.2  # a read that finds nothing is repeated by whoever waits
 class NetworkSite:
     """One site: its database, its user, and its redo log when changes are captured there."""
 
-    def __init__(self, spec: TopologySpec, name: str, dsn: str, folder: Path, prepare: Callable[[str, psycopg.Connection], None]) -> None:
+    def __init__(
+        self, spec: TopologySpec, name: str, dsn: str, folder: Path, prepare: Callable[[str, psycopg.Connection], None]
+    ) -> None:
         self.name, self.dsn, self.spec, self._folder = name, dsn, spec, folder
         self.user = psycopg.connect(dsn, autocommit=True)
-        # One thread steps everything: nobody answers the server while an engine works, for as long as a busy machine takes.
+        # One thread steps everything: nobody answers the server while an engine works, for as long as a busy machine
+        # takes.
         self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         prepare(name, self.user)
         # One for the site: its apply processes have the same settings.
@@ -52,15 +57,22 @@ class NetworkSite:
         if self.captures:
             self.source.prepare(spec.name, spec.capture_rules(name))
             self.writer = LogWriter(
-                folder, name, decoder_factory=PostgresLogDecoder, dictionary_build=lambda **options: self.source.dictionary_build(spec.name, **options),
-                segment_bytes=1 << 20, redo_bytes_max=1 << 30,
+                folder,
+                name,
+                decoder_factory=PostgresLogDecoder,
+                dictionary_build=lambda **options: self.source.dictionary_build(spec.name, **options),
+                segment_bytes=1 << 20,
+                redo_bytes_max=1 << 30,
             )
             self.stream = self.source.open_stream(spec.name, self.writer.start_scn)
             self.writer.attach(self.stream)
             self._start_miners()
 
     def _start_miners(self) -> None:
-        self.miners = {each.name: Miner(self._folder, self.name, FIRST_SCN, each.rules, PostgresLogDecoder) for each in self.captures}
+        self.miners = {
+            each.name: Miner(self._folder, self.name, FIRST_SCN, each.rules, PostgresLogDecoder)
+            for each in self.captures
+        }
 
     def kill_captures(self) -> None:
         """Its capture processes die, and begin anew at the beginning of redo."""
@@ -101,7 +113,10 @@ class NetworkSite:
 
 @contextlib.contextmanager
 def two_sites(
-    example: Path, servers: Sequence[EmbeddedServer], fresh_database: Callable[[EmbeddedServer], str], folder: Path,
+    example: Path,
+    servers: Sequence[EmbeddedServer],
+    fresh_database: Callable[[EmbeddedServer], str],
+    folder: Path,
     prepare: Callable[[str, psycopg.Connection], None],
 ) -> Iterator[PostgresNetwork]:
     """An example's sites dbs1 and dbs2 on two servers.
@@ -131,28 +146,52 @@ class PostgresNetwork:
     """
 
     def __init__(
-        self, spec: TopologySpec, dsns: Mapping[str, str], folder: Path, prepare: Callable[[str, psycopg.Connection], None], *,
+        self,
+        spec: TopologySpec,
+        dsns: Mapping[str, str],
+        folder: Path,
+        prepare: Callable[[str, psycopg.Connection], None],
+        *,
         is_parallel: bool = False,
     ) -> None:
         self.spec, self._is_parallel = spec, is_parallel
         self.rows_max = ROWS_MAX_DEFAULT  # of a batch
         self.sites = {name: NetworkSite(spec, name, dsn, folder / name, prepare) for name, dsn in dsns.items()}
         self.engines = {apply.name: self._engine(number, apply) for number, apply in enumerate(spec.applies)}
-        # From a capture process to every apply process behind it: the rules on the way, client by client, behind the capture process's own.
+        # From a capture process to every apply process behind it: the rules on the way, client by client, behind the
+        # capture process's own.
         self._ways: dict[str, list[tuple[str, list[RuleEvaluation]]]] = {}
         for apply in spec.applies:
             for way in ways_to(spec, apply):
-                rules = [RuleEvaluation(client.rules, types=value_types(), clock=SystemClock()) for client in way.clients[1:]]
+                rules = [
+                    RuleEvaluation(client.rules, types=value_types(), clock=SystemClock()) for client in way.clients[1:]
+                ]
                 self._ways.setdefault(way.capture.name, []).append((apply.name, rules))
 
     def _engine(self, number: int, apply: ApplySpec) -> Engine:
-        returned_from = [each.name for each in self.spec.applies if (each.site, each.source) == (apply.source, apply.site)]
-        # One to one, so that rows can be counted: of a group, where a row's changes collapse, a hub would send on what is left of them.
+        returned_from = [
+            each.name for each in self.spec.applies if (each.site, each.source) == (apply.source, apply.site)
+        ]
+        # One to one, so that rows can be counted: of a group, where a row's changes collapse, a hub would send on what
+        # is left of them.
         return Engine(
-            seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=apply.parallelism if self._is_parallel else 1,
-            group_transactions=1, topology=self.spec.name, apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from,
-            conflicts=apply.conflicts, site=apply.site, handlers=apply.handlers, tables=apply.tables, commits_in_order=apply.commits_in_order,
-            dependencies=apply.dependencies, commits_lazily=apply.commits_lazily,
+            seed=number,
+            batches=[],
+            destination=self.sites[apply.site].destination,
+            parallelism=apply.parallelism if self._is_parallel else 1,
+            group_transactions=1,
+            topology=self.spec.name,
+            apply=apply.name,
+            source=apply.source,
+            tag=apply.tag or b"",
+            returned_from=returned_from,
+            conflicts=apply.conflicts,
+            site=apply.site,
+            handlers=apply.handlers,
+            tables=apply.tables,
+            commits_in_order=apply.commits_in_order,
+            dependencies=apply.dependencies,
+            commits_lazily=apply.commits_lazily,
         )
 
     def settle(self, *, held: Sequence[str] = ()) -> None:
@@ -162,7 +201,9 @@ class PostgresNetwork:
             held: apply processes that stand still; what comes waits for them.
         """
         for _ in range(PASSES_MAX):
-            rows = sum(self._capture(site, capture) for site in self.sites.values() for capture in self._caught_up(site))
+            rows = sum(
+                self._capture(site, capture) for site in self.sites.values() for capture in self._caught_up(site)
+            )
             for name, engine in self.engines.items():
                 if name not in held:
                     engine.run()
@@ -171,7 +212,8 @@ class PostgresNetwork:
         raise AssertionError("changes go in circles")
 
     def kill_captures(self, site: str) -> None:
-        """The capture processes of a site die: all that they sent is mined again, and sent from where each apply process wants it.
+        """The capture processes of a site die: all that they sent is mined again, and sent from where each apply
+        process wants it.
 
         Args:
             site: the source.
@@ -200,7 +242,8 @@ class PostgresNetwork:
         return rows
 
     def mined(self, site: NetworkSite, capture: CaptureSpec) -> Iterator[tuple[str, LcrBatch]]:
-        """What is new in the redo, for each apply process behind a capture process: what the rules on its way leave of it.
+        """What is new in the redo, for each apply process behind a capture process: what the rules on its way leave of
+        it.
 
         Args:
             site: whose redo has caught up.

@@ -57,14 +57,24 @@ class Pair:
         engine.run()
 
     def apply(
-        self, *, seed: int = 0, rules: RuleSet = RULES, instantiation: dict[tuple[str, str], int] | None = None, parallelism: int = 3,
+        self,
+        *,
+        seed: int = 0,
+        rules: RuleSet = RULES,
+        instantiation: dict[tuple[str, str], int] | None = None,
+        parallelism: int = 3,
     ) -> Engine:
         """Everything that is committed, mined from the beginning and applied by some servers."""
         self.redo.catch_up()
         batches = list(self.redo.mine(self.redo.miner(FIRST_SCN, rules)))
         engine = Engine(
-            seed=seed, batches=batches, destination=self.destination, parallelism=parallelism, group_transactions=2,
-            instantiation={name: TableStart(scn=Scn(scn)) for name, scn in (instantiation or {}).items()}, tables=self._settings,
+            seed=seed,
+            batches=batches,
+            destination=self.destination,
+            parallelism=parallelism,
+            group_transactions=2,
+            instantiation={name: TableStart(scn=Scn(scn)) for name, scn in (instantiation or {}).items()},
+            tables=self._settings,
         )
         engine.run()
         return engine

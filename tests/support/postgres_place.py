@@ -28,9 +28,7 @@ class PostgresPlace:
         self._lost: list[bool] = []
 
     def create(self, table: Table) -> None:
-        columns = [
-            f"{name} {'integer' if place == 0 else 'text'}" for place, name in enumerate(table.columns)
-        ]
+        columns = [f"{name} {'integer' if place == 0 else 'text'}" for place, name in enumerate(table.columns)]
         columns += [] if table.keyless else ["PRIMARY KEY (id)"]
         columns += ["UNIQUE (u)"] if table.unique else []
         self.admin.execute(f'CREATE TABLE "{table.name}" ({", ".join(columns)})')
@@ -38,12 +36,12 @@ class PostgresPlace:
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
         with self.admin.cursor() as cursor:
             cursor.executemany(
-                f"INSERT INTO \"{table.name}\" VALUES ({', '.join(['%s'] * len(table.columns))})",
+                f'INSERT INTO "{table.name}" VALUES ({", ".join(["%s"] * len(table.columns))})',
                 [[self._read(table, place, value) for place, value in enumerate(row)] for row in rows],
             )
 
     def rows(self, table: Table) -> list[Row]:
-        found = self.admin.execute(f"SELECT * FROM \"{table.name}\"").fetchall()
+        found = self.admin.execute(f'SELECT * FROM "{table.name}"').fetchall()
         return [tuple(self._write(place, value) for place, value in enumerate(row)) for row in found]
 
     def lose_commit(self, rng: random.Random) -> None:

@@ -38,7 +38,8 @@ class RedoSite:
         self.dsn = dsn
         self.folder = folder
         self.user = psycopg.connect(dsn, autocommit=True)
-        # The test's thread reads the log, and does other things for as long as a busy machine takes: nobody answers the server meanwhile.
+        # The test's thread reads the log, and does other things for as long as a busy machine takes: nobody answers the
+        # server meanwhile.
         self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         self.source = PostgresSource(dsn)
         self.writer = self.new_writer()
@@ -46,9 +47,13 @@ class RedoSite:
 
     def new_writer(self) -> LogWriter:
         return LogWriter(
-            self.folder, "dbs1", decoder_factory=PostgresLogDecoder,
-            dictionary_build=partial(self.source.dictionary_build, "topo"), segment_bytes=256 << 10,
-            redo_bytes_max=1 << 30, record_bytes=16 << 10,
+            self.folder,
+            "dbs1",
+            decoder_factory=PostgresLogDecoder,
+            dictionary_build=partial(self.source.dictionary_build, "topo"),
+            segment_bytes=256 << 10,
+            redo_bytes_max=1 << 30,
+            record_bytes=16 << 10,
         )
 
     def attach(self) -> None:
@@ -57,7 +62,10 @@ class RedoSite:
         def opened() -> bool:
             try:
                 self.stream = self.source.open_stream(
-                    "topo", self.writer.start_scn, timeline=self.writer.timeline, last_transaction=self.writer.last_transaction,
+                    "topo",
+                    self.writer.start_scn,
+                    timeline=self.writer.timeline,
+                    last_transaction=self.writer.last_transaction,
                     last_commit_scn=self.writer.last_commit_scn,
                 )
             except DatabaseUnavailable:
@@ -68,7 +76,9 @@ class RedoSite:
         self.writer.attach(self.stream, partial(self.source.check_stream, self.stream.options))
 
     def catch_up(self, *, has_build: bool = True) -> Scn:
-        """Write redo until it holds everything committed before this call, and with `has_build` can be mined to its end."""
+        """Write redo until it holds everything committed before this call, and with `has_build` can be mined to its
+        end.
+        """
         target = self.source.write_marker(b"caught up?")
         while self.writer.position.scn < target or (has_build and self.writer.awaits_build):
             try:

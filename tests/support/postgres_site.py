@@ -53,7 +53,9 @@ class Site:
 
 def wait_inactive(site: Site) -> None:
     deadline = time.monotonic() + INACTIVE_S
-    while site.run("SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()").fetchone() != (0,):
+    while site.run(
+        "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
+    ).fetchone() != (0,):
         assert time.monotonic() < deadline, "the slot stays in use"
         time.sleep(0.02)
 

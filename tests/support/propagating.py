@@ -26,9 +26,18 @@ class Propagating:
         clock: of the statistics and the schedule.
     """
 
-    def __init__(self, spec: PropagationSpec, resolve: Callable[[str], Peer | str], topology: str = "t", *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        spec: PropagationSpec,
+        resolve: Callable[[str], Peer | str],
+        topology: str = "t",
+        *,
+        clock: Clock | None = None,
+    ) -> None:
         self._bell = Bell()
-        self.runner = PropagationRunner(spec, GrpcLinks(topology, spec.name, resolve, wake=self._bell.ring), clock=clock)
+        self.runner = PropagationRunner(
+            spec, GrpcLinks(topology, spec.name, resolve, wake=self._bell.ring), clock=clock
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Open, step until `stop` is set, close; an error of a stream ends it."""

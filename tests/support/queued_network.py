@@ -1,7 +1,8 @@
-"""A topology on real PostgreSQL databases with its queues and propagations on gRPC, in the form that the topology gives it: with them all, or dequeuing directly.
+"""A topology on real PostgreSQL databases with its queues and propagations on gRPC, in the form that the topology gives
+it: with them all, or dequeuing directly.
 
-As `PostgresNetwork`, of which it has the databases, redo logs, miners and apply engines. Capture processes that are combined with an apply process
-are not made.
+As `PostgresNetwork`, of which it has the databases, redo logs, miners and apply engines. Capture processes that are
+combined with an apply process are not made.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ class QueuedNetwork(PostgresNetwork):
     """
 
     def __init__(
-        self, spec: TopologySpec, dsns: Mapping[str, str], folder: Path, prepare: Callable[[str, psycopg.Connection], None],
+        self,
+        spec: TopologySpec,
+        dsns: Mapping[str, str],
+        folder: Path,
+        prepare: Callable[[str, psycopg.Connection], None],
         detours: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(spec, dsns, folder, prepare)
@@ -60,7 +65,10 @@ class QueuedNetwork(PostgresNetwork):
     # ------------------------------------------------------------------ what runs
 
     def run_by(self, spec: TopologySpec) -> None:
-        """Begin with a topology, or go on by an edited one: queues that stay adopt it, the others begin or end. Apply processes notice when their stream ends."""
+        """Begin with a topology, or go on by an edited one: queues that stay adopt it, the others begin or end.
+
+        Apply processes notice when their stream ends.
+        """
         self.spec = spec
         running = {each.name for each in components_of(spec) if each.kind in {"queue", "propagation"}}
         for name in sorted(self._ends.keys() - running):  # propagations first
@@ -131,8 +139,12 @@ class QueuedNetwork(PostgresNetwork):
         publisher = self._publishers.get(capture.name)
         if publisher is None:
             publisher = self._publishers[capture.name] = EnqueueClient(
-                self.queues[capture.queue].endpoint, topology=self.spec.name, component=capture.name, queue=capture.queue,
-                incarnation=transport.new_incarnation(), source=capture.source,
+                self.queues[capture.queue].endpoint,
+                topology=self.spec.name,
+                component=capture.name,
+                queue=capture.queue,
+                incarnation=transport.new_incarnation(),
+                source=capture.source,
             )
             assert publisher.connect().needed_scn == FIRST_SCN
         rows = 0
@@ -161,7 +173,11 @@ class QueuedNetwork(PostgresNetwork):
     def _subscribed(self, name: str) -> DequeueClient:
         queue = dequeued(self.spec, self.spec.apply(name))
         client = self._clients[name] = DequeueClient(
-            self.queues[queue].endpoint, topology=self.spec.name, component=name, queue=queue, incarnation=transport.new_incarnation(),
+            self.queues[queue].endpoint,
+            topology=self.spec.name,
+            component=name,
+            queue=queue,
+            incarnation=transport.new_incarnation(),
         )
         engine = self.engines[name]
         client.subscribe({engine.source: engine.reader.needed_scn}, CREDIT_BYTES)
@@ -183,16 +199,25 @@ class QueuedNetwork(PostgresNetwork):
 
     def wait_acknowledged(self, *applies: str) -> None:
         """The queues of the sources know what apply processes have acknowledged, who may be behind other queues."""
+
         def knows(name: str) -> bool:
             engine = self.engines[name]
             queues = [self.status(each.queue) for each in self.spec.captures if each.source == engine.source]
-            return all(max(each["acknowledged_scn"] for each in status["subscribers"]) >= engine.coordinator.durable_scn for status in queues)
+            return all(
+                max(each["acknowledged_scn"] for each in status["subscribers"]) >= engine.coordinator.durable_scn
+                for status in queues
+            )
 
         wait_until("the sources know it", lambda: all(map(knows, applies)), ARRIVES_S)
 
     def wait_forgotten(self) -> None:
-        """Everybody has acknowledged every change, so no queue holds one. Marks behind the last change become durable with the next one."""
-        wait_until("no queue holds anything", lambda: not any(self.status(name)["batches"] for name in self.queues), ARRIVES_S)
+        """Everybody has acknowledged every change, so no queue holds one.
+
+        Marks behind the last change become durable with the next one.
+        """
+        wait_until(
+            "no queue holds anything", lambda: not any(self.status(name)["batches"] for name in self.queues), ARRIVES_S
+        )
 
     def close(self) -> None:
         for client in (*self._clients.values(), *self._publishers.values()):

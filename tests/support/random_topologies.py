@@ -26,17 +26,25 @@ __all__ = ["NAMES", "TABLES", "TAGS", "edited", "form", "relayed", "wild"]
 
 SITES = ("s1", "s2", "s3", "s4", "s5")
 TABLES = [("hr", "a"), ("hr", "ab"), ("hr", "b"), ("crm", "a"), ("z", "z")]  # rules speak of all but the last
-NAMES = [*TABLES, ("hr", "z"), ("crm", "ab"), ("crm", "b"), ("crm", "z"), ("z", "a"), ("z", "ab"), ("z", "b")]  # and what they are called after renames
+# and what they are called after renames
+NAMES = [*TABLES, ("hr", "z"), ("crm", "ab"), ("crm", "b"), ("crm", "z"), ("z", "a"), ("z", "ab"), ("z", "b")]
 RULE_SETS = 500
 TAGS = [b"\x00", b"\x11", b"\x12"]
 
 
 def _spec(queues, captures, propagations, applies) -> TopologySpec:
-    return route(TopologySpec(
-        name="t", file=Path("t.yaml"), state_dir=Path("/x"),
-        sites=tuple(SiteSpec(name=site, database=DatabaseSpec(kind="embedded")) for site in SITES),
-        queues=tuple(queues), captures=tuple(captures), propagations=tuple(propagations), applies=tuple(applies),
-    ))
+    return route(
+        TopologySpec(
+            name="t",
+            file=Path("t.yaml"),
+            state_dir=Path("/x"),
+            sites=tuple(SiteSpec(name=site, database=DatabaseSpec(kind="embedded")) for site in SITES),
+            queues=tuple(queues),
+            captures=tuple(captures),
+            propagations=tuple(propagations),
+            applies=tuple(applies),
+        )
+    )
 
 
 # --------------------------------------------------------------------------- anything
@@ -44,15 +52,25 @@ def _spec(queues, captures, propagations, applies) -> TopologySpec:
 
 def _condition(random: Random) -> TagCondition:
     listed = tuple(random.sample([None, *TAGS], random.randint(1, 2)))
-    return random.choice([UNTAGGED, ANY_TAG, ANY_TAG, TagCondition(listed=listed), TagCondition(listed=listed, takes_listed=False)])
+    return random.choice(
+        [UNTAGGED, ANY_TAG, ANY_TAG, TagCondition(listed=listed), TagCondition(listed=listed, takes_listed=False)]
+    )
 
 
 def _rule(random: Random) -> Rule:
-    return Rule(owner=random.choice(["hr", "h*", "*", "crm"]), name=random.choice(["a", "b", "a*", "?", "*", "*"]), tags=_condition(random))
+    return Rule(
+        owner=random.choice(["hr", "h*", "*", "crm"]),
+        name=random.choice(["a", "b", "a*", "?", "*", "*"]),
+        tags=_condition(random),
+    )
 
 
 def _rules(random: Random, *, positive: bool) -> RuleSet:
-    return RuleSet() if not positive and random.random() < 0.6 else _rule_set(random.randrange(RULE_SETS), positive=positive)
+    return (
+        RuleSet()
+        if not positive and random.random() < 0.6
+        else _rule_set(random.randrange(RULE_SETS), positive=positive)
+    )
 
 
 @cache
@@ -72,7 +90,12 @@ def _renaming(random: Random, rules: RuleSet) -> RuleSet:
         return replace(rules, include=tuple(replace(rule, transformation=schema) for rule in rules.include))
     owner, name = random.choice(NAMES)
     taken = random.choice(TABLES[:4])
-    one = Rule(owner=taken[0], name=taken[1], tags=_condition(random), transformation=Transformation(operations=(RenameTable(owner=owner, name=name),)))
+    one = Rule(
+        owner=taken[0],
+        name=taken[1],
+        tags=_condition(random),
+        transformation=Transformation(operations=(RenameTable(owner=owner, name=name),)),
+    )
     return replace(rules, include=(one, *(rule for rule in rules.include if not rule.matches_object(*taken))))
 
 
@@ -86,7 +109,8 @@ def wild(random: Random, size: int) -> TopologySpec:
     sources = dict.fromkeys(a for a, _ in flows)
     queues = [QueueSpec(name=f"q_{site}", site=site) for site in sites]
     captures = [
-        CaptureSpec(name=f"c_{site}", site=site, source=site, queue=f"q_{site}", rules=_rules(random, positive=True)) for site in sources
+        CaptureSpec(name=f"c_{site}", site=site, source=site, queue=f"q_{site}", rules=_rules(random, positive=True))
+        for site in sources
     ]
     propagations, applies = [], []
     for number, (source, site) in enumerate(flows):
@@ -98,12 +122,28 @@ def wild(random: Random, size: int) -> TopologySpec:
         if random.random() < 0.15:  # over the queue of a third site
             over = random.choice(sites)
             queues.append(QueueSpec(name=f"o_{number}", site=over))
-            propagations.append(PropagationSpec(name=f"p_{number}_first", from_queue=start, to_queue=f"o_{number}", rules=_rules(random, positive=False)))
+            propagations.append(
+                PropagationSpec(
+                    name=f"p_{number}_first",
+                    from_queue=start,
+                    to_queue=f"o_{number}",
+                    rules=_rules(random, positive=False),
+                )
+            )
             start = f"o_{number}"
-        propagations.append(PropagationSpec(name=f"p_{number}", from_queue=start, to_queue=at, rules=_rules(random, positive=False)))
-        applies.append(ApplySpec(
-            name=f"a_{number}", site=site, source=source, queue=at, tag=random.choice([*TAGS, *TAGS, None]), rules=_rules(random, positive=False),
-        ))
+        propagations.append(
+            PropagationSpec(name=f"p_{number}", from_queue=start, to_queue=at, rules=_rules(random, positive=False))
+        )
+        applies.append(
+            ApplySpec(
+                name=f"a_{number}",
+                site=site,
+                source=source,
+                queue=at,
+                tag=random.choice([*TAGS, *TAGS, None]),
+                rules=_rules(random, positive=False),
+            )
+        )
     return _spec(queues, captures, propagations, applies)
 
 
@@ -114,7 +154,9 @@ def _tree(random: Random, sites: list[str]) -> Spoke:
     parents = [random.randrange(number) for number in range(1, len(sites))]
 
     def below(number: int) -> Spoke:
-        return Spoke(site=sites[number], spokes=tuple(below(n + 1) for n, parent in enumerate(parents) if parent == number))
+        return Spoke(
+            site=sites[number], spokes=tuple(below(n + 1) for n, parent in enumerate(parents) if parent == number)
+        )
 
     return below(0)
 
@@ -124,17 +166,24 @@ def form(random: Random, size: int = 5) -> TopologySpec:
     entries = []
     for owner, name in random.sample([("hr", "a"), ("hr", "b"), ("crm", "*")], random.randint(1, 3)):
         sites = random.sample(SITES, random.randint(2, max(2, min(size, len(SITES)))))
-        flows = random.choice([
-            lambda sites=sites: flows_between(sites), lambda sites=sites: flows_of_tree(_tree(random, sites)),
-            lambda sites=sites: flows_of_tree(Spoke(site=sites[0], spokes=tuple(Spoke(site=site) for site in sites[1:]))),
-            lambda sites=sites: one_way(sites[0], sites[1:]),
-        ])()
+        flows = random.choice(
+            [
+                lambda sites=sites: flows_between(sites),
+                lambda sites=sites: flows_of_tree(_tree(random, sites)),
+                lambda sites=sites: flows_of_tree(
+                    Spoke(site=sites[0], spokes=tuple(Spoke(site=site) for site in sites[1:]))
+                ),
+                lambda sites=sites: one_way(sites[0], sites[1:]),
+            ]
+        )()
         entries.append(Replicate(rules=(Rule(owner=owner, name=name),), flows=flows))
     parts = expand(entries)
 
     def expected(apply: ApplySpec) -> RuleSet:
         rules = [
-            replace(rule, tags=ANY_TAG) for entry in entries for rule in entry.rules
+            replace(rule, tags=ANY_TAG)
+            for entry in entries
+            for rule in entry.rules
             if any((flow.source, flow.destination) == (apply.source, apply.site) for flow in entry.flows)
         ]
         return RuleSet(include=tuple(dict.fromkeys(rules)))
@@ -158,7 +207,9 @@ def relayed(random: Random, spec: TopologySpec) -> TopologySpec:
 def edited(random: Random, spec: TopologySpec) -> tuple[str, TopologySpec]:
     """A topology after one small edit, and what was edited."""
     name, edit = random.choice(list(_EDITS.items()))
-    return name, _spec(**edit(random, {kind: list(getattr(spec, kind)) for kind in ("queues", "captures", "propagations", "applies")}))
+    return name, _spec(
+        **edit(random, {kind: list(getattr(spec, kind)) for kind in ("queues", "captures", "propagations", "applies")})
+    )
 
 
 def _replaced(parts, kind: str, old, **values):
@@ -181,7 +232,9 @@ def _other_rule(change: Callable[[Random, Rule, list[bytes | None]], Rule], **ki
         kind, client = _client_with_rules(random, parts, **kinds)
         tags = [None, *{each.tag for each in parts["applies"]}]
         place = random.randrange(len(client.rules.include))
-        include = tuple(change(random, rule, tags) if number == place else rule for number, rule in enumerate(client.rules.include))
+        include = tuple(
+            change(random, rule, tags) if number == place else rule for number, rule in enumerate(client.rules.include)
+        )
         return _replaced(parts, kind, client, rules=replace(client.rules, include=include))
 
     return edit
@@ -202,7 +255,9 @@ def _table_changed(random: Random, rule: Rule, _tags) -> Rule:
 
 def _renamed(random: Random, rule: Rule, _tags) -> Rule:
     """Before an apply process, whose rules say what is wanted: another name there is a wish."""
-    return replace(rule, transformation=Transformation(operations=(RenameSchema(owner=random.choice(["z", "crm", "hr"])),)))
+    return replace(
+        rule, transformation=Transformation(operations=(RenameSchema(owner=random.choice(["z", "crm", "hr"])),))
+    )
 
 
 def _rule_dropped(random: Random, parts):
@@ -222,7 +277,12 @@ def _excluded(random: Random, parts):
     client = random.choice(parts[kind])
     owner, name = random.choice([("hr", "a"), ("hr", "b"), ("crm", "*"), ("*", "*")])
     tags = random.choice([ANY_TAG, UNTAGGED, TagCondition(listed=(random.choice(parts["applies"]).tag,))])
-    return _replaced(parts, kind, client, rules=replace(client.rules, exclude=(*client.rules.exclude, Rule(owner=owner, name=name, tags=tags))))
+    return _replaced(
+        parts,
+        kind,
+        client,
+        rules=replace(client.rules, exclude=(*client.rules.exclude, Rule(owner=owner, name=name, tags=tags))),
+    )
 
 
 def _added(random: Random, parts):
@@ -232,7 +292,10 @@ def _added(random: Random, parts):
     if start.name == end.name or end.site == capture.source:
         return _added(random, parts)
     more = PropagationSpec(name="more", from_queue=start.name, to_queue=end.name)
-    return parts | {"propagations": [*parts["propagations"], more], "applies": [*parts["applies"], *_applied(random, parts, capture.source, end)]}
+    return parts | {
+        "propagations": [*parts["propagations"], more],
+        "applies": [*parts["applies"], *_applied(random, parts, capture.source, end)],
+    }
 
 
 def _added_aside(random: Random, parts):
@@ -245,17 +308,23 @@ def _added_aside(random: Random, parts):
     aside = QueueSpec(name="aside", site=ends[1])
     return parts | {
         "queues": [*parts["queues"], aside],
-        "propagations": [*parts["propagations"], PropagationSpec(name="more", from_queue=captures[0].queue, to_queue="aside")],
+        "propagations": [
+            *parts["propagations"],
+            PropagationSpec(name="more", from_queue=captures[0].queue, to_queue="aside"),
+        ],
         "applies": [*parts["applies"], *_applied(random, parts, ends[0], aside)],
     }
 
 
 def _applied(random: Random, parts, source: str, queue: QueueSpec) -> list[ApplySpec]:
-    """Somebody who applies more changes of a source, of tables that go between the two sites already; nobody, if there are none."""
+    """Somebody who applies more changes of a source, of tables that go between the two sites already; nobody, if there
+    are none.
+    """
     known = [each for each in parts["applies"] if {each.site, each.source} == {source, queue.site}]
     tag = random.choice(parts["applies"]).tag
     return [
-        ApplySpec(name="more_applied", site=queue.site, source=source, queue=queue.name, tag=tag, rules=each.rules) for each in known[:1]
+        ApplySpec(name="more_applied", site=queue.site, source=source, queue=queue.name, tag=tag, rules=each.rules)
+        for each in known[:1]
     ]
 
 

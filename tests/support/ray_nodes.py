@@ -1,7 +1,10 @@
-"""A Ray cluster of several nodes on this machine. Each has an address, processes and, where the system allows it, a disk of its own.
+"""A Ray cluster of several nodes on this machine.
 
-Nodes are what `ray start` makes of a machine. A node's own folder is mounted in the place of the topology's state folder, and another one in the
-place of /tmp, for its processes alone; so a component that reached for the files of another machine would not find them.
+Each has an address, processes and, where the system allows it, a disk of its own.
+
+Nodes are what `ray start` makes of a machine. A node's own folder is mounted in the place of the topology's state
+folder, and another one in the place of /tmp, for its processes alone; so a component that reached for the files of
+another machine would not find them.
 """
 
 from __future__ import annotations
@@ -33,15 +36,23 @@ HEAD = "head"
 HEAD_ADDRESS = "127.0.0.2"
 MARK = "HEADRACE_TEST_NODE"  # environment of every process of a node
 STARTED_S = 240.0  # 5 s on an idle machine
-TRIES_MAX = 3  # a node has half a minute to start, which is fixed in Ray, and may not do for a machine that is busy with other tests
+# a node has half a minute to start, which is fixed in Ray, and may not do for a machine that is busy with other tests
+TRIES_MAX = 3
 _TOO_SLOW = "timed out during startup"
 ENDED_S = 20.0  # Ray ends a node's workers within seconds; then the rest is killed
 OBJECT_STORE_BYTES = 80_000_000  # nearly the least that Ray takes; it is not touched
 # Idle workers end, and Ray's allocators keep less: as on a private cluster.
-_LEAN = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_threshold_ms": "60000", "MALLOC_ARENA_MAX": "2", "RAY_worker_niceness": "0"}
-# `ray start --block` that is told to end waits so long for its actors to be idle, which Headrace's never are; `ray stop` does not.
+_LEAN = {
+    "RAY_num_workers_soft_limit": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "60000",
+    "MALLOC_ARENA_MAX": "2",
+    "RAY_worker_niceness": "0",
+}
+# `ray start --block` that is told to end waits so long for its actors to be idle, which Headrace's never are;
+# `ray stop` does not.
 _AT_ONCE = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-# A node whose connections are refused is gone after 15 s, as on any cluster; one that is only slow has more than Ray's own 10 s for an answer.
+# A node whose connections are refused is gone after 15 s, as on any cluster; one that is only slow has more than Ray's
+# own 10 s for an answer.
 _PATIENT = {"RAY_health_check_timeout_ms": "60000"}
 _PROJECT = Path(__file__).resolve().parents[2]
 _FOREIGN = ("RAY_", "SPARK_", "PYSPARK_", "JAVA_OPTS")
@@ -66,7 +77,12 @@ def _isolated() -> tuple[str, ...]:
     """The command that gives a program mounts of its own; empty: this system does not let this user."""
     for command in (("unshare", "--mount"), ("unshare", "--mount", "--map-root-user")):
         with contextlib.suppress(OSError):
-            if subprocess.run([*command, "mount", "--bind", "/tmp", "/tmp"], capture_output=True, check=False).returncode == 0:
+            if (
+                subprocess.run(
+                    [*command, "mount", "--bind", "/tmp", "/tmp"], capture_output=True, check=False
+                ).returncode
+                == 0
+            ):
                 return command
     return ()
 
@@ -123,12 +139,24 @@ class RayNode:
         self.state_dir.mkdir(parents=True, exist_ok=True)
         (self.folder / "own" / "tmp").mkdir(parents=True, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable, **_LEAN, **_AT_ONCE, **self._cluster.access, MARK: self._mark}
+        environment |= {
+            **java_environment(),
+            "PYSPARK_PYTHON": sys.executable,
+            **_LEAN,
+            **_AT_ONCE,
+            **self._cluster.access,
+            MARK: self._mark,
+        }
         if self.name != HEAD and has_own_disks():
             environment["TMPDIR"] = "/tmp"  # its own
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                self._command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/",
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                cwd="/",
                 env=environment | (HOOK | _PATIENT if self.name == HEAD else {}),
             )
 
@@ -143,15 +171,33 @@ class RayNode:
 
     def _command(self) -> list[str]:
         common = [
-            str(Path(sys.executable).parent / "ray"), "start", "--block", f"--node-ip-address={self.address}", "--num-cpus=3",
-            f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-log-monitor=false", "--log-color=false", "--disable-usage-stats",
-            "--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0",
+            str(Path(sys.executable).parent / "ray"),
+            "start",
+            "--block",
+            f"--node-ip-address={self.address}",
+            "--num-cpus=3",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            "--include-log-monitor=false",
+            "--log-color=false",
+            "--disable-usage-stats",
+            "--dashboard-agent-listen-port=0",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
         ]
         if self.name == HEAD:
-            return [*common, "--head", f"--port={self._cluster.port}", "--include-dashboard=false", "--no-monitor", f"--temp-dir={self._temporary}"]
+            return [
+                *common,
+                "--head",
+                f"--port={self._cluster.port}",
+                "--include-dashboard=false",
+                "--no-monitor",
+                f"--temp-dir={self._temporary}",
+            ]
         isolated = _isolated()
         command = [
-            *common, f"--address={self._cluster.address}", f"--resources={json.dumps({f'site_{self.name}': 1})}",
+            *common,
+            f"--address={self._cluster.address}",
+            f"--resources={json.dumps({f'site_{self.name}': 1})}",
             f"--temp-dir={'/tmp/r' if isolated else self._temporary}",  # its own /tmp
         ]
         if not isolated:
@@ -206,7 +252,10 @@ class RayNode:
         return killed
 
     def freeze(self) -> list[psutil.Process]:
-        """The machine hangs: SIGSTOP of everything that runs there. Returns it; the next start is another life of the node beside it."""
+        """The machine hangs: SIGSTOP of everything that runs there.
+
+        Returns it; the next start is another life of the node beside it.
+        """
         frozen: dict[int, psutil.Process] = {}
         while found := [process for process in self.processes() if process.pid not in frozen]:
             for process in found:

@@ -1,4 +1,6 @@
-"""The sites of a combination of conflict handlers (`tests.support.concurrent_writes`) on real servers: each a database of its own."""
+"""The sites of a combination of conflict handlers (`tests.support.concurrent_writes`) on real servers: each a database
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from topology.file.reading import read_topology
 __all__ = ["APART", "RealSites", "network_of", "site_names"]
 
 APART = 100  # between the keys of two histories
-_TABLE = f"CREATE TABLE public.c ({', '.join(f'{name} {kind}' for name, kind in COLUMNS)}, PRIMARY KEY (id)); ALTER TABLE public.c REPLICA IDENTITY FULL"
+_TABLE = (
+    f"CREATE TABLE public.c ({', '.join(f'{name} {kind}' for name, kind in COLUMNS)}, PRIMARY KEY (id)); ALTER"
+    " TABLE public.c REPLICA IDENTITY FULL"
+)
 _ROW = "INSERT INTO public.c VALUES (%s, %s, %s, %s, %s, %s)"
 
 
@@ -41,13 +46,20 @@ def network_of(combination: Combination, dsns: Mapping[str, str], folder: Path, 
     file = folder / "convergence.yaml"
     databases = "".join(f"  {name}: {{database: {{kind: embedded}}}}\n" for name in names)
     ways = f"hub: {names[0]}, spokes: [{', '.join(names[1:])}]" if combination.hub else f"between: [{', '.join(names)}]"
-    file.write_text(f"topology: convergence\nstate_dir: state\nsites:\n{databases}replicate:\n  - {{tables: [public.c], {ways}}}\n")
+    file.write_text(
+        f"topology: convergence\nstate_dir: state\nsites:\n{databases}replicate:\n  - {{tables: [public.c], {ways}}}\n"
+    )
     spec = read_topology(file, {})
     times = combination.times
     applies = tuple(
-        replace(apply, conflicts=ConflictRules(
-            handlers=combination.handlers(apply.site), times=None if times is None else replace(times, site=apply.site),
-        )) for apply in spec.applies
+        replace(
+            apply,
+            conflicts=ConflictRules(
+                handlers=combination.handlers(apply.site),
+                times=None if times is None else replace(times, site=apply.site),
+            ),
+        )
+        for apply in spec.applies
     )
 
     def prepare(_: str, connection: psycopg.Connection) -> None:
@@ -82,7 +94,11 @@ class RealSites:
         for step in [*steps, "deliver"]:
             self.take(step)
         spec = self.network.spec
-        errors = [error for apply in spec.applies for error in self.network.sites[apply.site].destination.errors(spec.name, apply.name)]
+        errors = [
+            error
+            for apply in spec.applies
+            for error in self.network.sites[apply.site].destination.errors(spec.name, apply.name)
+        ]
         return not errors and len({tuple(self.rows(name)) for name in self.users.names}) == 1
 
     def take(self, step: str) -> None:
@@ -113,7 +129,9 @@ class RealSites:
         if kind == "insert":
             user.execute(_ROW, new)
         else:
-            user.execute("UPDATE public.c SET (id, a, b, t, n, u) = (%s, %s, %s, %s, %s, %s) WHERE id = %s", (*new, key))
+            user.execute(
+                "UPDATE public.c SET (id, a, b, t, n, u) = (%s, %s, %s, %s, %s, %s) WHERE id = %s", (*new, key)
+            )
 
     def _arrive(self, name: str, source: str) -> bool:
         """Apply the source's next transaction at a site; False: there is none, or no way."""
@@ -137,4 +155,6 @@ class RealSites:
         for capture in site.captures:
             for apply, batch in self.network.mined(site, capture):
                 count = len(batch.transactions)
-                self._sent[apply] += [slice_transactions(batch, each, each + 1) for each in range(count)] if count > 1 else [batch]
+                self._sent[apply] += (
+                    [slice_transactions(batch, each, each + 1) for each in range(count)] if count > 1 else [batch]
+                )

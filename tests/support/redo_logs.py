@@ -42,8 +42,12 @@ class Transaction:
 
 def log_writer(folder: Path, source: MemorySource, **settings: Any) -> LogWriter:
     settings = {
-        "segment_bytes": 1 << 20, "redo_bytes_max": 1 << 30, "clock": VirtualClock(),
-        "decoder_factory": decoder, "dictionary_build": source.dictionary_build, **settings,
+        "segment_bytes": 1 << 20,
+        "redo_bytes_max": 1 << 30,
+        "clock": VirtualClock(),
+        "decoder_factory": decoder,
+        "dictionary_build": source.dictionary_build,
+        **settings,
     }
     return LogWriter(folder, SOURCE, **settings)
 
@@ -57,7 +61,8 @@ def miner(folder: Path, start_scn: int = FIRST_SCN, rules: RuleSet | None = None
 
 
 class Names:
-    """What a capture process is told of its tables' names (`redo.names.NamesAtSource`), asked of a memory source each time.
+    """What a capture process is told of its tables' names (`redo.names.NamesAtSource`), asked of a memory source each
+    time.
 
     Args:
         source: the source.
@@ -76,10 +81,14 @@ class Names:
         self.questions += 1
         return {
             number: NameOfNow(
-                identity=t.identity, owner=t.owner, name=t.name,
+                identity=t.identity,
+                owner=t.owner,
+                name=t.name,
                 is_wanted=self.wanted.prefilter(t.owner, t.name) is not TruthValue.FALSE,
             )
-            for t in self.source.captured("t") for number in t.object_numbers if self.is_captured
+            for t in self.source.captured("t")
+            for number in t.object_numbers
+            if self.is_captured
         }
 
 
@@ -121,13 +130,17 @@ def committed(source: MemorySource, rules: RuleSet | None = None, after_scn: int
         if transaction.order_scn < after_scn:
             continue
         rows = [
-            row for change in transaction.changes
+            row
+            for change in transaction.changes
             if (row := _expected_row(source, change, rules, transaction.tag)) is not None
         ]
         if rows:
             expected.append(
                 Transaction(
-                    transaction.transaction_id, transaction.order_scn, transaction.commit_scn, transaction.tag,
+                    transaction.transaction_id,
+                    transaction.order_scn,
+                    transaction.commit_scn,
+                    transaction.tag,
                     tuple(rows),
                 )
             )
@@ -204,8 +217,10 @@ def received(batches: Iterable[LcrBatch], start_scn: int = FIRST_SCN) -> list[Tr
             assert int(transactions.commit_scn[n]) > position
             found.append(
                 Transaction(
-                    int(transactions.transaction_id[n]), int(transactions.order_scn[n]),
-                    int(transactions.commit_scn[n]), batch.tags[tag] if tag >= 0 else None,
+                    int(transactions.transaction_id[n]),
+                    int(transactions.order_scn[n]),
+                    int(transactions.commit_scn[n]),
+                    batch.tags[tag] if tag >= 0 else None,
                     tuple(open_rows + of_this),
                 )
             )
@@ -223,7 +238,8 @@ def rows_of(batch: LcrBatch) -> list[Row]:
         for place, number in enumerate(group.row_numbers):
             assert rows[number] is None
             rows[number] = (
-                group.command.name, table.qualified_name,
+                group.command.name,
+                table.qualified_name,
                 None if group.old is None else _values(group.old, place),
                 None if group.new is None else _values(group.new, place),
             )
@@ -241,6 +257,17 @@ def _values(values: Any, row: int) -> tuple[Any, ...]:
 
 
 __all__ = [
-    "Names", "SOURCE", "TAG", "Transaction", "committed", "decoder", "drain",
-    "log_writer", "mine", "miner", "received", "rows_of", "write_redo",
+    "Names",
+    "SOURCE",
+    "TAG",
+    "Transaction",
+    "committed",
+    "decoder",
+    "drain",
+    "log_writer",
+    "mine",
+    "miner",
+    "received",
+    "rows_of",
+    "write_redo",
 ]

@@ -1,4 +1,6 @@
-"""What a session of tests notes for the table at the end of a lane: the seconds of each test, and the topologies that it started."""
+"""What a session of tests notes for the table at the end of a lane: the seconds of each test, and the topologies that
+it started.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def note_started(kind: str) -> None:
         kind: "topology", "Ray" or "Spark application".
     """
     if folder := os.environ.get(REPORT):
-        with (Path(folder) / _STARTED).open("a") as file:  # a short line is written whole, beside those of other workers
+        # a short line is written whole, beside those of other workers
+        with (Path(folder) / _STARTED).open("a") as file:
             file.write(f"{kind}\n")
 
 

@@ -17,11 +17,15 @@ __all__ = ["Source"]
 class Source:
     """A memory source with a redo log of small segments and one capture process, which has captured everything."""
 
-    def __init__(self, folder: Path, *, redo_bytes_max: int = 1 << 30, retention_s: float = 0.0, transactions: int = 40) -> None:
+    def __init__(
+        self, folder: Path, *, redo_bytes_max: int = 1 << 30, retention_s: float = 0.0, transactions: int = 40
+    ) -> None:
         self.folder, self.clock, self.source = folder, VirtualClock(), MemorySource(gulp_bytes=lambda: 200)
         self.workload, self.retention_s = Workload(self.source, 1), retention_s
         self.workload.run(transactions)
-        self.writer: LogWriter = write_redo(folder, self.source, clock=self.clock, segment_bytes=1500, redo_bytes_max=redo_bytes_max, record_bytes=300)
+        self.writer: LogWriter = write_redo(
+            folder, self.source, clock=self.clock, segment_bytes=1500, redo_bytes_max=redo_bytes_max, record_bytes=300
+        )
         self.writer.required_checkpoints.register("c", retention_s=retention_s)
         self.turn()
 

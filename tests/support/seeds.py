@@ -1,7 +1,9 @@
-"""Seeds of random tests: the same ones in `make test`, new ones each time in `make soak`. The head of a session prints which.
+"""Seeds of random tests: the same ones in `make test`, new ones each time in `make soak`.
 
-HEADRACE_TEST_SEED decides: unset, the seeds are fixed; a number repeats a session that printed it; `new` draws one. A test that runs in both lanes has
-the marker `seeded`.
+The head of a session prints which.
+
+HEADRACE_TEST_SEED decides: unset, the seeds are fixed; a number repeats a session that printed it; `new` draws one. A
+test that runs in both lanes has the marker `seeded`.
 """
 
 from __future__ import annotations

@@ -45,7 +45,10 @@ class Source:
 
     def client(self, address: str = "", incarnation: str = "", target: str = SOURCE) -> RedoShippingClient:
         return RedoShippingClient(
-            address or self.server.endpoint, topology="t", receiver=RECEIVER, source=target,
+            address or self.server.endpoint,
+            topology="t",
+            receiver=RECEIVER,
+            source=target,
             incarnation=incarnation or transport.new_incarnation(),
         )
 

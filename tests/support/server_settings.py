@@ -12,9 +12,11 @@ RELOADED_S = 60.0  # as `STALL_S`: what takes milliseconds
 
 
 def reload_settings(dsn: str, name: str, value: str) -> None:
-    """Reload the server's settings after an ALTER SYSTEM, and return when the postmaster and the checkpointer have read them.
+    """Reload the server's settings after an ALTER SYSTEM, and return when the postmaster and the checkpointer have read
+    them.
 
-    A session that shows `synchronous_standby_names` says nothing about commits: they wait from when the checkpointer has read it.
+    A session that shows `synchronous_standby_names` says nothing about commits: they wait from when the checkpointer
+    has read it.
 
     Args:
         dsn: of any database there.
@@ -30,6 +32,7 @@ def reload_settings(dsn: str, name: str, value: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as session:
         session.execute("SELECT pg_reload_conf()")
         wait_until(is_read, RELOADED_S)
-        # The checkpointer reads settings before it looks for a request. It may have looked already when it was told, so only the second request proves it.
+        # The checkpointer reads settings before it looks for a request. It may have looked already when it was told, so
+        # only the second request proves it.
         session.execute("CHECKPOINT")
         session.execute("CHECKPOINT")

@@ -1,6 +1,8 @@
-"""Versions of the server that a test runs on: what is the same on all of them runs on the newest in `make test`, and on the others in `make soak`.
+"""Versions of the server that a test runs on: what is the same on all of them runs on the newest in `make test`, and on
+the others in `make soak`.
 
-A core of what differs from version to version, or what everything rests on, runs on each of them in `make test`: it says so by `on_every_version`.
+A core of what differs from version to version, or what everything rests on, runs on each of them in `make test`: it
+says so by `on_every_version`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Topologies that many tests share, as each costs half a minute to start.
 
-A module says `pytestmark = pytest.mark.unit("one_way", order=3)` for the unit of work that it belongs to, and for its place there: the tests of a
-unit run one after the other, in a fixed order, in one worker. What they share is lent to each of them by `Shared.lend`, which looks behind each test
-whether it is well again. A test that leaves it sick fails alone: it is ended, and made anew for the next one. It ends with the last test of the unit.
+A module says `pytestmark = pytest.mark.unit("one_way", order=3)` for the unit of work that it belongs to, and for its
+place there: the tests of a unit run one after the other, in a fixed order, in one worker. What they share is lent to
+each of them by `Shared.lend`, which looks behind each test whether it is well again. A test that leaves it sick fails
+alone: it is ended, and made anew for the next one. It ends with the last test of the unit.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def group(items: list[pytest.Item]) -> None:
 
 def sort_by_unit(items: list[pytest.Item]) -> None:
     """Sort tests by their units; in a unit by the numbers that its modules have, then as they were collected."""
+
     def place(item: pytest.Item) -> tuple[int, str, int]:
         mark = item.get_closest_marker("unit")
         unit = unit_of(item)

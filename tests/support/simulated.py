@@ -32,5 +32,7 @@ def run(topology: str | TopologySpec, seed: int, settings: Settings | None = Non
     spec, settings = example(topology) if isinstance(topology, str) else topology, settings or Settings()
     print(f"headrace simulate {spec.file} --seed {seed} --seconds {settings.seconds:g}")
     outcome = simulate(spec, seed, settings)
-    assert outcome.is_fine, "\n".join([f"seed {seed}: {outcome.invariant}: {outcome.place}: {outcome.problem}", *outcome.trace])
+    assert outcome.is_fine, "\n".join(
+        [f"seed {seed}: {outcome.invariant}: {outcome.place}: {outcome.problem}", *outcome.trace]
+    )
     return outcome

@@ -15,7 +15,18 @@ from streams.scn import FIRST_SCN, Scn
 from topology.spec import TopologySpec
 
 __all__ = [
-    "Step", "captured_again", "cut_all", "database_down", "killed", "lost_answers", "parted", "played", "restored", "second_drivers", "slow", "twice",
+    "Step",
+    "captured_again",
+    "cut_all",
+    "database_down",
+    "killed",
+    "lost_answers",
+    "parted",
+    "played",
+    "restored",
+    "second_drivers",
+    "slow",
+    "twice",
 ]
 
 Deed = Callable[[Simulation], bool]
@@ -58,9 +69,16 @@ class _Script(Faults):
 
 
 def played(
-    spec: TopologySpec, seed: int, folder: Path, steps: Sequence[Step], seconds: float, *, redo_bytes_max: int | None = None,
+    spec: TopologySpec,
+    seed: int,
+    folder: Path,
+    steps: Sequence[Step],
+    seconds: float,
+    *,
+    redo_bytes_max: int | None = None,
 ) -> tuple[Simulation, list[str]]:
-    """Run a topology by a script to its end, where every site has what was committed for it; raises a `Violation` otherwise.
+    """Run a topology by a script to its end, where every site has what was committed for it; raises a `Violation`
+    otherwise.
 
     Args:
         spec: checked and routed.
@@ -91,11 +109,15 @@ def _again_later(sim: Simulation, heal: Callable[[], object], seconds: float) ->
 
 
 def killed(at_s: float, *kinds: str, site: str = "") -> Step:
-    """Every component of these kinds dies at once (of all kinds, if there is none), at a site or everywhere; all of them must have run."""
+    """Every component of these kinds dies at once (of all kinds, if there is none), at a site or everywhere; all of
+    them must have run.
+    """
 
     def do(sim: Simulation) -> bool:
         victims = [
-            each for each in sim.components if (not kinds or each.name.partition(":")[0] in kinds) and site in {"", each.site}
+            each
+            for each in sim.components
+            if (not kinds or each.name.partition(":")[0] in kinds) and site in {"", each.site}
         ]
         if not victims or not all(each.is_open for each in victims):
             return False
@@ -138,7 +160,9 @@ def database_down(at_s: float, seconds: float, site: str) -> Step:
 
 
 def lost_answers(at_s: float, *sites: str) -> Step:
-    """The answer to the next COMMIT is lost at each of these sites, by turns of one that was made and of one that was not."""
+    """The answer to the next COMMIT is lost at each of these sites, by turns of one that was made and of one that was
+    not.
+    """
 
     def do(sim: Simulation) -> bool:
         for number, site in enumerate(sites):
@@ -165,7 +189,9 @@ def second_drivers(at_s: float, seconds: float, site: str) -> Step:
 
 def _of_streams(at_s: float, name: str, disturb: Callable[[Simulation, object], None]) -> Step:
     def do(sim: Simulation) -> bool:
-        streams = [each for each in sim.network.streams if not each.is_cut and not each.client_left and each.problem is None]
+        streams = [
+            each for each in sim.network.streams if not each.is_cut and not each.client_left and each.problem is None
+        ]
         for stream in streams:
             disturb(sim, stream)
         return bool(streams)
@@ -194,7 +220,9 @@ def twice(at_s: float) -> Step:
 
 
 def restored(backup_s: float, restore_s: float, site: str) -> tuple[Step, Step]:
-    """A site that only receives is backed up once it has copied its tables, and set back to that later, when redo since then was given up."""
+    """A site that only receives is backed up once it has copied its tables, and set back to that later, when redo since
+    then was given up.
+    """
     kept: list[tuple[Callable[[], None], Scn]] = []
 
     def applies(sim: Simulation) -> list[ApplyProcess]:
@@ -209,7 +237,12 @@ def restored(backup_s: float, restore_s: float, site: str) -> tuple[Step, Step]:
 
     def restore(sim: Simulation) -> bool:
         store, behind = sim.databases[site].store, [keeper.keeper for _, keeper in sim._mined()]
-        if not kept or not store.is_reachable or store.locks or not all(Operator._has_all(apply) for apply in applies(sim)):
+        if (
+            not kept
+            or not store.is_reachable
+            or store.locks
+            or not all(Operator._has_all(apply) for apply in applies(sim))
+        ):
             return False
         put_back, scn = kept[0]
         if any(keeper is None or (keeper.required_checkpoints.lowest or 0) <= scn for keeper in behind):
@@ -222,7 +255,9 @@ def restored(backup_s: float, restore_s: float, site: str) -> tuple[Step, Step]:
             apply.observer.restored()
         return True
 
-    return Step(backup_s, back_up, f"{site} backed up at {backup_s:g} s"), Step(restore_s, restore, f"{site} restored at {restore_s:g} s")
+    return Step(backup_s, back_up, f"{site} backed up at {backup_s:g} s"), Step(
+        restore_s, restore, f"{site} restored at {restore_s:g} s"
+    )
 
 
 def captured_again(at_s: float) -> Step:
@@ -232,7 +267,11 @@ def captured_again(at_s: float) -> Step:
         found = [(spec, sim.redo_of(spec).keeper, sim.queues.get(spec.queue)) for spec in sim.topology.captures]
         if any(keeper is None or queue is None or queue.core is None for _, keeper, queue in found):
             return False
-        if any(not (keeper.required_checkpoints.lowest or 0) > keeper.oldest_scn > FIRST_SCN for _, keeper, _ in found if keeper is not None):
+        if any(
+            not (keeper.required_checkpoints.lowest or 0) > keeper.oldest_scn > FIRST_SCN
+            for _, keeper, _ in found
+            if keeper is not None
+        ):
             return False
         for spec, keeper, queue in found:
             assert keeper is not None

@@ -1,7 +1,7 @@
 """Who gets what, by brute force: single changes walk through the components of a topology, one hop at a time.
 
-What each client's rules say, and what they call tables, comes from the real rule evaluation, on a batch with one row of every table and tag. Nothing
-here knows the prover, nor how it puts changes together.
+What each client's rules say, and what they call tables, comes from the real rule evaluation, on a batch with one row of
+every table and tag. Nothing here knows the prover, nor how it puts changes together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class SingleChanges:
         self.spec = spec
         self.tables = tuple(tables)
         self.tags = tuple(dict.fromkeys((None, *tags, *(apply.tag for apply in spec.applies))))
-        self._kept: dict[int, dict[tuple[Table, bytes | None], Table]] = {}  # by the identity of the rules: their hash costs more
+        # by the identity of the rules: their hash costs more
+        self._kept: dict[int, dict[tuple[Table, bytes | None], Table]] = {}
         self._sent: dict[Change, list[Change]] = {}
 
     def reached(self, change: Change) -> dict[str, str]:
@@ -87,15 +88,23 @@ class SingleChanges:
 
     def _walk(self, change: Change) -> Iterator[Change]:
         source, _, tag = change
-        begun = [(each.queue, self._behind(each.rules, change[1:])) for each in self.spec.captures if each.source == source]
+        begun = [
+            (each.queue, self._behind(each.rules, change[1:])) for each in self.spec.captures if each.source == source
+        ]
         queues = [(queue, table) for queue, table in begun if table is not None]
         for steps, (queue, here) in enumerate(queues):  # it grows at its end
             assert steps < 1000, "a change goes round among queues: two publishers of one source feed one of them"
             for apply in self.spec.applies:
-                if (apply.queue, apply.source) == (queue, source) and (table := self._behind(apply.rules, (here, tag))) is not None:
+                if (apply.queue, apply.source) == (queue, source) and (
+                    table := self._behind(apply.rules, (here, tag))
+                ) is not None:
                     yield apply.site, table, apply.tag
             onward = [each for each in self.spec.propagations if each.from_queue == queue and source in each.sources]
-            queues += [(each.to_queue, table) for each in onward if (table := self._behind(each.rules, (here, tag))) is not None]
+            queues += [
+                (each.to_queue, table)
+                for each in onward
+                if (table := self._behind(each.rules, (here, tag))) is not None
+            ]
 
     def _behind(self, rules: RuleSet, change: tuple[Table, bytes | None]) -> Table | None:
         """What the table of a change is called behind a client; None: the client discards it."""
@@ -105,13 +114,20 @@ class SingleChanges:
 
 
 @lru_cache(maxsize=10_000)
-def _kept(rules: RuleSet, tables: tuple[Table, ...], tags: tuple[bytes | None, ...]) -> dict[tuple[Table, bytes | None], Table]:
-    """What the rule evaluation leaves of a batch that has one row for every table and tag, and what the tables are called then."""
+def _kept(
+    rules: RuleSet, tables: tuple[Table, ...], tags: tuple[bytes | None, ...]
+) -> dict[tuple[Table, bytes | None], Table]:
+    """What the rule evaluation leaves of a batch that has one row for every table and tag, and what the tables are
+    called then.
+    """
     left = RuleEvaluation(rules, types=value_types()).filter(_batch(tables, tags))
-    owner = np.repeat(left.transactions.commit_scn, np.diff(left.transactions.first_row))  # one row per transaction, whose number is its commit SCN
+    # one row per transaction, whose number is its commit SCN
+    owner = np.repeat(left.transactions.commit_scn, np.diff(left.transactions.first_row))
     names = {int(number): left.tables[group.table] for group in left.groups for number in owner[group.row_numbers]}
     return {
-        each: (names[number].owner, names[number].name) for number, each in enumerate(product(tables, tags), 1) if number in names
+        each: (names[number].owner, names[number].name)
+        for number, each in enumerate(product(tables, tags), 1)
+        if number in names
     }
 
 
@@ -121,12 +137,20 @@ def _batch(tables: tuple[Table, ...], tags: tuple[bytes | None, ...]) -> LcrBatc
     count, each = len(tables) * len(tags), len(tags)
     assert tags[0] is None  # whose place is -1
     return LcrBatch(
-        source="s", previous_scn=0, through_scn=count,
-        tables=tuple(table_version(name, owner=owner) for owner, name in tables), tags=tuple(Tag(value=tag) for tag in tags if tag is not None),
-        transactions=transactions(list(range(1, count + 1)), [1] * count, tags=[number - 1 for _ in tables for number in range(each)]),
+        source="s",
+        previous_scn=0,
+        through_scn=count,
+        tables=tuple(table_version(name, owner=owner) for owner, name in tables),
+        tags=tuple(Tag(value=tag) for tag in tags if tag is not None),
+        transactions=transactions(
+            list(range(1, count + 1)), [1] * count, tags=[number - 1 for _ in tables for number in range(each)]
+        ),
         groups=tuple(
             RowGroup(
-                table=number, command=Command.INSERT, row_numbers=np.arange(number * each, (number + 1) * each, dtype=np.int32), old=None,
+                table=number,
+                command=Command.INSERT,
+                row_numbers=np.arange(number * each, (number + 1) * each, dtype=np.int32),
+                old=None,
                 new=column_values([[b"\0\0\0\1"] * each] * 2),
             )
             for number in range(len(tables))

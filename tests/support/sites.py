@@ -1,11 +1,12 @@
-"""One running topology that scenarios bring to what they need, by `up` of another file: the sites stay, and so do Ray and the Spark applications.
+"""One running topology that scenarios bring to what they need, by `up` of another file: the sites stay, and so do Ray
+and the Spark applications.
 
     def test_something(sites: Sites):
         system = sites.by("replicate: [{tables: [some.*], from: a, to: [b]}]", schema="some")
         system.up()
 
-Sites a and b are there from the start; c and relay (which has no database) join where a scenario names them. All links have TLS. A scenario has a schema
-of its own, which is made anew at its sites with the tables that it wants.
+Sites a and b are there from the start; c and relay (which has no database) join where a scenario names them. All links
+have TLS. A scenario has a schema of its own, which is made anew at its sites with the tables that it wants.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ tls: {authority: certs/ca.pem, certificate: "certs/{site}.pem", key: "certs/{sit
 sites:
 """
 _SITE = "  {name}: {{database: {{kind: {kind}}}}}\n"
-# What runs where a scenario needs its schema out of the file; and before the first one, which is of two ways: both Spark applications start at once.
+# What runs where a scenario needs its schema out of the file; and before the first one, which is of two ways: both
+# Spark applications start at once.
 IDLE = "replicate: [{tables: [idle.rows], from: a, to: [b]}]"
 IDLE_BETWEEN = "replicate: [{tables: [idle.rows], between: [a, b]}]"
 
@@ -58,7 +60,12 @@ class Sites(System):
     last: list[Deployment] = field(default_factory=list)
 
     def by(
-        self, body: str, *, sites: Sequence[str] = ("a", "b"), more: str = "", change: Callable[[TopologySpec], TopologySpec] = lambda spec: spec,
+        self,
+        body: str,
+        *,
+        sites: Sequence[str] = ("a", "b"),
+        more: str = "",
+        change: Callable[[TopologySpec], TopologySpec] = lambda spec: spec,
     ) -> Sites:
         """The same topology by another file, not yet up; the servers of its sites run.
 
@@ -105,7 +112,9 @@ class Sites(System):
         """
         for site in sites:
             with self.connection(site) as connection:
-                connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}; SET search_path = {schema}")
+                connection.execute(
+                    f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}; SET search_path = {schema}"
+                )
                 if statements:
                     connection.execute(statements)
 
@@ -130,7 +139,9 @@ def opened(stack: ExitStack, folder: Path, address: str) -> Sites:
     servers: dict[str, EmbeddedServer] = {}
     stack.callback(lambda: [server.destroy() for server in servers.values()])
     file = folder / "sites.yaml"
-    file.write_text(f"{_HEAD}{_SITE.format(name='a', kind='embedded')}{_SITE.format(name='b', kind='embedded')}{IDLE_BETWEEN}")
+    file.write_text(
+        f"{_HEAD}{_SITE.format(name='a', kind='embedded')}{_SITE.format(name='b', kind='embedded')}{IDLE_BETWEEN}"
+    )
     sites = Sites(Deployment(read_topology(file), address), servers, folder).by(IDLE_BETWEEN)
     for server in servers.values():
         with psycopg.connect(server.dsn(), autocommit=True) as connection:

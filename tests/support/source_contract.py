@@ -122,7 +122,9 @@ class PostgresSourceHarness:
         self.source: SourceDatabase = PostgresSource(dsn)
 
     def create_table(self, name: str, columns: Sequence[str]) -> None:
-        self._admin.execute(f"CREATE TABLE {name} ({', '.join(f'{column} text' for column in columns)}, PRIMARY KEY (id))")
+        self._admin.execute(
+            f"CREATE TABLE {name} ({', '.join(f'{column} text' for column in columns)}, PRIMARY KEY (id))"
+        )
         for column in columns:
             self._admin.execute(f"ALTER TABLE {name} ALTER {column} SET STORAGE EXTERNAL")
 

@@ -29,7 +29,11 @@ STEP = 10  # transaction k commits at (k + 1) * STEP
 
 
 def one_way(
-    folder: Path, *, subscribers: tuple[str, ...] = ("apply_a",), memory: int = 1 << 20, spill: int = 1 << 22,
+    folder: Path,
+    *,
+    subscribers: tuple[str, ...] = ("apply_a",),
+    memory: int = 1 << 20,
+    spill: int = 1 << 22,
     also: tuple[str, ...] = (),
 ) -> TopologySpec:
     """dbs1 captured into q_dbs1; `to_*` propagate to q_dbs2 and other names apply, all from q_dbs1.
@@ -38,7 +42,9 @@ def one_way(
     """
     database = DatabaseSpec(kind="none")
     return TopologySpec(
-        name="t", file=folder / "t.yaml", state_dir=folder,
+        name="t",
+        file=folder / "t.yaml",
+        state_dir=folder,
         sites=tuple(SiteSpec(name=name, database=database) for name in ("dbs1", "dbs2", *also)),
         queues=(
             QueueSpec(name="q_dbs1", site="dbs1", memory_bytes_max=memory, spill_bytes_max=spill),
@@ -50,12 +56,14 @@ def one_way(
         ),
         propagations=tuple(
             PropagationSpec(name=name, from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1", *also))
-            for name in subscribers if name.startswith("to_")
+            for name in subscribers
+            if name.startswith("to_")
         ),
         applies=(
             *(
                 ApplySpec(name=name, site="dbs1", source="dbs1", queue="q_dbs1")
-                for name in subscribers if not name.startswith("to_")
+                for name in subscribers
+                if not name.startswith("to_")
             ),
             ApplySpec(name="apply_far", site="dbs2", source="dbs1", queue="q_dbs2"),
             *(ApplySpec(name=f"apply_far_{source}", site="dbs2", source=source, queue="q_dbs2") for source in also),
@@ -110,10 +118,17 @@ class History:
         while left:
             size = min(left, cuts.choice([1, 1, 2, 3]))
             left -= size
-            parts.append(insert_batch(
-                [commit], previous=previous, is_open=left > 0, continues=position > 0, first_position=position,
-                rows_each=size, value=self.value,
-            ))
+            parts.append(
+                insert_batch(
+                    [commit],
+                    previous=previous,
+                    is_open=left > 0,
+                    continues=position > 0,
+                    first_position=position,
+                    rows_each=size,
+                    value=self.value,
+                )
+            )
             position += size
         return parts
 
@@ -249,14 +264,22 @@ class DirectEnqueue:
         rewind = None
         if news is not None:
             rewind = news.rewind_scn
-            self._accepted, self._accepted_bytes, self._credit = news.through_scn, news.accepted_bytes, news.credit_bytes
+            self._accepted, self._accepted_bytes, self._credit = (
+                news.through_scn,
+                news.accepted_bytes,
+                news.credit_bytes,
+            )
             if rewind is not None:
                 self._durable = 0
             if news.durable_scn is not None:
                 self._durable = news.durable_scn
         return PublisherProgress(
-            accepted_scn=self._accepted, accepted_bytes=self._accepted_bytes, durable_scn=self._durable,
-            in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
+            accepted_scn=self._accepted,
+            accepted_bytes=self._accepted_bytes,
+            durable_scn=self._durable,
+            in_flight_bytes=self._sent - self._accepted_bytes,
+            credit_bytes=self._credit,
+            rewind_scn=rewind,
         )
 
     def close(self) -> None:

@@ -27,15 +27,34 @@ def make_standby(primary: EmbeddedServer, folder: Path, *, slot: str) -> Embedde
     data = folder / "data"
     connection = f"host=127.0.0.1 port={primary.port} user=postgres password={primary.password}"
     subprocess.run(
-        [str(primary.binary("pg_basebackup")), "-d", connection, "-D", str(data), "-X", "stream", "-c", "fast", "-C", "-S", slot],
-        check=True, capture_output=True, timeout=300,
+        [
+            str(primary.binary("pg_basebackup")),
+            "-d",
+            connection,
+            "-D",
+            str(data),
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "-C",
+            "-S",
+            slot,
+        ],
+        check=True,
+        capture_output=True,
+        timeout=300,
     )
     (data / "standby.signal").touch()
     for path in [data, *data.rglob("*")]:
         give(path, facts["user_number"])
     (folder / "password").write_text(primary.password)
     (folder / "server.json").write_text(json.dumps({**facts, "data": str(data)}))
-    settings = {"primary_conninfo": f"{connection} dbname=postgres", "primary_slot_name": slot, "hot_standby_feedback": "on"}
+    settings = {
+        "primary_conninfo": f"{connection} dbname=postgres",
+        "primary_slot_name": slot,
+        "hot_standby_feedback": "on",
+    }
     if primary.version >= 17:
         settings["sync_replication_slots"] = "on"
     standby = EmbeddedServer(folder, version=primary.version, name=slot, settings={**primary._settings, **settings})

@@ -56,7 +56,11 @@ def cut_frames(frames: Iterator[RedoFrame], size: Callable[[], int]) -> Iterator
 
 
 def receive(
-    writer: LogWriter, standby: StandbyLog, incarnation: str, size: Callable[[], int] = lambda: 1 << 20, *,
+    writer: LogWriter,
+    standby: StandbyLog,
+    incarnation: str,
+    size: Callable[[], int] = lambda: 1 << 20,
+    *,
     receiver: str = RECEIVER,
 ) -> Stream:
     """Ship everything that is durable, and acknowledge it."""

@@ -25,12 +25,15 @@ PAUSE_S = 0.03  # between two rounds of writing: beside it a small machine start
 
 
 @contextlib.contextmanager
-def steady_load(system: System, write: Callable[[psycopg.Connection[Any], int], None], *, site: str = "src") -> Iterator[None]:
+def steady_load(
+    system: System, write: Callable[[psycopg.Connection[Any], int], None], *, site: str = "src"
+) -> Iterator[None]:
     """Write a round after the other until the block ends.
 
     Args:
         system: the topology.
-        write: writes one round; called with the connection, every statement of which commits, and the round's number, from 1.
+        write: writes one round; called with the connection, every statement of which commits, and the round's number,
+            from 1.
         site: where it writes.
     """
     stop = threading.Event()

@@ -30,7 +30,15 @@ from tests.support.reporting import note_started
 from topology.spec import TopologySpec
 
 CAUGHT_UP_S = 180.0  # seconds on a quiet machine; behind a fault a restart of a process (20 s under load) comes first
-_AT_REST = STARTING | {"ABORTED", "UNREACHABLE", "RETRYING", "DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE", "NOT CREATED", "DISABLED"}
+_AT_REST = STARTING | {
+    "ABORTED",
+    "UNREACHABLE",
+    "RETRYING",
+    "DATABASE DOES NOT ANSWER",
+    "WAITING FOR DATABASE",
+    "NOT CREATED",
+    "DISABLED",
+}
 EXECUTE_TIMEOUT_S = 120.0  # a server that is killed meanwhile comes back
 HEALED_S = 180.0  # as long as Spark may take to begin
 
@@ -84,8 +92,12 @@ class System:
         """Run pgbench in the background; it must end well by the end of the block, which waits for it."""
         server = self.servers[site]
         process = subprocess.Popen(
-            [str(server.binary("pgbench")), "-n", *arguments, "postgres"], env=server.environment(), text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [str(server.binary("pgbench")), "-n", *arguments, "postgres"],
+            env=server.environment(),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         try:
             yield process
@@ -131,7 +143,9 @@ class System:
         if failed:
             return f"error transactions of {', '.join(failed)}"
         differ = [
-            f"{table} at {apply.source} and {apply.site}" for apply in self.spec.applies for table in tables
+            f"{table} at {apply.source} and {apply.site}"
+            for apply in self.spec.applies
+            for table in tables
             if self.digest(apply.source, table) != self.digest(apply.site, table)
         ]
         return f"differ: {', '.join(differ)}" if differ else ""
@@ -140,7 +154,8 @@ class System:
         """The components that do not work, or not yet."""
         overview = self.deployment.overview()
         resting = [
-            f"{each['name']} {each['state']}" for each in overview["components"]
+            f"{each['name']} {each['state']}"
+            for each in overview["components"]
             if each["state"] in _AT_REST or str(each["state"]).startswith("PAUSED: ")
         ]
         return resting if overview["state"] == "RUNNING" else [f"topology {overview['state']}", *resting]
@@ -212,7 +227,8 @@ class System:
 
 @contextlib.contextmanager
 def system_folder(name: str) -> Iterator[Path]:
-    """A folder for a system's files, which embedded servers of another user reach; removed at the end, whatever happens.
+    """A folder for a system's files, which embedded servers of another user reach; removed at the end, whatever
+    happens.
 
     Args:
         name: of what is tested.
@@ -227,7 +243,11 @@ def system_folder(name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def running(
-    spec: TopologySpec, folder: Path, prepare: Callable[[dict[str, EmbeddedServer]], None], *, address: str | None = None,
+    spec: TopologySpec,
+    folder: Path,
+    prepare: Callable[[dict[str, EmbeddedServer]], None],
+    *,
+    address: str | None = None,
     keep_existing: bool = False,
 ) -> Iterator[System]:
     """Start a topology of embedded servers, and take it away whatever happens.

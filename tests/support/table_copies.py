@@ -59,7 +59,11 @@ class Reader(MemoryTableReader):
 def one_way(config: ApplyConfig) -> BothWays:
     """For tables that do not come back to their source."""
     return BothWays(
-        topology=config.topology, here=config.destination.site, there=config.source.site, records=MemoryDestination(store=MemoryStore()), captured=dict,
+        topology=config.topology,
+        here=config.destination.site,
+        there=config.source.site,
+        records=MemoryDestination(store=MemoryStore()),
+        captured=dict,
         position=lambda: Scn(0),
     )
 
@@ -76,7 +80,9 @@ class World:
         self.transformations: tuple[Transformation, ...] = ()
         self.opened: Callable[[int, DestinationSession], DestinationSession] = lambda server, session: session
 
-    def create(self, name: str, *, rows: int = 20, columns: tuple[str, ...] = ("id", "v"), is_keyed: bool = True) -> None:
+    def create(
+        self, name: str, *, rows: int = 20, columns: tuple[str, ...] = ("id", "v"), is_keyed: bool = True
+    ) -> None:
         key = columns[:1] if is_keyed else ()
         self.source.create_table(f"public.{name}", columns, key=key)
         with self.source.transaction() as transaction:
@@ -96,24 +102,46 @@ class World:
         epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
         tables = tuple(
             TableToInstantiate(
-                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)), transformations=self.transformations, may_empty=self.may_empty,
+                identity=table.identity,
+                source=TableName.of(table),
+                destination=TableName.of(table),
+                object_numbers=tuple(map(int, table.object_numbers)),
+                transformations=self.transformations,
+                may_empty=self.may_empty,
             )
             for table in self.source.captured(TOPOLOGY)
         )
         access = DatabaseAccess(site="dbs1", kind="memory", dsn="")
         config = ApplyConfig(
-            topology=TOPOLOGY, apply=APPLY, source=access, destination=access, queue="", parallelism=2, tables=tables,
+            topology=TOPOLOGY,
+            apply=APPLY,
+            source=access,
+            destination=access,
+            queue="",
+            parallelism=2,
+            tables=tables,
         )
-        self.workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
-            source=lambda: self.reader("source"), destination=lambda: self.reader("destination"),
-            session=lambda epoch, tag: self.opened(server, destination.open_session(
-                TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation
-            )),
-        ))
+        self.workers = ThreadWorkers(
+            lambda server, incarnation: CopyPlaces(
+                source=lambda: self.reader("source"),
+                destination=lambda: self.reader("destination"),
+                session=lambda epoch, tag: self.opened(
+                    server,
+                    destination.open_session(
+                        TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+                    ),
+                ),
+            )
+        )
         return TableInstantiation(
-            config=config, source=self.source, destination=destination, source_reader=self.reader("source"),
-            destination_reader=self.reader("destination"), workers=self.workers, epoch=epoch, moved=self._moved,
+            config=config,
+            source=self.source,
+            destination=destination,
+            source_reader=self.reader("source"),
+            destination_reader=self.reader("destination"),
+            workers=self.workers,
+            epoch=epoch,
+            moved=self._moved,
             should_end=lambda: self.should_end(),  # noqa: PLW0108 - tests replace it
             both_ways=one_way(config),
         )

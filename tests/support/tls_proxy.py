@@ -44,9 +44,10 @@ class TlsProxy:
                 client.close()
                 return
             client.sendall(b"S")
-            with self._context.wrap_socket(client, server_side=True) as secure, socket.create_connection(
-                ("127.0.0.1", self._server_port)
-            ) as server:
+            with (
+                self._context.wrap_socket(client, server_side=True) as secure,
+                socket.create_connection(("127.0.0.1", self._server_port)) as server,
+            ):
                 self._pump(secure, server)
         except OSError:
             return

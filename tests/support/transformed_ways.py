@@ -22,8 +22,14 @@ applies:
   app: {site: dbs2, source: dbs1, queue: q2, rules: {include: [APPLIED]}}
 """
 VERSION = TableVersion(
-    object_number=7, version=7, owner="hr", name="employees", old_image=OldImage.KEY,
-    columns=tuple(Column(name=name, type_name="pg_catalog.text", is_key=name == "id") for name in ("id", "name", "salary")),
+    object_number=7,
+    version=7,
+    owner="hr",
+    name="employees",
+    old_image=OldImage.KEY,
+    columns=tuple(
+        Column(name=name, type_name="pg_catalog.text", is_key=name == "id") for name in ("id", "name", "salary")
+    ),
 )
 MASK = "{table: hr.employees, transform: [{delete_columns: [salary]}]}"
 RENAME = "{table: hr.employees, transform: [{rename_table: sales.staff}, {rename_column: {from: name, to: full_name}}]}"

@@ -48,8 +48,12 @@ class TwoQueues:
         self.incarnation += 1
         name = f"{self.incarnation:03d}"
         self.core = PropagationCore(
-            "dbs1", self.rules, DirectEnqueue(lambda: self.far, "to_dbs2", name, "dbs1"),
-            lambda: DirectDequeue(lambda: self.near, "to_dbs2", name), statistics=self.statistics, clock=self.clock,
+            "dbs1",
+            self.rules,
+            DirectEnqueue(lambda: self.far, "to_dbs2", name, "dbs1"),
+            lambda: DirectDequeue(lambda: self.near, "to_dbs2", name),
+            statistics=self.statistics,
+            clock=self.clock,
         )
         self.core.open()
 

@@ -112,8 +112,8 @@ CREATE TYPE app.float_span AS RANGE (subtype = float8);
 """
 USER_LITERALS: dict[str, list[str]] = {
     "app.mood": ["sad", "it's ok"],
-    "app.mood[]": ["{sad,NULL,\"it's ok\"}", "{}", "[-2:-1][3:3]={{sad},{happy}}"],
-    "app.pair": ["(1,\"a,b\",happy,\"{sad,NULL}\")", "(,,,)"],
+    "app.mood[]": ['{sad,NULL,"it\'s ok"}', "{}", "[-2:-1][3:3]={{sad},{happy}}"],
+    "app.pair": ['(1,"a,b",happy,"{sad,NULL}")', "(,,,)"],
     "app.pair[]": ['{"(1,,sad,{happy})",NULL}'],
     "app.positive": ["12.50"],
     "app.positive[]": ["{1.00,2.50}"],
@@ -142,8 +142,9 @@ COLUMNS_PER_TABLE = 40  # a row of toast pointers must fit into a page
 def builtin_types(source: psycopg.Connection) -> list[str]:
     """Names of all types a table column can have, arrays included."""
     found = source.execute(
-        "SELECT typname FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype IN ('b', 'r', 'm', 'e', 'd')"
-        " AND typelem IN (SELECT 0 UNION SELECT oid FROM pg_type WHERE typtype NOT IN ('c', 'p')) ORDER BY typname"
+        "SELECT typname FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype IN ('b', 'r', 'm',"
+        " 'e', 'd') AND typelem IN (SELECT 0 UNION SELECT oid FROM pg_type WHERE typtype NOT IN ('c', 'p')) ORDER BY"
+        " typname"
     ).fetchall()
     return [row[0] for row in found]
 
@@ -183,9 +184,7 @@ def groups(items: dict[str, list[str]]) -> Iterator[dict[str, list[str]]]:
         yield {name: items[name] for name in names[first : first + COLUMNS_PER_TABLE]}
 
 
-def make_tables(
-    source: psycopg.Connection, target: psycopg.Connection, name: str, types: dict[str, list[str]]
-) -> None:
+def make_tables(source: psycopg.Connection, target: psycopg.Connection, name: str, types: dict[str, list[str]]) -> None:
     """The table at both sides; at the source one row per literal, shorter lists padded with NULL."""
     columns = ", ".join(f"c{number} {spelled}" for number, spelled in enumerate(types))
     for connection in (source, target):

@@ -1,4 +1,6 @@
-"""Every service of the wire on a server of its own, with clients of ours that are used as ever, and a site `fuzz` that a test plays."""
+"""Every service of the wire on a server of its own, with clients of ours that are used as ever, and a site `fuzz` that
+a test plays.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ from topology.spec import CaptureSpec, TopologySpec
 TOKEN = "right"
 OURS, FUZZ = "dbs1", "fuzz"  # sites: of everything that serves and of our clients; of what a test plays
 CALLERS: Callers = {
-    PUBLISH: {"capture_dbs1": OURS, "capture_fuzz": FUZZ}, SUBSCRIBE: {"apply_a": OURS, "apply_fuzz": FUZZ},
-    READ_REDO: {"capture_dbs1": OURS, "capture_fuzz": FUZZ}, RECEIVE_REDO: {"capture_fuzz": FUZZ},
+    PUBLISH: {"capture_dbs1": OURS, "capture_fuzz": FUZZ},
+    SUBSCRIBE: {"apply_a": OURS, "apply_fuzz": FUZZ},
+    READ_REDO: {"capture_dbs1": OURS, "capture_fuzz": FUZZ},
+    RECEIVE_REDO: {"capture_fuzz": FUZZ},
 }
 
 
@@ -104,22 +108,32 @@ class World:
         shipping = RedoShipping(folder / "redo", "dbs1", lambda: RedoPosition(0, 0, Scn(0)))
         shipping.register({"capture_fuzz": True})
         self.redo = RedoServer("t", "dbs1", Writer(), shipper=shipping, admission=self.admissions["Redo"])
-        self.gate = gate = Gate(ApplyConfig(
-            topology="t", apply="apply_a", queue="q_dbs1", source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
-            destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
-        ))
+        self.gate = gate = Gate(
+            ApplyConfig(
+                topology="t",
+                apply="apply_a",
+                queue="q_dbs1",
+                source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
+                destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
+            )
+        )
         gate._tokens.add(TOKEN)
         gate.host = Host()  # type: ignore[assignment]
         self.apply = serve_apply("127.0.0.1", gate, servers=2, admission=self.admissions["Coordinator"])
         self.spark = serve_tasks("127.0.0.1", Runs(), TOKEN, admission=self.admissions["SparkTasks"])
         self.endpoints = {
-            "Queue": self.queue.endpoint, "Redo": self.redo.endpoint, "RedoTransport": self.redo.endpoint, "Coordinator": self.apply.endpoint,
+            "Queue": self.queue.endpoint,
+            "Redo": self.redo.endpoint,
+            "RedoTransport": self.redo.endpoint,
+            "Coordinator": self.apply.endpoint,
             "SparkTasks": self.spark.endpoint,
         }
         names = {"topology": "t", "queue": "q_dbs1", "incarnation": transport.new_incarnation()}
         self.publisher = EnqueueClient(self.peer("Queue"), component="capture_dbs1", source="dbs1", **names)
         self.subscriber = DequeueClient(self.peer("Queue"), component="apply_a", **names)
-        self.watch = RedoWatchClient(self.peer("Redo"), topology="t", capture="capture_dbs1", source="dbs1", incarnation="1")
+        self.watch = RedoWatchClient(
+            self.peer("Redo"), topology="t", capture="capture_dbs1", source="dbs1", incarnation="1"
+        )
         self._health = HealthClient(self.peer("SparkTasks"), TOKEN)
         self.publisher.connect()
         self.subscriber.subscribe({"dbs1": Scn(0)}, 4 << 20)
@@ -157,4 +171,6 @@ class World:
         for server in (self.queue, self.redo, self.apply, self.spark):
             began = time.monotonic()
             server.stop()  # one that cannot be stopped is waited for all that time
-            assert time.monotonic() - began < transport.STOP_GRACE_S + transport.STOP_TIMEOUT_S, "a server could not be stopped"
+            assert time.monotonic() - began < transport.STOP_GRACE_S + transport.STOP_TIMEOUT_S, (
+                "a server could not be stopped"
+            )

@@ -51,7 +51,9 @@ class Workload:
     def change(self, transaction: MemoryTransaction) -> None:
         kind = self.random.random()
         if kind < 0.03:
-            transaction.truncate(*self.random.sample(["hr.keyed", "hr.bag"], self.random.randint(1, 2)), cascade=kind < 0.01)
+            transaction.truncate(
+                *self.random.sample(["hr.keyed", "hr.bag"], self.random.randint(1, 2)), cascade=kind < 0.01
+            )
         elif kind < 0.04:
             transaction.truncate("sales.events_1", "sales.events_2", restart_identity=True)
         elif kind < 0.12:
@@ -99,7 +101,9 @@ class Workload:
 
     def _alter(self) -> None:
         self._columns += 1
-        self.source.add_column(self.random.choice(["hr.keyed", "hr.full"]), f"c{self._columns}", self.random.choice([None, "0"]))
+        self.source.add_column(
+            self.random.choice(["hr.keyed", "hr.full"]), f"c{self._columns}", self.random.choice([None, "0"])
+        )
 
     def _text(self) -> str | None:
         length = self.random.choice([0, 1, 3, 17, 40, 300, -1])

@@ -87,9 +87,10 @@ class Writers:
     def wait_writing(self, transactions: int = 10) -> None:
         """Wait until every writer has that many more acknowledged transactions."""
         wanted = [len(writer.acknowledged) + transactions for writer in self._writers]
-        wait_until("every writer writes", lambda: all(
-            len(writer.acknowledged) >= most for writer, most in zip(self._writers, wanted, strict=True)
-        ))
+        wait_until(
+            "every writer writes",
+            lambda: all(len(writer.acknowledged) >= most for writer, most in zip(self._writers, wanted, strict=True)),
+        )
 
     def wait_arriving(self, site: str) -> None:
         """Wait until a transaction that is acknowledged from now on is at `site`."""
@@ -97,7 +98,8 @@ class Writers:
         wait_until(f"changes arrive at {site}", lambda: (self.acknowledged - before) & set(self.found(site)))
 
     def assert_exactly_once(self, *sites: str) -> None:
-        """What was acknowledged is at every site once, whole; of what is in doubt all sites have the same; nothing else is there.
+        """What was acknowledged is at every site once, whole; of what is in doubt all sites have the same; nothing else
+        is there.
 
         To be called after `end`, when all has converged.
         """
@@ -118,7 +120,10 @@ class Writers:
 
     def _write(self, writer: _Writer) -> None:
         while not self._ended.is_set():
-            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self._system.servers[self._site].dsn()) as session:
+            with (
+                contextlib.suppress(psycopg.OperationalError),
+                psycopg.connect(self._system.servers[self._site].dsn()) as session,
+            ):
                 writer.sessions += 1
                 self._write_in(session, writer)
             self._ended.wait(RECONNECT_S)

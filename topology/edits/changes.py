@@ -1,8 +1,8 @@
 """What an edit of a topology changes: each component's own part, compared between two versions of the file.
 
-A component depends on its part of the topology and on nothing else. One whose part is the same in both versions keeps running
-untouched. Of one whose part changed, it depends on what changed: some facets a running component takes over while it
-goes on, for others it is ended and created again. `FIXED` names the latter, per kind of component.
+A component depends on its part of the topology and on nothing else. One whose part is the same in both versions keeps
+running untouched. Of one whose part changed, it depends on what changed: some facets a running component takes over
+while it goes on, for others it is ended and created again. `FIXED` names the latter, per kind of component.
 
     an edit adds a destination  ->  site of the source: its captures and subscribers    taken over
                                     queue of the source: its subscribers                taken over
@@ -26,7 +26,20 @@ from topology.edits.stored import without_secrets
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import sites_behind, ways_to
 
-__all__ = ["Change", "Component", "adopted_first", "brought_from", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to", "queues_before"]
+__all__ = [
+    "Change",
+    "Component",
+    "adopted_first",
+    "brought_from",
+    "bypassed_of",
+    "changes",
+    "components_of",
+    "interests_of",
+    "places_of",
+    "published_by",
+    "published_to",
+    "queues_before",
+]
 
 FIXED: Mapping[str, frozenset[str]] = {
     "site": frozenset({"database", "node", "certificate", "state folder", "bounds of the redo log"}),
@@ -36,9 +49,18 @@ FIXED: Mapping[str, frozenset[str]] = {
     "propagation": frozenset({"site", "node", "process", "certificate", "state folder"}),
     "spark": frozenset({"site", "node", "certificate", "state folder"}),
     # Everything but where its batches come from: the driver gets its configuration when it starts.
-    "apply": frozenset({
-        "settings", "sites", "process", "state folder", "tables", "conditions", "other writers of its tables", "apply processes of returning changes",
-    }),
+    "apply": frozenset(
+        {
+            "settings",
+            "sites",
+            "process",
+            "state folder",
+            "tables",
+            "conditions",
+            "other writers of its tables",
+            "apply processes of returning changes",
+        }
+    ),
 }
 
 
@@ -114,7 +136,9 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
     before, after = without_secrets(before), without_secrets(after, like=before)
     known = {component.name: component for component in components_of(before)}
     classes = ChangeClasses(
-        client.rules for spec in (before, after) for clients in (spec.captures, spec.propagations, spec.applies)
+        client.rules
+        for spec in (before, after)
+        for clients in (spec.captures, spec.propagations, spec.applies)
         for client in clients
     )
     found = []
@@ -133,7 +157,9 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
 
 
 def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
-    """Subscribers of a queue, and the sources that each of them takes from it; one that is combined takes none (`topology.combined`).
+    """Subscribers of a queue, and the sources that each of them takes from it.
+
+    One that is combined takes none (`topology.combined`).
 
     A propagation that is being split off or merged (`topology.split`) is a subscriber of two queues, and reads one.
 
@@ -149,13 +175,17 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     interests |= {each.name: (each.source,) for each in spec.applies if each.queue == queue}
     direct = {
         apply.name: (apply.source,)
-        for each in directs(spec) if queue in (each.propagation.from_queue, each.propagation.held_in) for apply in each.applies
+        for each in directs(spec)
+        if queue in (each.propagation.from_queue, each.propagation.held_in)
+        for apply in each.applies
     }
     return {name: sources for name, sources in interests.items() if name not in without} | direct
 
 
 def places_of(spec: TopologySpec, queue: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Where each subscriber of a queue brings the changes of a source: the sites of all queues behind it, whatever these are called, or its own.
+    """Where each subscriber of a queue brings the changes of a source.
+
+    The sites of all queues behind it, whatever these are called, or its own.
 
     Args:
         spec: routed (`topology.ways.route`).
@@ -177,11 +207,13 @@ def places_of(spec: TopologySpec, queue: str) -> dict[str, dict[str, frozenset[s
     return found
 
 
-def adopted_first(before: TopologySpec, after: TopologySpec, earlier_edit: Mapping[str, Iterable[str]] = MappingProxyType({})) -> dict[str, tuple[str, ...]]:
+def adopted_first(
+    before: TopologySpec, after: TopologySpec, earlier_edit: Mapping[str, Iterable[str]] = MappingProxyType({})
+) -> dict[str, tuple[str, ...]]:
     """Queues that go by an edit only once others do: those from which a site gets its changes instead.
 
-    A queue that brings the changes to a site no more holds nothing for it any longer, and reports as DURABLE what the site may lack. The queues before it
-    must hold that by then: they go by what this one had not reported.
+    A queue that brings the changes to a site no more holds nothing for it any longer, and reports as DURABLE what the
+    site may lack. The queues before it must hold that by then: they go by what this one had not reported.
 
     Args:
         before: the topology that was prepared last, routed.
@@ -189,7 +221,8 @@ def adopted_first(before: TopologySpec, after: TopologySpec, earlier_edit: Mappi
         earlier_edit: the same of the edit before. Some may not go by that yet, and will go by both at once.
 
     Returns:
-        By full name of a queue, the full names of the queues that it waits for. Nobody waits for one that waits for him.
+        By full name of a queue, the full names of the queues that it waits for. Nobody waits for one that waits for
+        him.
     """
     found: dict[str, tuple[str, ...]] = {}
     both = sorted({each.name for each in before.queues} & {each.name for each in after.queues})
@@ -198,7 +231,11 @@ def adopted_first(before: TopologySpec, after: TopologySpec, earlier_edit: Mappi
         first: set[str] = set()
         for source, brought in earlier[name].items():
             left = _sites(brought) - _sites(now[name][source])
-            first |= {each for each in queues_before(before, name, source) if each in now and left & _sites(now[each][source] - earlier[each][source])}
+            first |= {
+                each
+                for each in queues_before(before, name, source)
+                if each in now and left & _sites(now[each][source] - earlier[each][source])
+            }
         _let_wait(found, f"queue:{name}", (f"queue:{each}" for each in sorted(first)))
     for queue, others in earlier_edit.items():
         if queue.partition(":")[2] in now:
@@ -241,7 +278,11 @@ def queues_before(spec: TopologySpec, queue: str, source: str) -> set[str]:
     """
     found = [queue]
     for each in found:  # it grows
-        found += [one.from_queue for one in spec.propagations if one.to_queue == each and source in one.sources and one.from_queue not in found]
+        found += [
+            one.from_queue
+            for one in spec.propagations
+            if one.to_queue == each and source in one.sources and one.from_queue not in found
+        ]
     return set(found[1:])
 
 
@@ -270,7 +311,9 @@ def published_by(spec: TopologySpec, queue: str) -> dict[str, set[str]]:
     without = left_out(spec)
     found = {each.name: {each.source} for each in spec.captures if each.queue == queue and each.name not in without}
     return found | {
-        each.name: set(each.sources) for each in spec.propagations if each.to_queue == queue and each.name not in without
+        each.name: set(each.sources)
+        for each in spec.propagations
+        if each.to_queue == queue and each.name not in without
     }
 
 
@@ -281,7 +324,12 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
     """What a component depends on, by facet."""
     name = component.name.partition(":")[2]
     site = spec.site(component.site)
-    place: dict[str, Any] = {"site": component.site, "node": site.node, "certificate": site.tls, "state folder": (spec.name, spec.state_dir)}
+    place: dict[str, Any] = {
+        "site": component.site,
+        "node": site.node,
+        "certificate": site.tls,
+        "state folder": (spec.name, spec.state_dir),
+    }
     if component.kind == "site":
         return place | _site_part(spec, name)
     if component.kind == "spark":
@@ -290,28 +338,36 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
     if component.kind == "redo":
         receiver = receiver_of(spec, name)
         return place | {
-            "bounds of the redo log": spec.redo_bytes_max, "captures": receiver.captures, "transport": replace(receiver, captures=()),
+            "bounds of the redo log": spec.redo_bytes_max,
+            "captures": receiver.captures,
+            "transport": replace(receiver, captures=()),
             "checkpoint retention time": [spec.capture(each).checkpoint_retention_s for each in receiver.captures],
         }
     if component.kind == "queue":
         queue = spec.queue(name)
         return place | {
-            "bounds": queue, "subscribers": (interests_of(spec, name), places_of(spec, name)),
+            "bounds": queue,
+            "subscribers": (interests_of(spec, name), places_of(spec, name)),
             "sources": published_to(spec, name),
         }
     if component.kind == "capture":
         capture = spec.capture(name)
         apply = apply_of(spec, capture)
         return place | {
-            "source": capture.source, "queue": capture.queue if apply is None else apply.queue, "rules": capture.rules,
+            "source": capture.source,
+            "queue": capture.queue if apply is None else apply.queue,
+            "rules": capture.rules,
             "combined capture and apply": "" if apply is None else apply.name,
         }
     if component.kind == "propagation":
         propagation = spec.propagation(name)
         return place | {
-            "queues": (propagation.from_queue, propagation.to_queue), "rules": propagation.rules,
-            "sources": propagation.sources, "compression": propagation.compression,
-            "bandwidth": propagation.bandwidth_max, "schedule": propagation.schedule,
+            "queues": (propagation.from_queue, propagation.to_queue),
+            "rules": propagation.rules,
+            "sources": propagation.sources,
+            "compression": propagation.compression,
+            "bandwidth": propagation.bandwidth_max,
+            "schedule": propagation.schedule,
         }
     return _apply_part(spec, classes, spec.apply(name)) | {key: place[key] for key in ("process", "state folder")}
 
@@ -322,7 +378,9 @@ def _site_part(spec: TopologySpec, name: str) -> dict[str, Any]:
         "bounds of the redo log": (spec.redo_bytes_max, spec.segment_bytes),
         "heartbeat": spec.heartbeat_s,
         "captures": [replace(each, queue="") for each in spec.captures if each.source == name],
-        "redo receivers": [(each.name, each.is_sync, each.archive_lag_s, each.is_archived_log) for each in receivers_from(spec, name)],
+        "redo receivers": [
+            (each.name, each.is_sync, each.archive_lag_s, each.is_archived_log) for each in receivers_from(spec, name)
+        ],
         "applies from here": sum(1 for each in spec.applies if each.source == name),
         "applies here": [_settings(each) for each in spec.applies if each.site == name],
         "queues": [queue.name for queue in spec.queues if queue.site == name],
@@ -355,7 +413,10 @@ def _conditions(spec: TopologySpec, apply: ApplySpec) -> list[tuple[str, Rule]]:
     """The rules that an apply process evaluates row by row, and those that make of a table what arrives."""
     sets = [(client.name, client.rules) for way in ways_to(spec, apply) for client in way.clients[:-1]]
     rules = [
-        (name, rule) for name, found in sets for rule in found.include or () if rule.subset is not None or rule.transformation is not None
+        (name, rule)
+        for name, found in sets
+        for rule in found.include or ()
+        if rule.subset is not None or rule.transformation is not None
     ]
     own = (*(apply.rules.include or ()), *apply.rules.exclude)
     return [*rules, *((apply.name, rule) for rule in own if rule.looks_at_rows or rule.transformation is not None)]

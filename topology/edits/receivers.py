@@ -1,8 +1,8 @@
 """Who gets the changes of each captured table of a source, as it was when the topology was prepared last.
 
-Rules name tables. A table that is renamed at the source may leave the rules of a propagation or an apply process, while the
-capture process still takes it: its rows would be left out silently. What is noted here distinguishes such a rename from a
-table that an operator left out.
+Rules name tables. A table that is renamed at the source may leave the rules of a propagation or an apply process, while
+the capture process still takes it: its rows would be left out silently. What is noted here distinguishes such a rename
+from a table that an operator left out.
 
     noted      the rules along each way to an apply process; of each captured table its name and who gets its changes
     noted when everything runs with the wanted topology, together with what each destination records as LEFT
@@ -47,7 +47,8 @@ class NotedWay:
             tag: of the changes; None: the NULL tag.
         """
         return all(
-            rules.keeps(*each.table, tag=tag) for rules, each in zip(self.rules, passages(self.rules, TableName(owner, name)), strict=True)
+            rules.keeps(*each.table, tag=tag)
+            for rules, each in zip(self.rules, passages(self.rules, TableName(owner, name)), strict=True)
         )
 
 
@@ -83,7 +84,9 @@ class Receivers:
             captured: its captured tables, under the names they have now.
         """
         return cls(
-            ways=tuple(NotedWay.of(way) for apply in spec.applies if apply.source == source for way in ways_to(spec, apply)),
+            ways=tuple(
+                NotedWay.of(way) for apply in spec.applies if apply.source == source for way in ways_to(spec, apply)
+            ),
             tables=tuple(
                 NotedTable(identity=each.identity, owner=each.owner, name=each.name, object_numbers=each.object_numbers)
                 for each in captured
@@ -108,7 +111,9 @@ class Receivers:
     def is_strayed(self, table: CapturedTable) -> bool:
         """Whether a table was renamed since, and an apply process that got it does not get it any more."""
         names = self._names.get(table.identity)
-        return names not in {None, (table.owner, table.name)} and bool(self.lost_by(table.identity, table.owner, table.name))
+        return names not in {None, (table.owner, table.name)} and bool(
+            self.lost_by(table.identity, table.owner, table.name)
+        )
 
     def _who_get(self, owner: str, name: str) -> frozenset[tuple[str, bytes | None]]:
         return frozenset((way.apply, tag) for way in self.ways for tag in self._tags if way.carries(owner, name, tag))

@@ -29,7 +29,9 @@ def replaced(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
 
 
 def moved(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
-    """Components of which an edit has the work done at another site, under the same name, and that site: what was wanted of them is recorded where they were.
+    """Components of which an edit has the work done at another site, under the same name, and that site.
+
+    What was wanted of them is recorded where they were.
 
     Args:
         before: the topology that was prepared last, routed.
@@ -38,7 +40,8 @@ def moved(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
     earlier, now = _work(before), _work(after)
     sites = {component.name: component.site for component in components_of(after)}
     return {
-        each: sites[each.name] for each in components_of(before)
+        each: sites[each.name]
+        for each in components_of(before)
         if sites.get(each.name, each.site) != each.site and earlier.get(each.name, set()) & now.get(each.name, set())
     }
 
@@ -49,7 +52,9 @@ def _work(spec: TopologySpec) -> dict[str, set[tuple[str, str, str]]]:
     for queue in spec.queues:
         found[f"queue:{queue.name}"] = {("queue", source, queue.site) for source in published_to(spec, queue.name)}
     for each in spec.propagations:
-        found[f"propagation:{each.name}"] = {("propagation", source, site) for source in each.sources for site in sites_behind(spec, each, source)}
+        found[f"propagation:{each.name}"] = {
+            ("propagation", source, site) for source in each.sources for site in sites_behind(spec, each, source)
+        }
     for capture in spec.captures:
         found[f"capture:{capture.name}"] = set()
     for apply in spec.applies:

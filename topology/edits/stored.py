@@ -1,8 +1,9 @@
 """A topology as JSON: what is kept on disk of the topology that was prepared last.
 
-Connection strings may hold passwords. In their place stand digests, which tell whether one was changed, and nothing else: a password that is easy to guess cannot be tried
-against them without the key, which is in a file of the state folder that its owner alone can read. Earlier versions wrote digests without a key; they are still
-compared with, and replaced the next time.
+Connection strings may hold passwords. In their place stand digests, which tell whether one was changed, and nothing
+else: a password that is easy to guess cannot be tried against them without the key, which is in a file of the state
+folder that its owner alone can read. Earlier versions wrote digests without a key; they are still compared with, and
+replaced the next time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from streams.errors import ConfigError
 from streams.plain_data import as_json, from_json
 from topology.spec import TopologySpec
 
-__all__ = ["KEY_FILE", "PREPARED_FILE", "entrusted", "prepared_document", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
+__all__ = [
+    "KEY_FILE",
+    "PREPARED_FILE",
+    "entrusted",
+    "prepared_document",
+    "prepared_topology",
+    "spec_from_json",
+    "spec_to_json",
+    "with_secrets_of",
+    "without_secrets",
+]
 
 PREPARED_FILE = "desired.json"  # in the state folder: what the controller prepared last
 
@@ -66,20 +77,27 @@ def without_secrets(spec: TopologySpec, *, like: TopologySpec | None = None) -> 
 
     Args:
         spec: of a state folder, whose key decides on the digests.
-        like: as an earlier version may have stored it: where it has a digest of such a version, and it is one of the same text, that stands here too.
+        like: as an earlier version may have stored it: where it has a digest of such a version, and it is one of the
+            same text, that stands here too.
     """
     key, old = _key(spec.state_dir), frozenset(_secrets_of(like) if like is not None else ())
     stored = _with_dsns(spec, {site.name: _digest(site.database.dsn, key, old) for site in spec.sites})
     if spec.alerts is None:
         return stored
-    to = tuple(dataclasses.replace(each, url=_digest(each.url, key, old), token=_digest(each.token, key, old)) for each in spec.alerts.to)
+    to = tuple(
+        dataclasses.replace(each, url=_digest(each.url, key, old), token=_digest(each.token, key, old))
+        for each in spec.alerts.to
+    )
     return dataclasses.replace(stored, alerts=dataclasses.replace(spec.alerts, to=to))
 
 
 def entrusted(spec: TopologySpec, component: str) -> TopologySpec:
-    """The topology with the secrets that one of its components needs: a site has the connection string of its database, nobody else has any.
+    """The topology with the secrets that one of its components needs.
 
-    An apply process asks the sites of its source and its destination for theirs whenever it begins a driver. The controller alone sends alerts.
+    A site has the connection string of its database, nobody else has any.
+
+    An apply process asks the sites of its source and its destination for theirs whenever it begins a driver. The
+    controller alone sends alerts.
 
     Args:
         spec: the topology.
@@ -101,16 +119,24 @@ def with_secrets_of(spec: TopologySpec, other: TopologySpec) -> TopologySpec:
 
     Args:
         spec: the topology, as `without_secrets` left it.
-        other: where the connection strings are, by name of the site; a site that it does not have keeps what `spec` says.
+        other: where the connection strings are, by name of the site; a site that it does not have keeps what `spec`
+            says.
     """
-    return dataclasses.replace(_with_dsns(spec, {site.name: site.database.dsn for site in other.sites}), alerts=other.alerts)
+    return dataclasses.replace(
+        _with_dsns(spec, {site.name: site.database.dsn for site in other.sites}), alerts=other.alerts
+    )
 
 
 def _with_dsns(spec: TopologySpec, dsns: Mapping[str, str]) -> TopologySpec:
-    return dataclasses.replace(spec, sites=tuple(
-        dataclasses.replace(site, database=dataclasses.replace(site.database, dsn=dsns.get(site.name, site.database.dsn)))
-        for site in spec.sites
-    ))
+    return dataclasses.replace(
+        spec,
+        sites=tuple(
+            dataclasses.replace(
+                site, database=dataclasses.replace(site.database, dsn=dsns.get(site.name, site.database.dsn))
+            )
+            for site in spec.sites
+        ),
+    )
 
 
 def _digest(text: str, key: bytes, old: Collection[str]) -> str:

@@ -1,9 +1,9 @@
 """Edits of a topology that change which rows of a replicated table belong to a destination, or what the table looks like there.
 
-A destination's rows were copied as one subset, and its changes were cut to it. Another subset leaves rows there that no change comes for any
-more, or lacks rows that were never copied. Likewise, rows were copied in one shape, and LCRs of that shape may be in queues: behind another
-transformation they would be transformed twice, or not at all. So such an edit is refused: it is made in two, and the table is copied anew
-between them.
+A destination's rows were copied as one subset, and its changes were cut to it. Another subset leaves rows there that no
+change comes for any more, or lacks rows that were never copied. Likewise, rows were copied in one shape, and LCRs of
+that shape may be in queues: behind another transformation they would be transformed twice, or not at all. So such an
+edit is refused: it is made in two, and the table is copied anew between them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 from topology.ways import Way, arriving, ways_to
 
-__all__ = ["ChangedShape", "changed_shapes", "counterpart", "leaves_tables", "shape_changes", "strangers_on_the_way", "subset_changes"]
+__all__ = [
+    "ChangedShape",
+    "changed_shapes",
+    "counterpart",
+    "leaves_tables",
+    "shape_changes",
+    "strangers_on_the_way",
+    "subset_changes",
+]
 
 
 def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding]:
@@ -45,16 +53,18 @@ def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Findin
             if was is not None and wanted is not None and was != wanted:
                 yield Finding(
                     path=f"applies.{apply.name}",
-                    problem=f"the rows of {table} at {apply.site} would be {_text(wanted)}, and {_text(was)} were copied: others would be left, or missing",
-                    fix=f"take {table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then give it the new subset and run `headrace up` again:"
-                    " it is copied anew",
+                    problem=f"the rows of {table} at {apply.site} would be {_text(wanted)}, and {_text(was)} were"
+                    " copied: others would be left, or missing",
+                    fix=f"take {table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then"
+                    " give it the new subset and run `headrace up` again: it is copied anew",
                 )
             elif wanted and (queue := _uncut_in(ways_before, ways_after, table)):
                 yield Finding(
                     path=f"applies.{apply.name}",
-                    problem=f"the subset of {table} would move to a client before queue {queue}, which has changes of other rows, and no client behind it would leave them out",
-                    fix="give the client before the subset, and leave it at the one behind, too; run `headrace up` and `headrace wait FILE --caught-up`, then take it out"
-                    " there and run `headrace up` again",
+                    problem=f"the subset of {table} would move to a client before queue {queue}, which has changes of"
+                    " other rows, and no client behind it would leave them out",
+                    fix="give the client before the subset, and leave it at the one behind, too; run `headrace up` and"
+                    " `headrace wait FILE --caught-up`, then take it out there and run `headrace up` again",
                 )
 
 
@@ -69,15 +79,18 @@ def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding
         yield Finding(
             path=f"applies.{found.apply}",
             problem=f"{found.table} would arrive at {found.site} {found.wanted}, and was copied {found.was}",
-            fix=f"take {found.table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then give it the new transformation and run"
-            " `headrace up` again: it is copied anew",
+            fix=f"take {found.table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then"
+            " give it the new transformation and run `headrace up` again: it is copied anew",
         )
     for taken in _names_taken_over(before, after):
         yield Finding(
             path=f"applies.{taken.apply}",
-            problem=f"{taken.table} would come {taken.wanted} on the way to {taken.site}, and that was {taken.was}: clients between could not tell their changes apart",
-            fix="leave the name free first: run `headrace up` without it, then `headrace wait FILE --caught-up`, then `headrace up` with this file: it is copied anew."
-            f" If it is that table, which was renamed at {taken.source}, give it its name back there instead, and leave the file as it was",
+            problem=f"{taken.table} would come {taken.wanted} on the way to {taken.site}, and that was {taken.was}:"
+            " clients between could not tell their changes apart",
+            fix="leave the name free first: run `headrace up` without it, then `headrace wait FILE --caught-up`, then"
+            " `headrace up` with this file: it is copied anew."
+            f" If it is that table, which was renamed at {taken.source}, give it its name back there instead, and leave"
+            " the file as it was",
         )
 
 
@@ -126,7 +139,9 @@ def strangers_on_the_way(earlier: TopologySpec, after: TopologySpec) -> Iterator
 
 
 def leaves_tables(before: TopologySpec, after: TopologySpec) -> bool:
-    """Whether a table stops to arrive at an apply process whose source and site stay: LCRs of its shape may be on the way.
+    """Whether a table stops to arrive at an apply process whose source and site stay.
+
+    LCRs of its shape may be on the way.
 
     Args:
         before: what was prepared last.
@@ -151,11 +166,16 @@ def counterpart(apply: ApplySpec, others: Sequence[ApplySpec], stay: Collection[
         stay: names of apply processes that are in both, which are nobody else's counterpart.
     """
     there = [each for each in others if (each.source, each.site) == (apply.source, apply.site)]
-    return next((each for each in there if each.name == apply.name), next((each for each in there if each.name not in stay), None))
+    return next(
+        (each for each in there if each.name == apply.name),
+        next((each for each in there if each.name not in stay), None),
+    )
 
 
 def _names_taken_over(before: TopologySpec, after: TopologySpec) -> Iterator[ChangedShape]:
-    """The first table of each apply process that has a name in a queue which another table had there: a client behind would take its rows for the other's.
+    """The first table of each apply process that has a name in a queue which another table had there.
+
+    A client behind would take its rows for the other's.
 
     Whoever got the other one: the queue is the same for all who read it.
     """
@@ -172,16 +192,29 @@ def _names_taken_over(before: TopologySpec, after: TopologySpec) -> Iterator[Cha
         if found is not None:
             key, table = found
             yield ChangedShape(
-                apply=apply.name, source=apply.source, site=apply.site, table=table, was=f"the name of {next(iter(was[key]))}", wanted=f"as {key[2]}",
+                apply=apply.name,
+                source=apply.source,
+                site=apply.site,
+                table=table,
+                was=f"the name of {next(iter(was[key]))}",
+                wanted=f"as {key[2]}",
             )
 
 
-def _names_in_queues(ways: Sequence[Way], tables: Sequence[TableName]) -> Iterator[tuple[tuple[str, str, TableName], TableName]]:
-    """The tables that arrive, each with its source, a queue that it comes through and its name there; tags may tell two of one name apart."""
+def _names_in_queues(
+    ways: Sequence[Way], tables: Sequence[TableName]
+) -> Iterator[tuple[tuple[str, str, TableName], TableName]]:
+    """The tables that arrive, each with its source, a queue that it comes through and its name there.
+
+    Tags may tell two of one name apart.
+    """
     for way in ways:
         for table in tables:
             if way.carry(table) is not None:
-                yield from (((way.capture.source, queue, each.behind), table) for queue, each in zip(_queues(way), way.passages(table), strict=False))
+                yield from (
+                    ((way.capture.source, queue, each.behind), table)
+                    for queue, each in zip(_queues(way), way.passages(table), strict=False)
+                )
 
 
 def _clients(spec: TopologySpec) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:
@@ -202,7 +235,9 @@ def _pairs(before: TopologySpec, after: TopologySpec) -> Iterator[tuple[tuple[Wa
 
 
 def _first_of_each_apply(
-    before: TopologySpec, after: TopologySpec, differ: Callable[[_OnTheWay, _OnTheWay], bool],
+    before: TopologySpec,
+    after: TopologySpec,
+    differ: Callable[[_OnTheWay, _OnTheWay], bool],
 ) -> Iterator[ChangedShape]:
     tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
     for ways_before, ways_after in _pairs(before, after):
@@ -211,7 +246,12 @@ def _first_of_each_apply(
             if was is not None and wanted is not None and differ(was, wanted):
                 apply = ways_after[0].apply
                 yield ChangedShape(
-                    apply=apply.name, source=apply.source, site=apply.site, table=table, was=was.text, wanted=wanted.text,
+                    apply=apply.name,
+                    source=apply.source,
+                    site=apply.site,
+                    table=table,
+                    was=was.text,
+                    wanted=wanted.text,
                 )
                 break
 
@@ -221,7 +261,8 @@ class _OnTheWay:
     """What becomes of a table from client to client.
 
     Args:
-        clients: of each client in order: where it is, its transformation of the table, what it asks of rows' old values, and the queue behind it.
+        clients: of each client in order: where it is, its transformation of the table, what it asks of rows' old
+            values, and the queue behind it.
     """
 
     clients: tuple[tuple[str, Transformation | None, tuple[Condition, ...], str], ...]
@@ -239,7 +280,10 @@ class _OnTheWay:
     @property
     def text(self) -> str:
         """It as words."""
-        found = [*(f"{each} ({kind})" for kind, each in self.transformed), *(f"those for which {each.text} ({kind})" for kind, each in sorted(self.asked, key=str))]
+        found = [
+            *(f"{each} ({kind})" for kind, each in self.transformed),
+            *(f"those for which {each.text} ({kind})" for kind, each in sorted(self.asked, key=str)),
+        ]
         return "; ".join(found) or "as it is"
 
     def held(self) -> dict[str, tuple[tuple[str, Transformation], ...]]:
@@ -254,13 +298,19 @@ class _OnTheWay:
 
 
 def _stops_at(was: _OnTheWay, wanted: _OnTheWay) -> bool:
-    """Whether rows of one shape stop a client of the other way: it asks what they cannot answer, or transforms what they are not."""
+    """Whether rows of one shape stop a client of the other way.
+
+    It asks what they cannot answer, or transforms what they are not.
+    """
     if was.transformed:
         return was.transformed != wanted.transformed or not wanted.asked <= was.asked
     held = wanted.held()
-    others = [queue for queue in was.held() if held.get(queue)]  # plain rows are there, and transformed ones are expected
+    # plain rows are there, and transformed ones are expected
+    others = [queue for queue in was.held() if held.get(queue)]
     behind = [queue for *_, queue in wanted.clients]
-    is_transformed = any(each is not None for queue in others for _, each, _, _ in wanted.clients[behind.index(queue) + 1:])
+    is_transformed = any(
+        each is not None for queue in others for _, each, _, _ in wanted.clients[behind.index(queue) + 1 :]
+    )
     return is_transformed or not wanted.asked <= was.asked
 
 
@@ -274,13 +324,22 @@ def _on_the_way(ways: Sequence[Way], table: TableName) -> _OnTheWay | None:
     way = next((way for way in ways if way.carry(table) is not None), None)
     if way is None:
         return None
-    # Between which queues, and not by whom: LCRs of the old shape may wait in any of them. A split stream is where its queue is by the file.
+    # Between which queues, and not by whom: LCRs of the old shape may wait in any of them. A split stream is where its
+    # queue is by the file.
     hops = (f"from {each.split_from or each.from_queue} to {each.to_queue}" for each in way.propagations)
     kinds = ("at capture", *hops, "at apply")
     found = []
-    for kind, client, queue, (name, transformation, _) in zip(kinds, way.clients, (*_queues(way), ""), way.passages(table), strict=True):
+    for kind, client, queue, (name, transformation, _) in zip(
+        kinds, way.clients, (*_queues(way), ""), way.passages(table), strict=True
+    ):
         rules = (*(client.rules.include or ()), *client.rules.exclude) if client.rules.looks_at_rows else ()
-        asked = tuple(each for rule in rules if rule.dml and rule.matches_object(*name) for each in rule.conditions if _asks_old_values(each))
+        asked = tuple(
+            each
+            for rule in rules
+            if rule.dml and rule.matches_object(*name)
+            for each in rule.conditions
+            if _asks_old_values(each)
+        )
         # Another version of a function is no other shape: what was copied stays, as the operator knows who runs `up`.
         found.append((kind, None if transformation is None else transformation.without_code(), asked, queue))
     return _OnTheWay(tuple(found))
@@ -301,9 +360,12 @@ def _rows(ways: Sequence[Way], table: TableName) -> str | None:
 
 
 def _uncut_in(ways_before: Sequence[Way], ways_after: Sequence[Way], table: TableName) -> str:
-    """A queue with changes of a table that were not cut to its whole subset, and would not be any more; empty: there is none.
+    """A queue with changes of a table that were not cut to its whole subset, and would not be any more.
 
-    An apply process evaluates the subsets of the clients before it once more, but not behind another name (`topology.ways.rules_at_the_end`).
+    Empty: there is none.
+
+    An apply process evaluates the subsets of the clients before it once more, but not behind another name
+    (`topology.ways.rules_at_the_end`).
     """
     way = next((way for way in ways_after if way.carry(table) is not None), None)
     before = next((way for way in ways_before if way.carry(table) is not None), None)
@@ -312,7 +374,7 @@ def _uncut_in(ways_before: Sequence[Way], ways_after: Sequence[Way], table: Tabl
     cut, wanted = _subsets(before, table), _subsets(way, table)
     places = {queue: place for place, queue in enumerate(_queues(way), 1)}
     for place, queue in enumerate(_queues(before), 1):
-        if queue in places and not set(filter(None, wanted)) <= {*cut[:place], *wanted[places[queue]:]}:
+        if queue in places and not set(filter(None, wanted)) <= {*cut[:place], *wanted[places[queue] :]}:
             return queue
     return ""
 

@@ -1,7 +1,7 @@
 """The connection strings of sites' administrators (`admin_dsn`).
 
-They are resolved by the commands that use them, `check`, `up` and `down --purge`, when they do: no topology has them, so they get into no state folder, no
-process of the topology and no record of one.
+They are resolved by the commands that use them, `check`, `up` and `down --purge`, when they do: no topology has them,
+so they get into no state folder, no process of the topology and no record of one.
 """
 
 from __future__ import annotations

@@ -48,9 +48,14 @@ def read_alerts(content: object, document: Document, environment: Mapping[str, s
             problem, fix = error.args
             document.findings.append(Finding(path=document.locate(path), problem=problem, fix=fix))
     return AlertsSpec(
-        to=_told_apart(to), error_transaction=model.error_transaction, component=model.component, lag_s=model.lag_s or 0.0,
-        conflicts_count=model.conflicts.count if model.conflicts else 0, conflicts_seconds=model.conflicts.seconds if model.conflicts else 0.0,
-        per_hour_max=model.per_hour_max or PER_HOUR_DEFAULT, environment=tuple(dict.fromkeys(names)),
+        to=_told_apart(to),
+        error_transaction=model.error_transaction,
+        component=model.component,
+        lag_s=model.lag_s or 0.0,
+        conflicts_count=model.conflicts.count if model.conflicts else 0,
+        conflicts_seconds=model.conflicts.seconds if model.conflicts else 0.0,
+        per_hour_max=model.per_hour_max or PER_HOUR_DEFAULT,
+        environment=tuple(dict.fromkeys(names)),
     )
 
 
@@ -58,7 +63,8 @@ def _told_apart(targets: Sequence[AlertTarget]) -> tuple[AlertTarget, ...]:
     """Targets of one program or host, with their places in the file."""
     often = Counter(target.name for target in targets)
     return tuple(
-        replace(target, name=f"{target.name} (alerts.to[{number}])") if often[target.name] > 1 else target for number, target in enumerate(targets)
+        replace(target, name=f"{target.name} (alerts.to[{number}])") if often[target.name] > 1 else target
+        for number, target in enumerate(targets)
     )
 
 
@@ -74,7 +80,10 @@ def _url(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     """The address, and its host for people: the rest of it may be a secret."""
     found = _substituted(text, environment)
     if not found.isprintable() or " " in found:
-        raise _Unusable("has a blank or a control character in the address", "see whether the variable holds the whole address, and one only")
+        raise _Unusable(
+            "has a blank or a control character in the address",
+            "see whether the variable holds the whole address, and one only",
+        )
     try:
         parts = urlsplit(found)
         port_is_one = parts.port is None or parts.port > 0
@@ -82,9 +91,13 @@ def _url(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     except ValueError:
         host = None
     if not host:
-        raise _Unusable("is not the address of a webhook", "write https://host/path, or ${NAME} of a variable that has it")
+        raise _Unusable(
+            "is not the address of a webhook", "write https://host/path, or ${NAME} of a variable that has it"
+        )
     if parts.username or parts.password:
-        raise _Unusable("has a user or a password in the address", "write token: ${NAME}, which is sent as Authorization: Bearer")
+        raise _Unusable(
+            "has a user or a password in the address", "write token: ${NAME}, which is sent as Authorization: Bearer"
+        )
     return found, host
 
 
@@ -92,7 +105,10 @@ def _token(text: str | None, environment: Mapping[str, str]) -> str:
     if text is None:
         return ""
     if not REFERENCE.fullmatch(text.strip()):
-        raise _Unusable("has a secret in the file", "write ${NAME} in its place, and export NAME, or ${file:/path} or ${command:program}")
+        raise _Unusable(
+            "has a secret in the file",
+            "write ${NAME} in its place, and export NAME, or ${file:/path} or ${command:program}",
+        )
     found = _substituted(text.strip(), environment)
     if not found.isprintable() or " " in found:
         raise _Unusable("is not a token", "it is sent in a header: letters, digits and signs, without blanks")

@@ -1,7 +1,7 @@
 """What a file says of conflicts: handlers and compared values, of all apply processes or of one.
 
-A handler belongs to a table at a destination, and the same handlers at every site make replicas equal again: so the file says it
-once, at its top, for every apply process. An apply process that lists its own has these alone.
+A handler belongs to a table at a destination, and the same handlers at every site make replicas equal again: so the
+file says it once, at its top, for every apply process. An apply process that lists its own has these alone.
 """
 
 from __future__ import annotations
@@ -43,14 +43,19 @@ def conflict_rules(top: TopologyModel, own: ApplyModel | None, site: str = "") -
     history, tombstones = top.conflict_history, top.tombstones or TombstonesModel()
     is_timed = any(each.method == "latest_timestamp" for each in handlers)
     return ConflictRules(
-        handlers=tuple(found for each in handlers for found in _handlers(each, sorted(top.sites))), uncompared=tuple(_uncompared(each) for each in uncompared),
+        handlers=tuple(found for each in handlers for found in _handlers(each, sorted(top.sites))),
+        uncompared=tuple(_uncompared(each) for each in uncompared),
         compare_key_only=top.compare_key_only if own is None or own.compare_key_only is None else own.compare_key_only,
         history=HistoryBounds(
             count=history.count or HISTORY_COUNT_DEFAULT,
             age_s=HISTORY_AGE_DEFAULT_S if history.age_days is None else history.age_days * _DAY_S,
         ),
-        times=None if not is_timed else RowTimes(
-            site=site, sites=tuple(sorted(top.sites)), has_tombstones=top.tombstones is not None,
+        times=None
+        if not is_timed
+        else RowTimes(
+            site=site,
+            sites=tuple(sorted(top.sites)),
+            has_tombstones=top.tombstones is not None,
             age_s=TOMBSTONES_AGE_DEFAULT_S if tombstones.retention_days is None else tombstones.retention_days * _DAY_S,
             count=tombstones.count or TOMBSTONES_COUNT_DEFAULT,
         ),
@@ -77,7 +82,9 @@ def _listed(path: str, models: Sequence[ConflictHandlerModel], sites: Sequence[s
         for place, earlier in enumerate(models[:number]):
             if earlier.table == model.table and "latest_timestamp" in {model.method, earlier.method}:
                 yield Finding(
-                    path=here, problem=f"{'.'.join(model.table)} has the handler {path}[{place}] already, and latest_timestamp decides about the whole row",
+                    path=here,
+                    problem=f"{'.'.join(model.table)} has the handler {path}[{place}] already, and latest_timestamp"
+                    " decides about the whole row",
                     fix="keep one of them",
                 )
                 continue
@@ -86,11 +93,17 @@ def _listed(path: str, models: Sequence[ConflictHandlerModel], sites: Sequence[s
             table = ".".join(model.table)
             both = sorted(set(model.columns or ()) & set(earlier.columns or ()))
             if model.on != "update_differs":
-                yield Finding(path=here, problem=f"{table} has a handler for {model.on} already, {path}[{place}]", fix="keep one of them")
+                yield Finding(
+                    path=here,
+                    problem=f"{table} has a handler for {model.on} already, {path}[{place}]",
+                    fix="keep one of them",
+                )
             elif both or model.columns is None or earlier.columns is None:
                 what = f"{', '.join(both)} of {table}" if both else f"every column of {table} outside its key"
                 yield Finding(
-                    path=here, problem=f"{what} is in the column list of {path}[{place}] already", fix="put a column into one column list only",
+                    path=here,
+                    problem=f"{what} is in the column list of {path}[{place}] already",
+                    fix="put a column into one column list only",
                 )
         for site in model.priority or ():
             if site not in sites:
@@ -98,7 +111,8 @@ def _listed(path: str, models: Sequence[ConflictHandlerModel], sites: Sequence[s
         lacking = [site for site in sites if model.priority and site not in model.priority]
         if model.method == "latest_timestamp" and lacking:
             yield Finding(
-                path=f"{here}.priority", problem=f"lacks {', '.join(lacking)}: latest_timestamp decides ties between all sites",
+                path=f"{here}.priority",
+                problem=f"lacks {', '.join(lacking)}: latest_timestamp decides ties between all sites",
                 fix="list every site, or leave priority out (then the site whose name sorts first wins a tie)",
             )
         if model.priority and len(set(model.priority)) < len(model.priority):
@@ -112,17 +126,26 @@ def _handlers(model: ConflictHandlerModel, sites: Sequence[str]) -> Iterator[Con
         return
     owner, name = model.table
     for kind in TIMED_KINDS:
-        yield ConflictHandler(owner=owner, name=name, method=model.method, kind=kind, priority=tuple(model.priority or sites))
+        yield ConflictHandler(
+            owner=owner, name=name, method=model.method, kind=kind, priority=tuple(model.priority or sites)
+        )
 
 
 def _handler(model: ConflictHandlerModel) -> ConflictHandler:
     owner, name = model.table
     return ConflictHandler(
-        owner=owner, name=name, method=model.method, kind=model.on, columns=tuple(model.columns or ()),
-        resolution_column=model.resolution_column or "", priority=tuple(model.priority or ()),
+        owner=owner,
+        name=name,
+        method=model.method,
+        kind=model.on,
+        columns=tuple(model.columns or ()),
+        resolution_column=model.resolution_column or "",
+        priority=tuple(model.priority or ()),
     )
 
 
 def _uncompared(model: UncomparedModel) -> UncomparedColumns:
     owner, name = model.table
-    return UncomparedColumns(owner=owner, name=name, columns=tuple(model.columns), operations=tuple(dict.fromkeys(model.operations)))
+    return UncomparedColumns(
+        owner=owner, name=name, columns=tuple(model.columns), operations=tuple(dict.fromkeys(model.operations))
+    )

@@ -63,7 +63,8 @@ def resolve(text: str, environment: Mapping[str, str]) -> str:
     resolved = _substitute(plain, {plain_name: values[name] for plain_name, name in names.items()})
     if not (_URI.match(resolved) or "=" in resolved):
         raise ConnectionStringError(
-            "is not a connection string", _FORMS,
+            "is not a connection string",
+            _FORMS,
         )
     try:
         hosts_of(resolved)
@@ -75,7 +76,8 @@ def resolve(text: str, environment: Mapping[str, str]) -> str:
 def _refuse_broken_references(text: str) -> None:
     if "$" in _REFERENCE.sub("", text):
         raise ConnectionStringError(
-            "has a $ that is not a reference", "write ${NAME}, letters, digits and _ only, ${file:/path} or ${command:program argument}"
+            "has a $ that is not a reference",
+            "write ${NAME}, letters, digits and _ only, ${file:/path} or ${command:program argument}",
         )
 
 
@@ -87,7 +89,8 @@ def _refuse_secrets(text: str) -> None:
     if any(secret and not _REFERENCE.fullmatch(secret) for secret in secrets):
         raise ConnectionStringError(
             "has a password in the file",
-            "move it out: write ${NAME} in its place and export NAME, or ${file:/path} or ${command:program}, or use a password file (~/.pgpass)",
+            "move it out: write ${NAME} in its place and export NAME, or ${file:/path} or ${command:program}, or use a"
+            " password file (~/.pgpass)",
         )
 
 
@@ -112,5 +115,10 @@ def _keyword_value(match: re.Match[str], environment: Mapping[str, str]) -> str:
     value = environment[match[1]].replace("\\", "\\\\").replace("'", "\\'")
     text = match.string
     is_quoted = text[: match.start()].count("'") % 2 == 1
-    is_whole = text[: match.start()].rstrip().endswith("=") and text[match.end() : match.end() + 1] in ("", " ", "\n", "\t")
+    is_whole = text[: match.start()].rstrip().endswith("=") and text[match.end() : match.end() + 1] in (
+        "",
+        " ",
+        "\n",
+        "\t",
+    )
     return value if is_quoted or not is_whole else f"'{value}'"

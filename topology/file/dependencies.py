@@ -1,4 +1,7 @@
-"""What a file says of dependencies between the transactions of an apply process: order of commits, virtual dependency definitions."""
+"""What a file says of dependencies between the transactions of an apply process.
+
+Order of commits, virtual dependency definitions.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,17 @@ def virtual_dependencies(model: ApplyModel) -> VirtualDependencies:
         values=tuple(
             ValueDependency(
                 name=name,
-                tables=tuple(ValueColumns(owner=each.table[0], name=each.table[1], columns=tuple(each.columns)) for each in entries),
+                tables=tuple(
+                    ValueColumns(owner=each.table[0], name=each.table[1], columns=tuple(each.columns))
+                    for each in entries
+                ),
             )
             for name, entries in model.value_dependencies.items()
         ),
         objects=tuple(
-            ObjectDependency(owner=each.table[0], name=each.table[1], parent_owner=each.parent[0], parent_name=each.parent[1])
+            ObjectDependency(
+                owner=each.table[0], name=each.table[1], parent_owner=each.parent[0], parent_name=each.parent[1]
+            )
             for each in model.object_dependencies
         ),
     )
@@ -39,21 +47,31 @@ def dependency_findings(applies: Mapping[str, ApplyModel]) -> Iterator[Finding]:
             here = f"applies.{name}.value_dependencies.{label}"
             tables = [".".join(each.table) for each in entries]
             if not tables:
-                yield Finding(path=here, problem="names no table", fix="list tables and columns, such as {table: shop.orders, columns: [number]}")
+                yield Finding(
+                    path=here,
+                    problem="names no table",
+                    fix="list tables and columns, such as {table: shop.orders, columns: [number]}",
+                )
             for table in sorted({table for table in tables if tables.count(table) > 1}):
                 yield Finding(path=here, problem=f"names {table} twice", fix="name every table once")
             counts = {table: len(each.columns) for table, each in zip(tables, entries, strict=True)}
             if len(set(counts.values())) > 1:
                 found = ", ".join(f"{table} has {count}" for table, count in counts.items())
                 yield Finding(
-                    path=here, problem=f"its tables take part with different numbers of columns: {found}",
-                    fix="list as many columns for each: the first of one table is compared with the first of the others",
+                    path=here,
+                    problem=f"its tables take part with different numbers of columns: {found}",
+                    fix="list as many columns for each: the first of one table is compared with the first of the"
+                    " others",
                 )
         seen = set()
         for number, each in enumerate(model.object_dependencies):
             here = f"applies.{name}.object_dependencies[{number}]"
             if each.table == each.parent:
-                yield Finding(path=here, problem=f"{'.'.join(each.table)} is its own parent", fix="name another table as parent, or parallelism: 1")
+                yield Finding(
+                    path=here,
+                    problem=f"{'.'.join(each.table)} is its own parent",
+                    fix="name another table as parent, or parallelism: 1",
+                )
             if (each.table, each.parent) in seen:
                 yield Finding(path=here, problem="is there already", fix="remove one of them")
             seen.add((each.table, each.parent))

@@ -76,7 +76,11 @@ def read_document(file: Path) -> Document:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         document.findings.append(
-            Finding(path=f"file (line {line})", problem=f"is not YAML: {error.problem}", fix="fix the line, or the one before")
+            Finding(
+                path=f"file (line {line})",
+                problem=f"is not YAML: {error.problem}",
+                fix="fix the line, or the one before",
+            )
         )
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error).splitlines()[0]
@@ -140,7 +144,9 @@ class _Conversion:
         try:
             value = self._constructor.construct_object(node)
         except (yaml.YAMLError, ValueError):
-            self._report(path, f"has the value {node.value!r}, which cannot be read", "write it as a plain word or quote it")
+            self._report(
+                path, f"has the value {node.value!r}, which cannot be read", "write it as a plain word or quote it"
+            )
             return None
         if value is None or isinstance(value, (str, int, float, bool)):
             return value

@@ -37,7 +37,9 @@ def read_code(top: TopologyModel, folder: Path) -> tuple[UserCode, list[Problem]
         return NO_CODE, [(("code",), error.message, error.hint)]
 
 
-def with_functions(spec: TopologySpec, code: UserCode, timeout_s: float, content: dict[str, Any]) -> tuple[TopologySpec, list[Problem]]:
+def with_functions(
+    spec: TopologySpec, code: UserCode, timeout_s: float, content: dict[str, Any]
+) -> tuple[TopologySpec, list[Problem]]:
     """The topology whose custom transformations have their code, version and bound of time.
 
     Args:
@@ -67,19 +69,29 @@ class _Reading:
     def rules(self, rules: RuleSet, *, is_at_capture: bool = False) -> RuleSet:
         if not rules.transforms:
             return rules
-        return replace(rules, include=tuple(self._rule(each, is_at_capture=is_at_capture) for each in rules.include or ()))
+        return replace(
+            rules, include=tuple(self._rule(each, is_at_capture=is_at_capture) for each in rules.include or ())
+        )
 
     def _rule(self, rule: Rule, *, is_at_capture: bool) -> Rule:
         transformation = rule.transformation
         if transformation is None or transformation.custom is None:
             return rule
-        return replace(rule, transformation=replace(transformation, custom=self._custom(transformation.custom, is_at_capture=is_at_capture)))
+        return replace(
+            rule,
+            transformation=replace(
+                transformation, custom=self._custom(transformation.custom, is_at_capture=is_at_capture)
+            ),
+        )
 
     def _custom(self, custom: CustomTransformation, *, is_at_capture: bool) -> CustomTransformation:
         name = custom.function.name
         if name not in self._known:
             try:
-                self._known[name] = UserFunction(name=name, version=self.code.version_of(name)), self.code.needed_by([name])
+                self._known[name] = (
+                    UserFunction(name=name, version=self.code.version_of(name)),
+                    self.code.needed_by([name]),
+                )
             except ConfigError as error:
                 self.problems[name] = error
                 self._known[name] = UserFunction(name=name, version=""), NO_CODE

@@ -30,7 +30,10 @@ Problem = tuple[Path_, str, str]
 
 
 def read_handlers(
-    top: TopologyModel, applies: Mapping[str, ApplyModel], names: Sequence[str], code: UserCode,
+    top: TopologyModel,
+    applies: Mapping[str, ApplyModel],
+    names: Sequence[str],
+    code: UserCode,
 ) -> tuple[dict[str, HandlerRules], list[Problem]]:
     """Read the handlers of every apply process, and their code.
 
@@ -67,7 +70,9 @@ def execution_handler(file: Path, name: str) -> ExecutionHandler:
     code = NO_CODE if not isinstance(folder, str) else read_folder(file.parent / Path(folder).expanduser(), folder)
     function = UserFunction(name=name, version=code.version_of(name))
     return ExecutionHandler(
-        function=function, code=code.needed_by([name]), timeout_s=float(timeout_s) if isinstance(timeout_s, int | float) else TIMEOUT_DEFAULT_S,
+        function=function,
+        code=code.needed_by([name]),
+        timeout_s=float(timeout_s) if isinstance(timeout_s, int | float) else TIMEOUT_DEFAULT_S,
     )
 
 
@@ -94,7 +99,9 @@ class _Reading:
         self._problems += _excluded((*dml_path, "dml_handlers"), dml, (*errors_path, "error_handlers"), errors)
         found = HandlerRules(
             dml=tuple(self._dml((*dml_path, "dml_handlers", place), model) for place, model in enumerate(dml)),
-            errors=tuple(self._error((*errors_path, "error_handlers", place), model) for place, model in enumerate(errors)),
+            errors=tuple(
+                self._error((*errors_path, "error_handlers", place), model) for place, model in enumerate(errors)
+            ),
             precommit=None if precommit is None else self._function((*precommit_path, "precommit_handler"), precommit),
             timeout_s=top.handler_timeout_s,
         )
@@ -103,7 +110,11 @@ class _Reading:
             return NO_HANDLERS
         try:
             return HandlerRules(
-                code=self._code.needed_by(names), dml=found.dml, errors=found.errors, precommit=found.precommit, timeout_s=found.timeout_s,
+                code=self._code.needed_by(names),
+                dml=found.dml,
+                errors=found.errors,
+                precommit=found.precommit,
+                timeout_s=found.timeout_s,
             )
         except ConfigError as error:
             self._problems.append((("code",), error.message, error.hint))
@@ -118,15 +129,22 @@ class _Reading:
             except ConfigError as error:
                 self._problems.append(((*path, "statements", place), error.message, error.hint))
         return DmlHandler(
-            owner=owner, name=name, operations=tuple(dict.fromkeys(model.operations)), statements=tuple(statements),
+            owner=owner,
+            name=name,
+            operations=tuple(dict.fromkeys(model.operations)),
+            statements=tuple(statements),
             function=None if model.function is None else self._function((*path, "function"), model.function),
-            tables=tuple((table[0], table[1]) for table in model.tables), columns=tuple(dict.fromkeys(model.columns)),
+            tables=tuple((table[0], table[1]) for table in model.tables),
+            columns=tuple(dict.fromkeys(model.columns)),
         )
 
     def _error(self, path: Path_, model: ErrorHandlerModel) -> ErrorHandler:
         owner, name = model.table
         return ErrorHandler(
-            owner=owner, name=name, operations=tuple(dict.fromkeys(model.operations)), function=self._function((*path, "function"), model.function),
+            owner=owner,
+            name=name,
+            operations=tuple(dict.fromkeys(model.operations)),
+            function=self._function((*path, "function"), model.function),
             columns=tuple(dict.fromkeys(model.columns)),
         )
 
@@ -139,7 +157,10 @@ class _Reading:
 
 
 def _excluded(
-    dml_path: Path_, dml: Sequence[DmlHandlerModel], errors_path: Path_, errors: Sequence[ErrorHandlerModel],
+    dml_path: Path_,
+    dml: Sequence[DmlHandlerModel],
+    errors_path: Path_,
+    errors: Sequence[ErrorHandlerModel],
 ) -> Iterator[Problem]:
     """Handlers of one table and operation that exclude each other."""
     procedures: dict[tuple[tuple[str, ...], str], int] = {}
@@ -148,7 +169,8 @@ def _excluded(
             key = (tuple(model.table), operation)
             table = ".".join(model.table)
             others = [
-                number for number, other in enumerate(dml[:place])
+                number
+                for number, other in enumerate(dml[:place])
                 if tuple(other.table) == key[0] and operation in other.operations and (model.function or other.function)
             ]
             if others:
@@ -162,7 +184,15 @@ def _excluded(
             key, table = (tuple(error.table), operation), ".".join(error.table)
             if key in procedures:
                 problem = f"{operation} of {table} has a procedure DML handler, entry {procedures[key]} of dml_handlers"
-                yield (*errors_path, place), problem, "handle the error in that procedure, and leave the error handler out"
+                yield (
+                    (*errors_path, place),
+                    problem,
+                    "handle the error in that procedure, and leave the error handler out",
+                )
             if key in seen:
-                yield (*errors_path, place), f"{operation} of {table} has an error handler already, entry {seen[key]} of the list", "keep one of them"
+                yield (
+                    (*errors_path, place),
+                    f"{operation} of {table} has an error handler already, entry {seen[key]} of the list",
+                    "keep one of them",
+                )
             seen.setdefault(key, place)

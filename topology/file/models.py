@@ -31,8 +31,23 @@ from topology.problems import nearest
 from topology.schedule import DURATION_MAX_S, DURATION_MIN_S, HOUR_S, knows_time_zone
 
 __all__ = [
-    "AlertsModel", "ApplyModel", "CaptureModel", "ConflictHandlerModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
-    "ScheduleModel", "SiteModel", "SpokeModel", "TombstonesModel", "TopologyModel", "UncomparedModel", "read_shape", "valid_name",
+    "AlertsModel",
+    "ApplyModel",
+    "CaptureModel",
+    "ConflictHandlerModel",
+    "PropagationModel",
+    "QueueModel",
+    "ReplicateModel",
+    "RuleModel",
+    "RulesModel",
+    "ScheduleModel",
+    "SiteModel",
+    "SpokeModel",
+    "TombstonesModel",
+    "TopologyModel",
+    "UncomparedModel",
+    "read_shape",
+    "valid_name",
 ]
 
 NAME_LENGTH_MAX = 30  # several of them are joined in the names of objects that a database bounds to 63 characters
@@ -44,10 +59,12 @@ PARALLELISM_MAX = 64  # each apply server holds a session and an origin of the d
 GROUP_TRANSACTIONS_MAX = 100_000  # a failing group is bisected: a larger one costs more retries than it saves commits
 GROUP_ROWS_MAX = 1_000_000  # a group is held in the memory of an apply server
 SIZE_MIN = 1 << 20  # one LCR batch
-# Of one source session. Larger transactions are rare enough for the server's disk, and a mistyped unit would take the source's memory.
+# Of one source session. Larger transactions are rare enough for the server's disk, and a mistyped unit would take the
+# source's memory.
 DECODING_MEMORY_MAX = 4 << 30
 BANDWIDTH_MIN = 8 << 10  # bytes a second: two of the smallest pieces
-# Seconds. Below ten, a process that restarts would be taken for a destination that is away; a week is longer than redo is kept anywhere.
+# Seconds. Below ten, a process that restarts would be taken for a destination that is away; a week is longer than redo
+# is kept anywhere.
 SPLIT_THRESHOLD_MIN, SPLIT_THRESHOLD_MAX = 10, 7 * 86_400
 MERGE_THRESHOLD_MIN = 1  # seconds: positions are observed once a second
 HANDLER_TIMEOUT_MIN_S = 0.1  # less is no time for a round trip to a busy database
@@ -60,7 +77,8 @@ _MINUTE = re.compile(r"^(\*|[01]?\d|2[0-3]):([0-5]\d)$")
 _DURATION = re.compile(r"^(\d{1,6})\s*(s|min|h)$")
 
 _RETENTION = re.compile(r"^(\d{1,6})\s*(s|min|h|d)$")
-# Seconds. Below ten, less than the site's own records lag behind; the manuals' default is the most: redo_bytes_max bounds it anyway.
+# Seconds. Below ten, less than the site's own records lag behind; the manuals' default is the most: redo_bytes_max
+# bounds it anyway.
 RETENTION_MIN_S, RETENTION_MAX_S = 10, 60 * 86_400
 
 _BUILT_LATER = "not yet"
@@ -96,7 +114,10 @@ def _size(value: object) -> int:
 def _decoding_memory(value: object) -> int:
     size = _size(value)
     if size > DECODING_MEMORY_MAX:
-        raise _problem(f"{value!r} is too large", "at most 4GB: it is memory of the source's server, which spills larger transactions to its disk")
+        raise _problem(
+            f"{value!r} is too large",
+            "at most 4GB: it is memory of the source's server, which spills larger transactions to its disk",
+        )
     return size
 
 
@@ -104,11 +125,15 @@ def _tag(value: object, bytes_max: int = TAG_BYTES_MAX) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise _problem(f"{value!r} is not a text", 'put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)')
+        raise _problem(
+            f"{value!r} is not a text", 'put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)'
+        )
     try:
         tag = bytes.fromhex(value)
     except ValueError:
-        raise _problem(f"{value!r} is not hexadecimal", 'write pairs of hexadecimal digits, such as "00" or "1f"') from None
+        raise _problem(
+            f"{value!r} is not hexadecimal", 'write pairs of hexadecimal digits, such as "00" or "1f"'
+        ) from None
     if not tag:
         raise _problem("the tag is empty", 'write null for no tag, or a tag, such as "00"')
     if len(tag) > bytes_max:
@@ -144,10 +169,16 @@ def _schema(value: object) -> str:
 
 def _quoted(value: object) -> str:
     """How a name is written that has a blank or a quote, or "" where it has neither; a dot may have been meant as one."""
-    if not isinstance(value, str) or not value.strip('"') or not any(letter.isspace() or letter == '"' for letter in value):
+    if (
+        not isinstance(value, str)
+        or not value.strip('"')
+        or not any(letter.isspace() or letter == '"' for letter in value)
+    ):
         return ""
     inner = value.strip('"').replace('"', '""').replace("'", "''")
-    return f"""put double quotes around a name with a blank or a quote, and single ones around all for YAML: '"{inner}"'"""
+    return (
+        f"""put double quotes around a name with a blank or a quote, and single ones around all for YAML: '"{inner}"'"""
+    )
 
 
 def _condition(value: object, form: str) -> Condition:
@@ -200,14 +231,19 @@ def _bandwidth(value: object) -> int:
     unit = match[2] or ""
     size = int(match[1]) << (10 * _POWER[unit[:1]])
     if size < BANDWIDTH_MIN:
-        raise _problem(f"{value!r} is too little", "at least 8kB a second: below that progress marks alone fill the line")
+        raise _problem(
+            f"{value!r} is too little", "at least 8kB a second: below that progress marks alone fill the line"
+        )
     return size
 
 
 def _minute(value: object) -> tuple[int | None, int]:
     match = _MINUTE.match(value) if isinstance(value, str) else None
     if match is None:
-        fix = 'write hours and minutes in quotes, such as "22:00", or "*:50" for every hour (YAML reads 22:00 without quotes as a number)'
+        fix = (
+            'write hours and minutes in quotes, such as "22:00", or "*:50" for every hour (YAML reads 22:00 without'
+            " quotes as a number)"
+        )
         raise _problem(f"{value!r} is not a time of the day", fix)
     return None if match[1] == "*" else int(match[1]), int(match[2])
 
@@ -234,7 +270,9 @@ def _scn(value: object) -> Scn:
     except ValueError:
         scn = FIRST_SCN
     if scn == FIRST_SCN:
-        raise _problem(f"{value!r} is not an SCN", "write it as `headrace status` shows it, such as 0/016B3748, or as a number")
+        raise _problem(
+            f"{value!r} is not an SCN", "write it as `headrace status` shows it, such as 0/016B3748, or as a number"
+        )
     return scn
 
 
@@ -246,11 +284,13 @@ def _time_zone(value: object) -> object:
 
 def _no_latency(value: object) -> object:  # noqa: ARG001 - whatever it is
     raise _problem(
-        "latency has no meaning here: a propagation sends changes as they come", "leave it out; schedule and bandwidth_max spare a line"
+        "latency has no meaning here: a propagation sends changes as they come",
+        "leave it out; schedule and bandwidth_max spare a line",
     )
 
 
-# Values that are not built yet are refused field by field: what is checked on a whole entry is only told once the rest is right.
+# Values that are not built yet are refused field by field: what is checked on a whole entry is only told once the rest
+# is right.
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Literal["dependent_transactions", "full"]
@@ -312,7 +352,9 @@ class RuleModel(_Model):
     def _one_object(self) -> RuleModel:
         objects = sum(item is not None for item in (self.table, self.schema_, self.global_))
         if objects > 1 or (objects == 0 and self.condition is None):
-            raise _problem("does not name what it speaks of", "give one of table, schema, global, or a condition that does")
+            raise _problem(
+                "does not name what it speaks of", "give one of table, schema, global, or a condition that does"
+            )
         self._check_conditions()
         if self.global_ is False:
             raise _problem("global: false says nothing", "write global: true, or a table or schema")
@@ -330,11 +372,15 @@ class RuleModel(_Model):
             return
         is_one = self.table is not None and not set("*?") & set("".join(self.table))
         if not is_one and any(isinstance(each, RenameTable) for each in self.transform.operations):
-            raise _problem("gives more than one table the same name", "give each table a rule of its own, or write rename_schema")
+            raise _problem(
+                "gives more than one table the same name", "give each table a rule of its own, or write rename_schema"
+            )
 
     def _check_conditions(self) -> None:
         if self.where is not None and self.condition is not None:
-            raise _problem("has where and condition", "keep one: where takes lcr.ATTRIBUTE too, and condition takes new.COLUMN")
+            raise _problem(
+                "has where and condition", "keep one: where takes lcr.ATTRIBUTE too, and condition takes new.COLUMN"
+            )
         if self.subset is None:
             return
         if self.where is not None or self.condition is not None:
@@ -350,7 +396,10 @@ def _no_subsets(rules: list[RuleModel]) -> list[RuleModel]:
     if any(rule.transform is not None for rule in rules):
         raise _problem("has a transformation", "put it under include: what a negative rule takes is discarded")
     if any(rule.subset is not None for rule in rules):
-        raise _problem("has a subset", "put it under include, with the condition the other way round: row migration is of positive rules")
+        raise _problem(
+            "has a subset",
+            "put it under include, with the condition the other way round: row migration is of positive rules",
+        )
     return rules
 
 
@@ -383,9 +432,13 @@ class DatabaseModel(_Model):
         if self.kind != "postgres" and self.admin_dsn is not None:
             raise _problem(f"kind: {self.kind} takes no admin_dsn", "leave it out (it is for a server of your own)")
         if self.kind != "embedded" and self.version is not None:
-            raise _problem(f"kind: {self.kind} takes no version", "leave out version (it chooses the embedded server's)")
+            raise _problem(
+                f"kind: {self.kind} takes no version", "leave out version (it chooses the embedded server's)"
+            )
         if self.kind != "postgres" and self.allow_any_version:
-            raise _problem(f"kind: {self.kind} takes no allow_any_version", "leave it out (it is for a server of your own)")
+            raise _problem(
+                f"kind: {self.kind} takes no allow_any_version", "leave it out (it is for a server of your own)"
+            )
         if self.kind == "none" and self.decoding_memory is not None:
             raise _problem("kind: none takes no decoding_memory", "leave it out (nothing is decoded here)")
         return self
@@ -412,7 +465,9 @@ class AlertTargetModel(_Model):
         if (self.command is None) == (self.webhook is None):
             raise _problem("is not one target", "write command: [program, argument], or webhook: with the address")
         if self.token is not None and self.webhook is None:
-            raise _problem("a command takes no token", "leave it out: the command has an environment and files of its own")
+            raise _problem(
+                "a command takes no token", "leave it out: the command has an environment and files of its own"
+            )
         return self
 
 
@@ -472,15 +527,19 @@ class ReplicateModel(_Model):
     def _is_whole(self) -> ReplicateModel:
         if not self.schemas and not self.tables:
             raise _problem("does not say what to replicate", "give schemas: [hr] or tables: [hr.*]")
-        forms = {"between": bool(self.between), "from/to": self.from_ is not None or bool(self.to),
-                 "hub/spokes": self.hub is not None or bool(self.spokes)}
+        forms = {
+            "between": bool(self.between),
+            "from/to": self.from_ is not None or bool(self.to),
+            "hub/spokes": self.hub is not None or bool(self.spokes),
+        }
         found = [form for form, is_used in forms.items() if is_used]
         if len(found) > 1:
             raise _problem(f"has both {' and '.join(found)}", "keep one of them")
         whole = self.between or (self.from_ is not None and self.to) or (self.hub is not None and self.spokes)
         if not whole:
             raise _problem(
-                "does not say where", "give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and spokes: [SITE]"
+                "does not say where",
+                "give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and spokes: [SITE]",
             )
         if self.between and len(set(self.between)) < 2:
             raise _problem("between names fewer than two sites", "name two or more")
@@ -500,7 +559,8 @@ class CaptureModel(_Model):
     """One entry of `captures:`."""
 
     not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("parallelism", "transform"), "leave it out",
+        ("parallelism", "transform"),
+        "leave it out",
     )
 
     site: str
@@ -520,16 +580,20 @@ class CaptureModel(_Model):
         given = [key for key in ("mode", "transport", "archive", "archive_lag_s") if getattr(self, key) is not None]
         if self.site == self.source and given:
             raise _problem(
-                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} of downstream capture, and this capture process is local",
+                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} of downstream capture, and this capture"
+                " process is local",
                 "leave it out, or name as site another one than the source",
             )
         if self.mode == "archived_log" and self.transport is not None:
             raise _problem("mode: archived_log takes no transport", "leave out transport, or write mode: real_time")
         if self.mode != "archived_log" and {"archive", "archive_lag_s"} & set(given):
-            raise _problem("archive and archive_lag_s are of archived logs", "write mode: archived_log, or leave them out")
+            raise _problem(
+                "archive and archive_lag_s are of archived logs", "write mode: archived_log, or leave them out"
+            )
         if self.first_scn is not None and self.start_scn is not None and self.start_scn < self.first_scn:
             raise _problem(
-                f"start_scn {scn_text(self.start_scn)} is below first_scn {scn_text(self.first_scn)}", "a capture process begins at its first SCN or above",
+                f"start_scn {scn_text(self.start_scn)} is below first_scn {scn_text(self.first_scn)}",
+                "a capture process begins at its first SCN or above",
             )
         return self
 
@@ -546,7 +610,10 @@ class WindowModel(_Model):
         if self.days == []:
             raise _problem("lists no day", "list days, such as [mon, fri], or leave days out for every day")
         if self.opens[0] is None and self.duration >= HOUR_S:
-            raise _problem("opens every hour for an hour or more, and so never closes", "leave the schedule out, or write a shorter duration")
+            raise _problem(
+                "opens every hour for an hour or more, and so never closes",
+                "leave the schedule out, or write a shorter duration",
+            )
         return self
 
 
@@ -587,7 +654,9 @@ class ConflictHandlerModel(_Model):
 
     table: PlainTable
     method: Method
-    on: Literal["insert_exists", "update_exists", "update_differs", "update_missing", "delete_differs", "delete_missing"] = "update_differs"
+    on: Literal[
+        "insert_exists", "update_exists", "update_differs", "update_missing", "delete_differs", "delete_missing"
+    ] = "update_differs"
     columns: Annotated[list[str], Field(min_length=1)] | None = None
     resolution_column: str | None = None
     priority: Annotated[list[str], Field(min_length=2)] | None = None
@@ -600,23 +669,32 @@ class ConflictHandlerModel(_Model):
                 "leave out on, columns and resolution_column",
             )
         if self.method not in METHODS_OF_KIND[self.on]:
-            others = [method for method in METHODS_OF_KIND[self.on] if method != "latest_timestamp"]  # which takes no kind
+            # which takes no kind
+            others = [method for method in METHODS_OF_KIND[self.on] if method != "latest_timestamp"]
             raise _problem(f"{self.method} is no method for {self.on}", f"write one of {', '.join(others)}")
         if self.method in BY_COLUMN and self.resolution_column is None:
             raise _problem(f"{self.method} has no resolution_column", "name the column whose values decide")
         if self.columns and len(set(self.columns)) < len(self.columns):
             raise _problem("columns names a column twice", "name every column once")
         if self.columns is not None and self.on != "update_differs":
-            raise _problem(f"a column list is of update_differs, and this handler is of {self.on}", "leave columns out: it decides about the row")
+            raise _problem(
+                f"a column list is of update_differs, and this handler is of {self.on}",
+                "leave columns out: it decides about the row",
+            )
         if self.resolution_column and self.columns and self.resolution_column not in self.columns:
-            raise _problem(f"the resolution column {self.resolution_column} is not in the column list", "add it to columns")
+            raise _problem(
+                f"the resolution column {self.resolution_column} is not in the column list", "add it to columns"
+            )
         if self.resolution_column and self.on != "update_differs" and self.method not in BY_COLUMN:
             raise _problem(f"{self.method} on {self.on} takes no resolution_column", "leave it out")
         if self.method != "latest_timestamp" and (self.priority is not None) != (self.method == "site_priority"):
-            raise _problem(*(
-                ("site_priority has no priority", "list the sites, the one that wins first: priority: [dbs1, dbs2]") if self.priority is None
-                else (f"{self.method} takes no priority", "leave it out, or write method: site_priority")
-            ))
+            raise _problem(
+                *(
+                    ("site_priority has no priority", "list the sites, the one that wins first: priority: [dbs1, dbs2]")
+                    if self.priority is None
+                    else (f"{self.method} takes no priority", "leave it out, or write method: site_priority")
+                )
+            )
         return self
 
 
@@ -642,9 +720,14 @@ class DmlHandlerModel(_Model):
     @model_validator(mode="after")
     def _is_whole(self) -> DmlHandlerModel:
         if (self.function is None) == (self.statements is None):
-            raise _problem("has neither a function nor statements, or both", "write function: module:function, or statements: [...]")
+            raise _problem(
+                "has neither a function nor statements, or both",
+                "write function: module:function, or statements: [...]",
+            )
         if self.columns and self.function is None:
-            raise _problem("has columns, and statements", "leave columns out: the binds of the statements say which they need")
+            raise _problem(
+                "has columns, and statements", "leave columns out: the binds of the statements say which they need"
+            )
         return self
 
 
@@ -842,7 +925,10 @@ def _describe_length(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "too_long":
         return f"has {context['actual_length']} entries", f"write {context['max_length']} at most"
     if kind == "string_too_short" or not context["actual_length"]:
-        return "is empty", "write a name" if kind == "string_too_short" else f"write {_entries(context['min_length'])} at least"
+        return (
+            "is empty",
+            "write a name" if kind == "string_too_short" else f"write {_entries(context['min_length'])} at least",
+        )
     return f"has {_entries(context['actual_length'])}", f"write {context['min_length']} at least"
 
 
@@ -851,14 +937,23 @@ def _entries(count: int) -> str:
 
 
 _EXPECTED = {
-    "string_type": "a text", "bool_type": "true or false", "int_type": "a whole number", "float_type": "a number",
-    "list_type": "a list", "dict_type": "a mapping of keys to values", "model_type": "a mapping of keys to values",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",
 }
 _EXAMPLES = {
-    "string_type": "write a word, in quotes if YAML reads it as something else", "bool_type": "write true or false",
-    "int_type": "write digits, without quotes", "float_type": "write a number, without quotes",
-    "list_type": "write [one, two]", "dict_type": "write {key: value}", "model_type": "write {key: value}",
+    "string_type": "write a word, in quotes if YAML reads it as something else",
+    "bool_type": "write true or false",
+    "int_type": "write digits, without quotes",
+    "float_type": "write a number, without quotes",
+    "list_type": "write [one, two]",
+    "dict_type": "write {key: value}",
+    "model_type": "write {key: value}",
     "model_attributes_type": "write {key: value}",
 }
 _DATABASES_LATER = ("mysql", "mariadb", "sqlite", "duckdb")
@@ -869,7 +964,10 @@ def _describe_choice(value: object, expected: str) -> tuple[str, str]:
     if value in _DATABASES_LATER:
         return f"{value!r} is known but {_BUILT_LATER} built", f"write one of {', '.join(choices)}"
     close = get_close_matches(str(value), choices, n=1)
-    return f"{_shown(value)} is not one of {', '.join(choices)}", f"did you mean {close[0]!r}?" if close else "write one of these"
+    return (
+        f"{_shown(value)} is not one of {', '.join(choices)}",
+        f"did you mean {close[0]!r}?" if close else "write one of these",
+    )
 
 
 def _shown(value: object) -> str:

@@ -73,10 +73,11 @@ class Examination:
 
     Args:
         file: as it was named.
-        spec: the topology with the shorthand expanded, defaults filled in and every propagation routed; without what could not be
-            read. None: nothing could.
+        spec: the topology with the shorthand expanded, defaults filled in and every propagation routed; without what
+            could not be read. None: nothing could.
         findings: errors in the order of the file, then warnings, with their places in the file.
-        of_proof: those that say who gets what wrongly, and that links need protection: what runs already can be looked at and stopped all the same.
+        of_proof: those that say who gets what wrongly, and that links need protection: what runs already can be looked
+            at and stopped all the same.
         reach: who gets what; empty where the file has errors that leave that open.
     """
 
@@ -90,12 +91,15 @@ class Examination:
         """The topology.
 
         Args:
-            to_start: refuse it also where the wrong sites get changes. What an earlier version started must be seen and stopped.
+            to_start: refuse it also where the wrong sites get changes. What an earlier version started must be seen and
+                stopped.
 
         Raises:
             TopologyError: with every error of the file.
         """
-        errors = [finding for finding in self.findings if finding.is_error and (to_start or finding not in self.of_proof)]
+        errors = [
+            finding for finding in self.findings if finding.is_error and (to_start or finding not in self.of_proof)
+        ]
         if self.spec is None or errors:
             raise TopologyError.of(self.file, errors)
         return self.spec
@@ -112,10 +116,14 @@ def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Ex
     reader = _Reader(read_document(file), environment)
     spec = reader.read(file.resolve()) if reader.document.content else None
     findings = sorted(reader.document.findings, key=lambda finding: (not finding.is_error, _line(finding)))
-    return Examination(file=str(file), spec=spec, findings=tuple(findings), of_proof=frozenset(reader.of_proof), reach=reader.reach)
+    return Examination(
+        file=str(file), spec=spec, findings=tuple(findings), of_proof=frozenset(reader.of_proof), reach=reader.reach
+    )
 
 
-def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ, *, to_start: bool = True) -> TopologySpec:
+def read_topology(
+    path: Path | str, environment: Mapping[str, str] = os.environ, *, to_start: bool = True
+) -> TopologySpec:
     """Read a topology file.
 
     Args:
@@ -158,10 +166,14 @@ class _Reader:
         top = self._top = read_shape(TopologyModel, content, (), self.document)
         name = self._topology_name(content.get("topology"))
         self._folder = file.parent
-        alerts = None if content.get("alerts") is None else read_alerts(content["alerts"], self.document, self._environment)
+        alerts = (
+            None if content.get("alerts") is None else read_alerts(content["alerts"], self.document, self._environment)
+        )
         sites = self._section("sites", SiteModel, self._site)
         if content.get("sites") == {}:
-            self._report(("sites",), "there is none", "name the databases, such as dbs1: {database: {kind: postgres, dsn: ...}}")
+            self._report(
+                ("sites",), "there is none", "name the databases, such as dbs1: {database: {kind: postgres, dsn: ...}}"
+            )
         entries = self._replicate({site.name for site in sites} | self._unreadable["sites"], sites)
         written = Components(
             queues=self._section("queues", QueueModel, _queue),
@@ -170,17 +182,33 @@ class _Reader:
             applies=self._section("applies", ApplyModel, self._apply),
         )
         components = _merge(expand(entries, own_captures=frozenset(c.name for c in written.captures)), written)
-        propagations = tuple(with_thresholds(each, self._propagations.get(each.name), top) for each in components.propagations)
+        propagations = tuple(
+            with_thresholds(each, self._propagations.get(each.name), top) for each in components.propagations
+        )
         state_dir = top.state_dir if top is not None and top.state_dir else STATE_DIR_DEFAULT.format(topology=name)
         spec = TopologySpec(
-            name=name, file=file, state_dir=(file.parent / Path(state_dir).expanduser()).resolve(), sites=sites,
-            queues=components.queues, captures=components.captures, propagations=propagations,
-            applies=components.applies, alerts=alerts,
+            name=name,
+            file=file,
+            state_dir=(file.parent / Path(state_dir).expanduser()).resolve(),
+            sites=sites,
+            queues=components.queues,
+            captures=components.captures,
+            propagations=propagations,
+            applies=components.applies,
+            alerts=alerts,
         )
         if top is not None:
-            spec = _with(spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s, allow_cycle=top.allow_cycle)
+            spec = _with(
+                spec,
+                redo_bytes_max=top.redo_bytes_max,
+                segment_bytes=top.segment_bytes,
+                heartbeat_s=top.heartbeat_s,
+                allow_cycle=top.allow_cycle,
+            )
             spec = replace(
-                spec, processes_apart=top.processes == "apart", applies=tuple(self._with_defaults(apply, top) for apply in spec.applies),
+                spec,
+                processes_apart=top.processes == "apart",
+                applies=tuple(self._with_defaults(apply, top) for apply in spec.applies),
             )
             code, found = read_code(top, self._folder)
             handlers, of_handlers = read_handlers(top, self._applies, [apply.name for apply in spec.applies], code)
@@ -199,8 +227,19 @@ class _Reader:
         """An apply process with what the file says of conflicts, errors and commits: of it alone, else of all of them."""
         own = self._applies.get(apply.name)
         said = replace(apply, conflicts=conflict_rules(top, own, apply.site), tables=table_settings(top, own))
-        waits = next((each.synchronous_commit for each in (own, top) if each is not None and each.synchronous_commit is not None), None)
-        return _with(said, on_error=(own.on_error if own is not None else None) or top.on_error, commits_lazily=None if waits is None else not waits)
+        waits = next(
+            (
+                each.synchronous_commit
+                for each in (own, top)
+                if each is not None and each.synchronous_commit is not None
+            ),
+            None,
+        )
+        return _with(
+            said,
+            on_error=(own.on_error if own is not None else None) or top.on_error,
+            commits_lazily=None if waits is None else not waits,
+        )
 
     def _topology_name(self, name: object) -> str:
         if isinstance(name, str) and not valid_name(name):
@@ -235,7 +274,12 @@ class _Reader:
         database = self._database(name, model.database)
         if database is None:
             return None
-        return SiteSpec(name=name, database=database, node=tuple(model.node.items()), tls=self._tls.of(name, model.tls, self._folder))
+        return SiteSpec(
+            name=name,
+            database=database,
+            node=tuple(model.node.items()),
+            tls=self._tls.of(name, model.tls, self._folder),
+        )
 
     def _database(self, site: str, model: DatabaseModel) -> DatabaseSpec | None:
         if model.kind == "embedded":
@@ -256,8 +300,12 @@ class _Reader:
                 self._report(("sites", site, "database", "admin_dsn"), error.problem, error.fix)
                 return None
         return DatabaseSpec(
-            kind=model.kind, dsn=resolved, environment=references(f"{dsn} {model.admin_dsn or ''}"), has_admin=model.admin_dsn is not None,
-            allow_any_version=model.allow_any_version, decoding_memory=model.decoding_memory or 0,
+            kind=model.kind,
+            dsn=resolved,
+            environment=references(f"{dsn} {model.admin_dsn or ''}"),
+            has_admin=model.admin_dsn is not None,
+            allow_any_version=model.allow_any_version,
+            decoding_memory=model.decoding_memory or 0,
         )
 
     def _replicate(self, declared: set[str], sites: Iterable[SiteSpec]) -> list[Replicate]:
@@ -274,7 +322,8 @@ class _Reader:
                     self._report(place, f"there is no site {site!r}", nearest(site, declared))
                 elif site in without_database:
                     self._report(
-                        place, f"site {site} has no database",
+                        place,
+                        f"site {site} has no database",
                         f"name another site, or give {site} a database of kind postgres or embedded",
                     )
                 elif model is not None and place[2] == "to" and site == model.from_:
@@ -297,10 +346,16 @@ class _Reader:
         )
         self._check_unreadable(spec)
         if self._top is not None:
-            self.document.findings += [self._located(each) for each in conflict_findings(self._top, self._applies, spec)]
+            self.document.findings += [
+                self._located(each) for each in conflict_findings(self._top, self._applies, spec)
+            ]
             self.document.findings += [self._located(each) for each in table_setting_findings(self._top, self._applies)]
         self.document.findings += [self._located(each) for each in dependency_findings(self._applies)]
-        checked = check_and_prove(spec, broken, is_whole=not any(each.is_error and each.path.startswith("replicate") for each in self.document.findings))
+        checked = check_and_prove(
+            spec,
+            broken,
+            is_whole=not any(each.is_error and each.path.startswith("replicate") for each in self.document.findings),
+        )
         self.reach = checked.proof.reach() if checked.proof is not None else ()
         for finding in checked.findings:
             located = self._located(finding)
@@ -308,7 +363,9 @@ class _Reader:
             if finding in checked.of_proof:
                 self.of_proof.add(located)
         if checked.proof is not None:
-            self.document.findings += [self._located(finding) for finding in threshold_findings(spec, self._propagations, self._top)]
+            self.document.findings += [
+                self._located(finding) for finding in threshold_findings(spec, self._propagations, self._top)
+            ]
 
     def _located(self, finding: Finding) -> Finding:
         """A finding with its line; of a part that the file does not write out, the line of what it was made from."""
@@ -319,8 +376,10 @@ class _Reader:
         if not is_made or not line:
             return replace(finding, path=self.document.locate(steps))
         return replace(
-            finding, path=f"{finding.path} (made by replicate, line {line})",
-            fix=f"change the entries of replicate that share these tables, or write {steps[0]}.{steps[1]} out with this change: {finding.fix}",
+            finding,
+            path=f"{finding.path} (made by replicate, line {line})",
+            fix=f"change the entries of replicate that share these tables, or write {steps[0]}.{steps[1]} out with this"
+            f" change: {finding.fix}",
         )
 
     def _check_unreadable(self, spec: TopologySpec) -> None:
@@ -397,8 +456,12 @@ def _rule_set(model: RulesModel) -> RuleSet:
         return tuple(
             Rule(
                 **dict(zip(("owner", "name"), entry.table or (entry.schema_ or "*", "*"), strict=True)),
-                dml=entry.dml, ddl=entry.ddl, tags=_tags(entry) or (ANY_TAG if _asks_for_tag(entry.condition or entry.where) else tags),
-                condition=entry.condition or entry.where, subset=entry.subset, transformation=entry.transform,
+                dml=entry.dml,
+                ddl=entry.ddl,
+                tags=_tags(entry) or (ANY_TAG if _asks_for_tag(entry.condition or entry.where) else tags),
+                condition=entry.condition or entry.where,
+                subset=entry.subset,
+                transformation=entry.transform,
             )
             for entry in entries
         )
@@ -424,7 +487,8 @@ def _tags(model: RuleModel) -> TagCondition | None:
         return None
     # In one order, so that rules which say the same are the same.
     return TagCondition(
-        listed=tuple(sorted(set(listed), key=lambda tag: (tag is not None, tag or b""))), takes_listed=model.tags is not None
+        listed=tuple(sorted(set(listed), key=lambda tag: (tag is not None, tag or b""))),
+        takes_listed=model.tags is not None,
     )
 
 
@@ -436,15 +500,26 @@ def _capture(name: str, model: CaptureModel, folder: Path) -> CaptureSpec:
     spec = CaptureSpec(name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules))
     archive = None if model.archive is None else str((folder / Path(model.archive).expanduser()).resolve())
     return _with(
-        spec, transport=model.transport, mode=model.mode, archive=archive, archive_lag_s=model.archive_lag_s, first_scn=model.first_scn,
-        start_scn=model.start_scn, checkpoint_retention_s=model.checkpoint_retention_time,
+        spec,
+        transport=model.transport,
+        mode=model.mode,
+        archive=archive,
+        archive_lag_s=model.archive_lag_s,
+        first_scn=model.first_scn,
+        start_scn=model.start_scn,
+        checkpoint_retention_s=model.checkpoint_retention_time,
     )
 
 
 def _propagation(name: str, model: PropagationModel) -> PropagationSpec:
     return PropagationSpec(
-        name=name, from_queue=model.from_, to_queue=model.to, rules=_rule_set(model.rules), compression=model.compression,
-        bandwidth_max=model.bandwidth_max, schedule=None if model.schedule is None else _schedule(model.schedule),
+        name=name,
+        from_queue=model.from_,
+        to_queue=model.to,
+        rules=_rule_set(model.rules),
+        compression=model.compression,
+        bandwidth_max=model.bandwidth_max,
+        schedule=None if model.schedule is None else _schedule(model.schedule),
     )
 
 
@@ -452,7 +527,9 @@ def _schedule(model: ScheduleModel) -> Schedule:
     return Schedule(
         windows=tuple(
             Window(
-                hour=window.opens[0], minute=window.opens[1], duration_s=window.duration,
+                hour=window.opens[0],
+                minute=window.opens[1],
+                duration_s=window.duration,
                 days=EVERY_DAY if window.days is None else tuple(sorted({DAYS.index(day) for day in window.days})),
             )
             for window in model.windows
@@ -463,11 +540,21 @@ def _schedule(model: ScheduleModel) -> Schedule:
 
 def _apply(name: str, model: ApplyModel) -> ApplySpec:
     spec = ApplySpec(
-        name=name, site=model.site, source=model.source, queue=model.queue, tag=model.tag, rules=_rule_set(model.rules),
-        combined=model.combined == "auto", commits_in_order=model.commit_serialization == "full", dependencies=virtual_dependencies(model),
+        name=name,
+        site=model.site,
+        source=model.source,
+        queue=model.queue,
+        tag=model.tag,
+        rules=_rule_set(model.rules),
+        combined=model.combined == "auto",
+        commits_in_order=model.commit_serialization == "full",
+        dependencies=virtual_dependencies(model),
     )
     return _with(
-        spec, parallelism=model.parallelism, group_transactions=model.group_transactions, group_rows=model.group_rows,
+        spec,
+        parallelism=model.parallelism,
+        group_transactions=model.group_transactions,
+        group_rows=model.group_rows,
     )
 
 
@@ -486,7 +573,8 @@ def _merge(generated: Components, written: Components) -> Components:
         return kept + tuple(own.values())
 
     return Components(
-        queues=both(generated.queues, written.queues), captures=both(generated.captures, written.captures),
+        queues=both(generated.queues, written.queues),
+        captures=both(generated.captures, written.captures),
         propagations=both(generated.propagations, written.propagations),
         applies=both(generated.applies, written.applies),
     )

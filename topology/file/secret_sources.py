@@ -1,7 +1,8 @@
 """Where a topology file's secrets come from: a variable of the environment, a file, or what a program prints.
 
-A reference is `${NAME}`, `${file:/run/secrets/name}` or `${command:program argument ...}`. A program is run without a shell, each time the file is read: who may
-write a topology file may run code as its user in any case (handlers, alerts).
+A reference is `${NAME}`, `${file:/run/secrets/name}` or `${command:program argument ...}`. A program is run without a
+shell, each time the file is read: who may write a topology file may run code as its user in any case (handlers,
+alerts).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def references(text: str) -> tuple[str, ...]:
 
 
 def with_plain_names(text: str) -> tuple[str, dict[str, str]]:
-    """The text with a plain variable's name in the place of each file or program, whose blanks and slashes could be taken for parts of the text.
+    """The text with a plain variable's name in the place of each file or program.
+
+    Their blanks and slashes could be taken for parts of the text.
 
     Args:
         text: with references.
@@ -52,8 +55,8 @@ def read_secrets(text: str, environment: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         text: with references.
-        environment: of the command; a variable with an empty value counts as missing. It may name a file or a program, too: these are asked
-            only where it does not.
+        environment: of the command; a variable with an empty value counts as missing. It may name a file or a program,
+            too: these are asked only where it does not.
 
     Raises:
         SecretError: one has no value.
@@ -78,7 +81,10 @@ def _of_file(file: Path) -> str:
         with file.open("rb") as stream:
             content = stream.read(_BYTES_MAX + 1)
     except OSError as error:
-        raise SecretError(f"the file {file} cannot be read: {error.strerror}", "write the secret into it, readable by the user of the command") from error
+        raise SecretError(
+            f"the file {file} cannot be read: {error.strerror}",
+            "write the secret into it, readable by the user of the command",
+        ) from error
     return _text(content, f"the file {file}")
 
 
@@ -86,19 +92,32 @@ def _of_command(line: str) -> str:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise SecretError(f"the command has a quotation mark that is not closed: {error}", "write it as in a shell") from error
+        raise SecretError(
+            f"the command has a quotation mark that is not closed: {error}", "write it as in a shell"
+        ) from error
     if not words:
         raise SecretError("the command is empty", "write ${command:program argument ...}")
     name = words[0]  # an argument may be a secret
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
-        raise SecretError(f"the command {name} did not end within {_COMMAND_TIMEOUT_S:.0f} s", "run it by hand as the same user: does it ask for something?") from error
+        raise SecretError(
+            f"the command {name} did not end within {_COMMAND_TIMEOUT_S:.0f} s",
+            "run it by hand as the same user: does it ask for something?",
+        ) from error
     except OSError as error:
-        raise SecretError(f"the command {name} cannot be run: {error.strerror}", "name an installed program, by its whole path where PATH has it not") from error
+        raise SecretError(
+            f"the command {name} cannot be run: {error.strerror}",
+            "name an installed program, by its whole path where PATH has it not",
+        ) from error
     if done.returncode:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[:_SHOWN]
-        raise SecretError(f"the command {name} ended with {done.returncode}{': ' if said else ''}{said}", "run it by hand as the same user")
+        raise SecretError(
+            f"the command {name} ended with {done.returncode}{': ' if said else ''}{said}",
+            "run it by hand as the same user",
+        )
     return _text(done.stdout, f"the command {name}")
 
 
@@ -111,5 +130,8 @@ def _text(content: bytes, source: str) -> str:
     except UnicodeDecodeError as error:
         raise SecretError(f"{source} gives no UTF-8 text", "it must give the secret alone, as text") from error
     if not value or "\n" in value or "\0" in value:
-        raise SecretError(f"{source} gives {'nothing' if not value else 'more than a line'}", "it must give the secret alone, in one line")
+        raise SecretError(
+            f"{source} gives {'nothing' if not value else 'more than a line'}",
+            "it must give the secret alone, in one line",
+        )
     return value

@@ -21,8 +21,8 @@ Tags
 
 Hubs and spokes make a tree, and between two sites of a tree there is one path: every change reaches every site once.
 
-Source: Oracle Streams Replication Administrator's Guide, "Best Practices", separate queues for capture and apply; "Oracle
-Streams Tags", n-way, hub-and-spoke, and extended secondary databases.
+Source: Oracle Streams Replication Administrator's Guide, "Best Practices", separate queues for capture and apply;
+"Oracle Streams Tags", n-way, hub-and-spoke, and extended secondary databases.
 """
 
 from __future__ import annotations
@@ -35,8 +35,19 @@ from streams.tags import DEFAULT_APPLY_TAG
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, QueueSpec
 
 __all__ = [
-    "Components", "Flow", "Replicate", "Spoke", "apply_name", "capture_name", "expand", "flows_between", "flows_of_tree", "one_way",
-    "propagation_name", "queue_names", "tag_of",
+    "Components",
+    "Flow",
+    "Replicate",
+    "Spoke",
+    "apply_name",
+    "capture_name",
+    "expand",
+    "flows_between",
+    "flows_of_tree",
+    "one_way",
+    "propagation_name",
+    "queue_names",
+    "tag_of",
 ]
 
 
@@ -173,14 +184,19 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
             # Where nothing is forwarded the capture process has looked at the tag already.
             taken, going = (ANY_TAG, came_from_there) if flow.forwards else (UNTAGGED, ANY_TAG)
             captured.setdefault(flow.source, {}).update({replace(rule, tags=taken): None for rule in entry.rules})
-            sent.setdefault((flow.source, flow.destination), {}).update({replace(rule, tags=going): None for rule in entry.rules})
+            sent.setdefault((flow.source, flow.destination), {}).update(
+                {replace(rule, tags=going): None for rule in entry.rules}
+            )
     destinations = tuple(dict.fromkeys(destination for _, destination in sent))
 
     queues = [QueueSpec(name=queue_names(source)[0], site=source) for source in captured]
     queues += [QueueSpec(name=queue_names(destination)[1], site=destination) for destination in destinations]
     captures = [
         CaptureSpec(
-            name=capture_name(source), site=source, source=source, queue=queue_names(source)[0],
+            name=capture_name(source),
+            site=source,
+            source=source,
+            queue=queue_names(source)[0],
             rules=RuleSet(include=tuple(rules)),
         )
         for source, rules in captured.items()
@@ -194,14 +210,19 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
         propagations.append(
             PropagationSpec(
                 name=propagation_name(source, destination),
-                from_queue=queue_names(source)[0], to_queue=queue_names(destination)[1],
+                from_queue=queue_names(source)[0],
+                to_queue=queue_names(destination)[1],
                 rules=RuleSet() if takes_all else RuleSet(include=tuple(rules)),
             )
         )
         applies.append(
             ApplySpec(
-                name=apply_name(source, destination), site=destination, source=source,
-                queue=queue_names(destination)[1], tag=tag(source, destination), combined=True,
+                name=apply_name(source, destination),
+                site=destination,
+                source=source,
+                queue=queue_names(destination)[1],
+                tag=tag(source, destination),
+                combined=True,
             )
         )
     return Components(

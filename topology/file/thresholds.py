@@ -34,7 +34,9 @@ def with_thresholds(spec: PropagationSpec, own: PropagationModel | None, top: To
     return replace(spec, split_after_s=None if mode == "never" else after, merge_within_s=within)
 
 
-def threshold_findings(spec: TopologySpec, written: Mapping[str, PropagationModel], top: TopologyModel | None) -> Iterator[Finding]:
+def threshold_findings(
+    spec: TopologySpec, written: Mapping[str, PropagationModel], top: TopologyModel | None
+) -> Iterator[Finding]:
     """What is wrong with the thresholds of a file without other errors.
 
     Args:
@@ -57,12 +59,16 @@ def threshold_findings(spec: TopologySpec, written: Mapping[str, PropagationMode
             is_reported |= not has_own
             yield Finding(
                 path=f"propagations.{each.name}" if has_own else "merge_threshold",
-                problem=f"is split off when it is {each.split_after_s:g} s behind, and merged when it is {each.merge_within_s:g} s behind",
+                problem=f"is split off when it is {each.split_after_s:g} s behind, and merged when it is"
+                f" {each.merge_within_s:g} s behind",
                 fix="write a merge_threshold below the split_threshold: between them a stream is left as it is",
             )
         if own and own.split_threshold is not None and (reason := hindrance(spec, each)):
             yield Finding(
-                path=path, problem=f"{each.name} is never split off: {reason}", fix="leave split_threshold out", is_error=False,
+                path=path,
+                problem=f"{each.name} is never split off: {reason}",
+                fix="leave split_threshold out",
+                is_error=False,
             )
 
 

@@ -34,10 +34,16 @@ class TlsReading:
         if isinstance(said, dict):
             self._of_all = read_shape(TlsModel, said, ("tls",), document)
         elif self._is_said and not self._is_none:
-            self._report(("tls",), f"{said!r} is no certificate", "leave it out, name files as examples/tls.yaml does, or write none")
+            self._report(
+                ("tls",),
+                f"{said!r} is no certificate",
+                "leave it out, name files as examples/tls.yaml does, or write none",
+            )
 
     def of(self, site: str, own: TlsModel | None, folder: Path) -> TlsSpec | None:
-        """A site's certificate files: its own, else the file's; `{site}` in a path stands for the site's name. None: the file names none.
+        """A site's certificate files: its own, else the file's; `{site}` in a path stands for the site's name.
+
+        None: the file names none.
 
         Args:
             site: name of the site.
@@ -68,14 +74,21 @@ class TlsReading:
         """
         on_nodes = [site.name for site in spec.sites if site.node]
         if self._is_none and not any(site.tls for site in spec.sites):
-            fix = both_ways(spec) if on_nodes else "leave tls out: `up` makes certificates in the state folder, and renews them"
+            fix = (
+                both_ways(spec)
+                if on_nodes
+                else "leave tls out: `up` makes certificates in the state folder, and renews them"
+            )
             self._report(("tls",), f"none: {_OPEN}", fix, is_error=False)
         if self._is_said:
             return spec, frozenset()
         if not on_nodes:
             return with_made_certificates(spec), frozenset()
         verb = "has a node" if len(on_nodes) == 1 else "have nodes"
-        problem = f"is missing, and {', '.join(on_nodes)} {verb}: `up` makes certificates for one machine alone, and without them {_OPEN}"
+        problem = (
+            f"is missing, and {', '.join(on_nodes)} {verb}: `up` makes certificates for one machine alone, and"
+            f" without them {_OPEN}"
+        )
         return spec, frozenset({self._report(("tls",), problem, both_ways(spec))})
 
     def _report(self, path: tuple[str, ...], problem: str, fix: str, *, is_error: bool = True) -> Finding:

@@ -1,8 +1,9 @@
 """`transform:` of a rule: declarative transformations as a file writes them, each with a step if their order matters, and a function.
 
-An entry is one of `keep_columns`, `delete_columns`, `rename_column`, `add_column`, `rename_table` and `rename_schema`, such as
-`{rename_column: {from: last_name, to: surname}, step: 1}`; or `{function: "masks:mask", columns: [email]}`, which comes behind them all.
-A function alone may be written as a text, `transform: "masks:mask"`. Its code is added when the whole file is read (`topology.file.functions`).
+An entry is one of `keep_columns`, `delete_columns`, `rename_column`, `add_column`, `rename_table` and `rename_schema`,
+such as `{rename_column: {from: last_name, to: surname}, step: 1}`; or `{function: "masks:mask", columns: [email]}`,
+which comes behind them all. A function alone may be written as a text, `transform: "masks:mask"`. Its code is added
+when the whole file is read (`topology.file.functions`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,19 @@ STEP_MAX = 1000  # what a person writes; only their order counts
 COLUMNS_MAX = 1600  # of a table: what databases hold
 _KINDS = ("keep_columns", "delete_columns", "rename_column", "add_column", "rename_table", "rename_schema")
 _TYPES = (
-    "text", "varchar", "int2", "int4", "int8", "numeric", "float4", "float8", "bool", "date", "timestamp", "timestamptz", "uuid",
+    "text",
+    "varchar",
+    "int2",
+    "int4",
+    "int8",
+    "numeric",
+    "float4",
+    "float8",
+    "bool",
+    "date",
+    "timestamp",
+    "timestamptz",
+    "uuid",
 )
 _TEXTS = ("text", "varchar")
 _BITS = {"int2": 15, "int4": 31, "int8": 63}  # of the type's values, without the sign
@@ -66,13 +79,15 @@ def transformation_of(value: object) -> Transformation:
         value = [{"function": value}]
     if not isinstance(value, list) or not value:
         raise TransformProblem(
-            f"{value!r} is not a list of transformations", 'write a list, such as [{delete_columns: [salary]}], or a function, such as "masks:mask"',
+            f"{value!r} is not a list of transformations",
+            'write a list, such as [{delete_columns: [salary]}], or a function, such as "masks:mask"',
         )
     functions = [each for each in value if isinstance(each, dict) and "function" in each]
     if len(functions) > 1:
         raise TransformProblem(f"names {len(functions)} functions", "let one call the other")
     found = Transformation(
-        operations=in_order(_entry(each) for each in value if each not in functions), custom=_custom(functions[0]) if functions else None,
+        operations=in_order(_entry(each) for each in value if each not in functions),
+        custom=_custom(functions[0]) if functions else None,
     )
     _check_order(found)
     return found
@@ -80,15 +95,21 @@ def transformation_of(value: object) -> Transformation:
 
 def _entry(entry: object) -> tuple[int, Operation]:
     if not isinstance(entry, dict):
-        raise TransformProblem(f"{entry!r} is not a transformation", f"write one of {', '.join(_KINDS)}, such as {{delete_columns: [salary]}}")
+        raise TransformProblem(
+            f"{entry!r} is not a transformation",
+            f"write one of {', '.join(_KINDS)}, such as {{delete_columns: [salary]}}",
+        )
     kinds = [key for key in entry if key != "step"]
     if len(kinds) != 1 or kinds[0] not in _KINDS:
         raise TransformProblem(
-            f"{entry!r} is not one transformation", f"write one of {', '.join(_KINDS)}, and a step if their order matters"
+            f"{entry!r} is not one transformation",
+            f"write one of {', '.join(_KINDS)}, and a step if their order matters",
         )
     step = entry.get("step", 0)
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= STEP_MAX:
-        raise TransformProblem(f"step {step!r} is not a number from 0 to {STEP_MAX}", "write step: 1, or leave it out for 0")
+        raise TransformProblem(
+            f"step {step!r} is not a number from 0 to {STEP_MAX}", "write step: 1, or leave it out for 0"
+        )
     return step, _operation(kinds[0], entry[kinds[0]])
 
 
@@ -96,7 +117,8 @@ def _custom(entry: dict[str, Any]) -> CustomTransformation:
     if not set(entry) <= {"function", "columns"}:
         extra = ", ".join(sorted(set(map(str, entry)) - {"function", "columns"}))
         raise TransformProblem(
-            f"a function has no {extra}", "write {function: masks:mask, columns: [email]}: it comes behind every declarative transformation",
+            f"a function has no {extra}",
+            "write {function: masks:mask, columns: [email]}: it comes behind every declarative transformation",
         )
     name = entry["function"]
     module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
@@ -125,11 +147,17 @@ def _operation(kind: str, value: object) -> Operation:
         else:
             owner, name = parse_schema(value if isinstance(value, str) else repr(value)), ""
     except ValueError as error:
-        raise TransformProblem(f"{kind}: {error}", "write the new name, such as sales.staff for a table, or sales for a schema") from None
+        raise TransformProblem(
+            f"{kind}: {error}", "write the new name, such as sales.staff for a table, or sales for a schema"
+        ) from None
     if set("*?") & set(owner + name):
         raise TransformProblem(f"{kind}: {value!r} is a pattern", "write the new name")
     if owner in NEVER_CAPTURED:
-        raise TransformProblem(f"{kind}: {owner} is no schema of yours: what is there is never captured, and Headrace or the server keep their own tables in it", "write another schema")
+        raise TransformProblem(
+            f"{kind}: {owner} is no schema of yours: what is there is never captured, and Headrace or the server keep"
+            " their own tables in it",
+            "write another schema",
+        )
     return RenameTable(owner=owner, name=name) if kind == "rename_table" else RenameSchema(owner=owner)
 
 
@@ -138,11 +166,15 @@ def _added(value: object) -> AddColumn:
     if not isinstance(value, dict) or not {"name"} <= set(value) <= {"name", "value", "type", "current_timestamp"}:
         raise TransformProblem(f"add_column: {value!r} is not a column", f"write {example}")
     name = _name("add_column", value["name"])
-    if ("value" in value) == (value.get("current_timestamp") is True) or value.get("current_timestamp", True) is not True:
+    if ("value" in value) == (value.get("current_timestamp") is True) or value.get(
+        "current_timestamp", True
+    ) is not True:
         raise TransformProblem(f"add_column: {name} has not one value", f"write {example}")
     type_name = value.get("type")
     if type_name is not None and type_name not in _TYPES:
-        raise TransformProblem(f"add_column: {type_name!r} is not a type that can be added", f"write one of {', '.join(_TYPES)}")
+        raise TransformProblem(
+            f"add_column: {type_name!r} is not a type that can be added", f"write one of {', '.join(_TYPES)}"
+        )
     if "value" not in value:
         if type_name not in {None, "timestamptz"}:
             raise TransformProblem(f"add_column: the time is a timestamptz, not a {type_name}", "leave out type")
@@ -160,10 +192,16 @@ def _constant(name: str, value: object, type_name: str | None) -> AddColumn:
     elif isinstance(value, str):
         text, usual = value, "text"
     else:
-        raise TransformProblem(f"add_column: {value!r} cannot be a value", 'write it in quotes, with its type, such as {value: "1.50", type: numeric}')
+        raise TransformProblem(
+            f"add_column: {value!r} cannot be a value",
+            'write it in quotes, with its type, such as {value: "1.50", type: numeric}',
+        )
     if type_name in _TEXTS and not isinstance(value, str):
         # YAML has made something else of it: 7 of 007, true of yes.
-        raise TransformProblem(f"add_column: {name} is a {type_name}, and YAML reads its value as {str(value).lower()}", "write the text in quotes")
+        raise TransformProblem(
+            f"add_column: {name} is a {type_name}, and YAML reads its value as {str(value).lower()}",
+            "write the text in quotes",
+        )
     found = AddColumn(name=name, type_name=f"pg_catalog.{type_name or usual}", value=text)
     _check_value(found)
     return found
@@ -202,7 +240,9 @@ def _columns(kind: str, value: object) -> tuple[str, ...]:
 
 def _name(kind: str, value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise TransformProblem(f"{kind}: {value!r} is not the name of a column", "write the name as the database keeps it")
+        raise TransformProblem(
+            f"{kind}: {value!r} is not the name of a column", "write the name as the database keeps it"
+        )
     return value
 
 
@@ -222,5 +262,8 @@ def _check_order(found: Transformation) -> None:
         if name in added:
             raise TransformProblem(f"two columns would be called {name}", "give one of them another name")
         added.add(name)
-    if sum(isinstance(each, RenameTable) for each in found.operations) > 1 or sum(isinstance(each, RenameSchema) for each in found.operations) > 1:
+    if (
+        sum(isinstance(each, RenameTable) for each in found.operations) > 1
+        or sum(isinstance(each, RenameSchema) for each in found.operations) > 1
+    ):
         raise TransformProblem("renames the table twice", "keep one of them")

@@ -5,6 +5,7 @@ What has one cause is reported once: duplicates behind a duplicate are not, nor 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -58,14 +59,21 @@ class Duplicates:
             yield replace(first, problem=first.problem + more)
 
     def _find_cycles(self, places: list[Place]) -> None:
-        """One cycle through every place that is on one, with the changes of a user that enter it: untagged ones if there are any."""
+        """One cycle through every place that is on one, with the changes of a user that enter it.
+
+        Untagged ones if there are any.
+        """
         rounds: set[frozenset[Hop]] = set()
         for inside, tables in self._proof.cycles.items():
             left = tables
             while left:
                 table = left & -left
                 name = table.bit_length() - 1
-                turn = self._proof.path(inside, table, lambda hop, called, end=inside, name=name: (hop.site, hop.place) == end and called == name)  # type: ignore[misc]
+                turn = self._proof.path(
+                    inside,
+                    table,
+                    lambda hop, called, end=inside, name=name: (hop.site, hop.place) == end and called == name,
+                )  # type: ignore[misc]
                 common = self._proof.taking(inside, turn, left)
                 left &= ~common
                 if frozenset(turn) in rounds:
@@ -73,8 +81,15 @@ class Duplicates:
                 rounds.add(frozenset(turn))
                 on_it = {hop.source for hop in turn}
                 place, entry = next(
-                    (place, entry) for place in sorted(places, key=lambda place: (place[1], place[0] not in on_it))
-                    if (entry := self._proof.path(place, table, lambda hop, called, end=inside, name=name: (hop.site, hop.place) == end and called == name))  # type: ignore[misc]
+                    (place, entry)
+                    for place in sorted(places, key=lambda place: (place[1], place[0] not in on_it))
+                    if (
+                        entry := self._proof.path(
+                            place,
+                            table,
+                            lambda hop, called, end=inside, name=name: (hop.site, hop.place) == end and called == name,
+                        )
+                    )  # type: ignore[misc]
                 )
                 # From where it was made, once round: what closes the circle is what it began with.
                 hops = (*entry, *turn)
@@ -87,8 +102,10 @@ class Duplicates:
         tables = self._proof.arrived_as_itself(place).get(origin, 0) & ~there.endless if there else 0
         while tables:
             name = (tables & -tables).bit_length() - 1
-            hops = self._proof.path(place, tables & -tables, lambda hop, called, name=name: hop.site == origin and called == name)  # type: ignore[misc]
-            tables &= ~(self._proof.taking(place, hops, tables) if _is_behind_another(hops) else self._note(place, hops, tables))
+            hops = self._proof.path(place, tables & -tables, functools.partial(_is_home, origin, name))
+            tables &= ~(
+                self._proof.taking(place, hops, tables) if _is_behind_another(hops) else self._note(place, hops, tables)
+            )
 
     def _find_second_arrivals(self, place: Place) -> None:
         origin, _ = place
@@ -99,13 +116,15 @@ class Duplicates:
             tables = there.twice & ~there.endless
             while tables:
                 table = tables & -tables
-                # Where tables get other names, each for itself: hops that write one table together need not do so with another.
+                # Where tables get other names, each for itself: hops that write one table together need not do so with
+                # another.
                 alike = table if any(name != OWN for _, name in by) else tables
                 by_name: dict[int, list[tuple[Hop, ...]]] = {}
                 for (last, name), coming in by.items():
                     if coming & table:
                         end = table.bit_length() - 1 if name == OWN else name
-                        path = self._proof.path(place, table, lambda hop, called, last=last, end=end: hop is last and called == end)  # type: ignore[misc]
+                        is_last = functools.partial(_is_last, last, end)
+                        path = self._proof.path(place, table, is_last)
                         by_name.setdefault(name, []).append(path)
                 left = tables & ~table
                 for paths in by_name.values():
@@ -125,7 +144,9 @@ class Duplicates:
         Returns:
             Those of the tables that take the path.
         """
-        common = self._proof.taking(place, hops, tables) & (self._proof.taking(place, first, tables) if first else tables)
+        common = self._proof.taking(place, hops, tables) & (
+            self._proof.taking(place, first, tables) if first else tables
+        )
         key = hops[-1], hops[-2] if len(hops) > 1 else None
         known = self._found.setdefault(key, _Duplicate(tables=0, place=place, hops=hops, first=first))
         known.tables |= common
@@ -146,7 +167,10 @@ class Duplicates:
         elif len(found.first) == len(found.hops) == 1:
             return self._told_of_two_applies(found)
         else:
-            problem = f"{changes} arrive at {found.hops[-1].site} twice: {path_text(proof, found.first)}; and {path_text(proof, found.hops)}"
+            problem = (
+                f"{changes} arrive at {found.hops[-1].site} twice: {path_text(proof, found.first)}; and"
+                f" {path_text(proof, found.hops)}"
+            )
         others = [site for site in found.origins if site != origin]
         if others and not found.is_cycle:
             problem += f"; so do those made at {some(others, 'sites')}"
@@ -158,7 +182,9 @@ class Duplicates:
         """The clients whose conditions may keep a change from arriving once more."""
         tag = found.place[1]
         paths = (found.hops, found.first)
-        return tuple(dict.fromkeys(name for path in paths for name in self._proof.conditions_on(path, tag, found.tables)))
+        return tuple(
+            dict.fromkeys(name for path in paths for name in self._proof.conditions_on(path, tag, found.tables))
+        )
 
     def _told_of_two_applies(self, found: _Duplicate) -> Finding:
         (first,), (last,) = found.first, found.hops
@@ -166,8 +192,10 @@ class Duplicates:
         return finding_at(
             f"applies.{last.apply.name}",
             f"applies.{first.apply.name} applies the same changes of {last.source} to {last.site}, "
-            f"such as those of {self._proof.names(found.tables)[0]}{made_with(self._proof, found.place)}{as_far_as(deciding)}",
-            "keep one of them, or let their rules include different tables", is_error=not (self._spec.allow_cycle or deciding),
+            "such as those of"
+            f" {self._proof.names(found.tables)[0]}{made_with(self._proof, found.place)}{as_far_as(deciding)}",
+            "keep one of them, or let their rules include different tables",
+            is_error=not (self._spec.allow_cycle or deciding),
         )
 
     def _mended(self, found: _Duplicate) -> tuple[str, str]:
@@ -185,11 +213,16 @@ class Duplicates:
         if sharing is not None:
             own = before.source.encode()
             return f"applies.{before.apply.name}.tag", (
-                f"{tag.hex()} is the tag of applies.{sharing.apply.name}, too, whose changes must go to {last.site}: give this one a tag "
+                f"{tag.hex()} is the tag of applies.{sharing.apply.name}, too, whose changes must go to {last.site}:"
+                " give this one a tag "
                 f'of its own, such as tag: "{own.hex()}", and leave that out at {at}: {_exclusion(own)}'
             )
         if isinstance(client, CaptureSpec) and self._takes_any_tag(client):
-            return f"{at}.rules", f"write tagged: false (the default) in its include rules: {last.source} then sends only what its users write"
+            return (
+                f"{at}.rules",
+                f"write tagged: false (the default) in its include rules: {last.source} then sends only what its users"
+                " write",
+            )
         return f"{at}.rules", f"leave out what {before.apply.name} wrote: {_exclusion(tag)}"
 
     def _pair_to_mend(self, found: _Duplicate) -> tuple[Hop, Hop]:
@@ -203,7 +236,11 @@ class Duplicates:
         """Another apply process that writes with the same tag what only the last hop takes on."""
         for hops in self._proof.hops.values():
             for other in hops:
-                if other.site == last.source and other.place == before.place and other.source not in (before.source, last.site):
+                if (
+                    other.site == last.source
+                    and other.place == before.place
+                    and other.source not in (before.source, last.site)
+                ):
                     by = self._proof.last_hops((other.source, 0), last.site)
                     brought = 0
                     for hop, tables in by.items():
@@ -243,3 +280,13 @@ def _is_behind_another(hops: tuple[Hop, ...]) -> bool:
 
 def _exclusion(tag: bytes) -> str:
     return f'exclude: [{{global: true, tags: ["{tag.hex()}"]}}]'
+
+
+def _is_last(last: Hop, end: int, hop: Hop, called: int) -> bool:
+    """Whether a path ends with this hop, under this name."""
+    return hop is last and called == end
+
+
+def _is_home(origin: str, name: int, hop: Hop, called: int) -> bool:
+    """Whether a hop brings a table to the site that it came from, under its own name."""
+    return hop.site == origin and called == name

@@ -1,8 +1,9 @@
 """What the proof finds wrong: each finding with a path as counter-example, and the part of the file to change.
 
-Errors are what is wrong whatever the user had in mind: changes that arrive twice, come home or go round for ever (unless the
-file says `allow_cycle: true`), tables that an apply process names and never gets, and changes that are lost between sites
-which all write the same tables. The rest may be meant, such as a site that does not forward, and is a warning.
+Errors are what is wrong whatever the user had in mind: changes that arrive twice, come home or go round for ever
+(unless the file says `allow_cycle: true`), tables that an apply process names and never gets, and changes that are lost
+between sites which all write the same tables. The rest may be meant, such as a site that does not forward, and is a
+warning.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def proof_findings(proof: Proof) -> Iterator[Finding]:
 
 
 def _mixed(proof: Proof) -> Iterator[Finding]:
-    """Two tables of a site whose changes come to another one as one, from different sources; of one source: `topology.transformations`."""
+    """Two tables of a site whose changes come to another one as one, from different sources.
+
+    Of one source: `topology.transformations`.
+    """
     if not any(hop.names for hops in proof.hops.values() for hop in hops):
         return
     classes = proof.classes
@@ -60,13 +64,19 @@ def _mixed(proof: Proof) -> Iterator[Finding]:
                 (first, one), (second, other), name = found
                 yield finding_at(
                     f"applies.{second[-1].apply.name}",
-                    f"{one} and {other} of {origin} would both arrive at {site} as {name}: the first over {path_text(proof, first)}, the second over"
-                    f" {path_text(proof, second)}", "give each its own name, or leave one of them out",
+                    f"{one} and {other} of {origin} would both arrive at {site} as {name}: the first over"
+                    f" {path_text(proof, first)}, the second over {path_text(proof, second)}",
+                    "give each its own name, or leave one of them out",
                 )
 
 
-def _together(proof: Proof, place: Place, site: str, among: int) -> Iterator[tuple[tuple[tuple[Hop, ...], str], tuple[tuple[Hop, ...], str], str]]:
-    """Pairs of tables that have one name at a site and come there from different sources: the path and the name of each, and the name there."""
+def _together(
+    proof: Proof, place: Place, site: str, among: int
+) -> Iterator[tuple[tuple[tuple[Hop, ...], str], tuple[tuple[Hop, ...], str], str]]:
+    """Pairs of tables that have one name at a site and come there from different sources.
+
+    The path and the name of each, and the name there.
+    """
     classes, by_name = proof.classes, dict[int, dict[int, Hop]]()
     for (hop, called), tables in proof.arrivals(place, site).items():
         left = tables & among
@@ -100,18 +110,27 @@ def _never_arriving(proof: Proof) -> Iterator[Finding]:
         ways = [hop.way for hop in by_apply.get(apply.name, ())]
         if not ways:
             continue
-        coming = [(proof.classes.carried_by(way.clients[:-1]), proof.classes.named_behind(way.clients[:-1])) for way in ways]
+        coming = [
+            (proof.classes.carried_by(way.clients[:-1]), proof.classes.named_behind(way.clients[:-1])) for way in ways
+        ]
         for number, rule in enumerate(apply.rules.include or ()):
             matched, arriving = proof.classes.matched_by((rule,)), 0
             for carried, names in coming:
                 arriving |= carried & proof.classes.at_source(matched, names)
             if rule.dml and not arriving:
                 yield _never_arrives(proof, by_apply[apply.name][0], number)
-            elif rule.dml and rule.tags.answer(None) is TruthValue.TRUE and not arriving & _there(proof, live, apply.source):
+            elif (
+                rule.dml
+                and rule.tags.answer(None) is TruthValue.TRUE
+                and not arriving & _there(proof, live, apply.source)
+            ):
                 yield finding_at(
-                    f"applies.{apply.name}.rules.include[{number}]", f"of {rule} only changes arrive that users of {apply.source} tag themselves, on "
-                    f"the way {' -> '.join(ways[0].components)}", "let the rules on the way take untagged changes (tagged: false), or write here "
-                    "which tags are meant", is_error=False,
+                    f"applies.{apply.name}.rules.include[{number}]",
+                    f"of {rule} only changes arrive that users of {apply.source} tag themselves, on "
+                    f"the way {' -> '.join(ways[0].components)}",
+                    "let the rules on the way take untagged changes (tagged: false), or write here "
+                    "which tags are meant",
+                    is_error=False,
                 )
 
 
@@ -129,12 +148,17 @@ def _never_arrives(proof: Proof, hop: Hop, number: int) -> Finding:
     path = " -> ".join(hop.way.components)
     told = _under_another_name(proof, hop, rule) or _not_taken(proof, hop, rule)
     return finding_at(
-        f"applies.{hop.apply.name}.rules.include[{number}]", f"no change of {rule} ever arrives on the way {path}: {told[0]}", told[1],
+        f"applies.{hop.apply.name}.rules.include[{number}]",
+        f"no change of {rule} ever arrives on the way {path}: {told[0]}",
+        told[1],
     )
 
 
 def _under_another_name(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str] | None:
-    """Which client gives a table of a rule another name before it comes to the rule, and what to write; None: none does."""
+    """Which client gives a table of a rule another name before it comes to the rule, and what to write.
+
+    None: none does.
+    """
     classes, clients = proof.classes, hop.way.clients
     named = classes.tables_of(classes.matched_by((rule,)))
     for place, client in enumerate(clients_of(hop)[:-1], 1):
@@ -142,7 +166,10 @@ def _under_another_name(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str] |
         table = next((table for table in names if named & taken & 1 << table), None)
         if table is not None:
             old, new = (".".join(classes.tables[each]) for each in (table, names[table]))
-            return f"{place_in_file(client)} renames {old} to {new}", f"name {new} here, and in the rules between, or leave the table its name there"
+            return (
+                f"{place_in_file(client)} renames {old} to {new}",
+                f"name {new} here, and in the rules between, or leave the table its name there",
+            )
     return None
 
 
@@ -183,7 +210,9 @@ def _unclaimed(proof: Proof) -> Iterator[Finding]:
         names: dict[str, Naming] = {}  # in each queue: one publisher brings a source's changes into it
         for capture in spec.captures:
             if capture.source == source:
-                coming[capture.queue] = coming.get(capture.queue, 0) | classes.taken_by(capture.rules) & classes.untagged
+                coming[capture.queue] = (
+                    coming.get(capture.queue, 0) | classes.taken_by(capture.rules) & classes.untagged
+                )
                 names[capture.queue] = classes.named_behind((capture,))
         pending = list(coming)
         for queue in pending:
@@ -198,13 +227,20 @@ def _unclaimed(proof: Proof) -> Iterator[Finding]:
                         pending.append(propagation.to_queue)
             for apply in spec.applies:
                 if apply.queue == queue and apply.source == source:
-                    claimed, nobody = claimed | coming[queue] & classes.at_source(classes.taken_by(apply.rules), names[queue]), False
+                    claimed, nobody = (
+                        claimed | coming[queue] & classes.at_source(classes.taken_by(apply.rules), names[queue]),
+                        False,
+                    )
             left = coming[queue] & ~claimed
             if left and not nobody:
                 tables = some(proof.names(left), "tables")
+                subscribers = spec.subscribers(queue)
+                takers = f"{'one of ' if len(subscribers) > 1 else ''}{some(subscribers, 'subscribers')}"
                 yield finding_at(
-                    f"queues.{queue}", f"changes of {tables} made at {source} come to this queue, and nobody takes them from it: they end here",
-                    f"let {'one of ' if len(spec.subscribers(queue)) > 1 else ''}{some(spec.subscribers(queue), 'subscribers')} take them, or leave them out where they are captured",
+                    f"queues.{queue}",
+                    f"changes of {tables} made at {source} come to this queue, and nobody takes them from it: they end"
+                    " here",
+                    f"let {takers} take them, or leave them out where they are captured",
                     is_error=False,
                 )
 
@@ -253,21 +289,34 @@ def _lost(proof: Proof) -> Iterator[Finding]:
 
 
 def _loss(proof: Proof, origin: str, place: Place, hop: Hop, tables: int) -> _Loss:
-    """A loss, with the client that does not take the changes: on a direct way if there is one, else where they stop behind others."""
+    """A loss, with the client that does not take the changes.
+
+    On a direct way if there is one, else where they stop behind others.
+    """
     table = tables & -tables
     direct = next((each for each in proof.hops[origin] if each.site == hop.site), None)
     if direct is not None:
         stopping = _stopping(proof, direct, 0, table)
         return _Loss(tables=tables, origin=origin, hops=(), stopped=direct, stopping=stopping, is_error=True)
-    hops = proof.path((origin, 0), table, lambda hop, called: (hop.site, hop.place) == place and called == table.bit_length() - 1)
+    hops = proof.path(
+        (origin, 0), table, lambda hop, called: (hop.site, hop.place) == place and called == table.bit_length() - 1
+    )
     return _Loss(
-        tables=tables, origin=origin, hops=hops, stopped=hop, stopping=_stopping(proof, hop, place[1], table), is_error=True,
+        tables=tables,
+        origin=origin,
+        hops=hops,
+        stopped=hop,
+        stopping=_stopping(proof, hop, place[1], table),
+        is_error=True,
         tags={hops[-1].apply.tag: None},
     )
 
 
 def _live(proof: Proof) -> dict[Place, int]:
-    """The changes that are in the redo of sites without users who tag them: users' untagged ones, and those of apply processes."""
+    """The changes that are in the redo of sites without users who tag them.
+
+    Users' untagged ones, and those of apply processes.
+    """
     live: dict[Place, int] = {(site, 0): proof.classes.untagged for site in proof.origins}
     for origin in proof.origins:
         for place, called in proof.spread((origin, 0)).once.items():
@@ -292,15 +341,22 @@ def _kept_back(proof: Proof) -> Iterator[Finding]:
         if left:
             client = next(client for client, taken in taken_on(proof, hop) if left & ~taken)
             yield finding_at(
-                f"{place_in_file(client)}.rules", f"changes of {some(proof.names(left), 'tables')} made at {hop.source} never arrive at {hop.site}, "
-                f"while those that {hop.source} gets from others do: {place_in_file(client)} does not take untagged changes",
-                "let its rules take untagged changes, too; nothing needs to be done if this is meant", is_error=False,
+                f"{place_in_file(client)}.rules",
+                f"changes of {some(proof.names(left), 'tables')} made at {hop.source} never arrive at {hop.site}, "
+                f"while those that {hop.source} gets from others do: {place_in_file(client)} does not take untagged"
+                " changes",
+                "let its rules take untagged changes, too; nothing needs to be done if this is meant",
+                is_error=False,
             )
 
 
 def _writing_together(proof: Proof) -> dict[tuple[str, str], int]:
     """Tables that two sites write which get changes of each other, over other sites' writes too."""
-    to = {(origin, site): tables for origin in proof.origins for site, tables in proof.arrived_as_itself((origin, 0)).items()}
+    to = {
+        (origin, site): tables
+        for origin in proof.origins
+        for site, tables in proof.arrived_as_itself((origin, 0)).items()
+    }
     for over in proof.origins:
         for origin in proof.origins:
             for site in proof.origins:
@@ -325,7 +381,11 @@ def _told_of_loss(proof: Proof, loss: _Loss) -> Finding:
         problem += f"on the direct way {place} does not take them, and no other site sends them on"
     if others := len(loss.pairs) - 1:
         problem += f" (and so between {counted(others, 'other pair')} of sites)"
-    problem += "; both write these tables, which become different" if loss.is_error else f"; {to} gets what users of {at} write, and not this"
+    problem += (
+        "; both write these tables, which become different"
+        if loss.is_error
+        else f"; {to} gets what users of {at} write, and not this"
+    )
     path, fix = _mended_loss(proof, loss)
     if not loss.is_error:
         fix += "; nothing needs to be done if this is meant"
@@ -343,13 +403,15 @@ def _mended_loss(proof: Proof, loss: _Loss) -> tuple[str, str]:
         is_same = hop.site == at and hop.source == to and hop.place == loss.hops[-1].place and hop.apply is not written
         if is_same and loss.stopped.carried[-1] & loss.tables:  # another tag would pass
             return f"applies.{written.name}.tag", (
-                f"applies.{hop.apply.name} has the same tag, by which the changes of {to} are kept from going home: give this one a tag of "
+                f"applies.{hop.apply.name} has the same tag, by which the changes of {to} are kept from going home:"
+                " give this one a tag of "
                 f'its own, such as tag: "{loss.origin.encode().hex()}"'
             )
     tags = " and ".join("null" if tag is None else f'"{tag.hex()}"' for tag in loss.tags)
     if isinstance(loss.stopping, CaptureSpec):
         return place, (
-            f"if {at} is to send on what others write: let its include rules take tag {tags} too (tagged: true takes all), and leave out on "
-            f"the way to each neighbour what came from it; or replicate from {loss.origin} to {to} without {at} between"
+            f"if {at} is to send on what others write: let its include rules take tag {tags} too (tagged: true takes"
+            f" all), and leave out on the way to each neighbour what came from it; or replicate from {loss.origin} to"
+            f" {to} without {at} between"
         )
     return place, f"let its rules take tag {tags}, or replicate from {loss.origin} to {to} without {at} between"

@@ -1,6 +1,9 @@
-"""What the proof follows changes with: a hop from the redo of one site into the redo of another, and where changes arrive, under which names.
+"""What the proof follows changes with.
 
-A set of tables is said by the names that they have where a change is made; what they are called since is kept beside it (`Called`).
+A hop from the redo of one site into the redo of another, and where changes arrive, under which names.
+
+A set of tables is said by the names that they have where a change is made; what they are called since is kept beside it
+(`Called`).
 """
 
 from __future__ import annotations
@@ -63,7 +66,10 @@ class Hop:
         for name, tables in called.items():
             if name == OWN:
                 coming = self.carried[tag] & tables
-                parts = [(OWN, coming & ~self.renamed), *((becomes, coming & 1 << table) for table, becomes in self.names.items())]
+                parts = [
+                    (OWN, coming & ~self.renamed),
+                    *((becomes, coming & 1 << table) for table, becomes in self.names.items()),
+                ]
             else:
                 becomes = self.names.get(name, name)
                 coming = tables if self.carries(name, tag) else 0

@@ -41,34 +41,50 @@ def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
     yield from _subsets(spec, proof, together)
 
 
-def _subsets(spec: TopologySpec, proof: Proof, together: Mapping[tuple[tuple[str, ...], tuple[str, ...]], int]) -> Iterator[Finding]:
-    """Subsets of tables with conflict handlers that others write, too: which rows are in a subset is known at its source alone.
+def _subsets(
+    spec: TopologySpec, proof: Proof, together: Mapping[tuple[tuple[str, ...], tuple[str, ...]], int]
+) -> Iterator[Finding]:
+    """Subsets of tables with conflict handlers that others write, too.
+
+    Which rows are in a subset is known at its source alone.
 
     Worked example: dbs2 has the rows of region a; latest_timestamp
         dbs1: region a -> b, t=10; dbs2: another column, t=20; dbs1: another column, t=30
-        at dbs2 the DELETE of t=10 loses, and the change of t=30 does not come: the row stays; at dbs1 the change of t=20 loses
+        at dbs2 the DELETE of t=10 loses, and the change of t=30 does not come: the row stays; at dbs1 the change of
+        t=20 loses
     """
     known = [TableName(*each) for each in proof.classes.tables]
     at: dict[str, int] = {}
     for (_, sites), tables in together.items():
         at |= {site: at.get(site, 0) | tables for site in sites}
     for apply in spec.applies:
-        met = {table for number, table in enumerate(known) if at.get(apply.site, 0) >> number & 1} & apply.conflicts.tables
+        met = {
+            table for number, table in enumerate(known) if at.get(apply.site, 0) >> number & 1
+        } & apply.conflicts.tables
         for way in ways_to(spec, apply) if met else ():
-            having = [client.name for client in way.clients if any(rule.subset is not None for rule in client.rules.include or ())]
+            having = [
+                client.name
+                for client in way.clients
+                if any(rule.subset is not None for rule in client.rules.include or ())
+            ]
             for table in known if having else ():
                 here = way.carry(table)
                 if here in met and way.subset(table):
                     met.remove(here)
                     yield Finding(
-                        path=f"applies.{apply.name}", is_error=False,
-                        problem=f"conflict handlers cannot keep {here} equal: {' or '.join(having)} takes a subset of it, and others than {apply.source} write it,"
-                        f" too. Where a row leaves the subset at {apply.source} and is changed elsewhere at the same time, it can stay at {apply.site} or come"
-                        " again there, and its later changes do not arrive", fix="let each row be written at one site only, or replicate the whole table",
+                        path=f"applies.{apply.name}",
+                        is_error=False,
+                        problem=f"conflict handlers cannot keep {here} equal: {' or '.join(having)} takes a subset of"
+                        f" it, and others than {apply.source} write it,"
+                        f" too. Where a row leaves the subset at {apply.source} and is changed elsewhere at the same"
+                        f" time, it can stay at {apply.site} or come again there, and its later changes do not arrive",
+                        fix="let each row be written at one site only, or replicate the whole table",
                     )
 
 
-def unseen_conflicts(spec: TopologySpec, apply: ApplySpec, tables: Iterable[ArrivingTable[TableVersion]]) -> Iterator[Finding]:
+def unseen_conflicts(
+    spec: TopologySpec, apply: ApplySpec, tables: Iterable[ArrivingTable[TableVersion]]
+) -> Iterator[Finding]:
     """Warn of tables that others write, too, where a change of a row that another one changed is not seen to be a conflict.
 
     Args:
@@ -85,10 +101,14 @@ def unseen_conflicts(spec: TopologySpec, apply: ApplySpec, tables: Iterable[Arri
         if is_seen or is_reported or rules.compare_key_only or writes_alone(spec, apply, TableName.of(version)):
             continue
         yield Finding(
-            path=f"applies.{apply.name} table {version.qualified_name}", is_error=False,
-            problem=f"others than {apply.source} write its rows, too, and the log of {apply.source} has no old values of it outside its key: an UPDATE or DELETE of"
-            " a row that another one changed at the same time is no conflict that could be seen, and the sites differ from then on",
-            fix=f"at {apply.source}: ALTER TABLE {quoted_name(table.source)} REPLICA IDENTITY FULL; or see that each row is written at one site only",
+            path=f"applies.{apply.name} table {version.qualified_name}",
+            is_error=False,
+            problem=f"others than {apply.source} write its rows, too, and the log of {apply.source} has no old values"
+            " of it outside its key: an UPDATE or DELETE of"
+            " a row that another one changed at the same time is no conflict that could be seen, and the sites differ"
+            " from then on",
+            fix=f"at {apply.source}: ALTER TABLE {quoted_name(table.source)} REPLICA IDENTITY FULL; or see that each"
+            " row is written at one site only",
         )
 
 
@@ -96,10 +116,13 @@ def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacki
     what = "no conflict handler is set" if lacking == KINDS else f"no conflict handler is set for {', '.join(lacking)}"
     when = "give two rows one value of another unique key" if lacking == ("update_exists",) else "change one row"
     return Finding(
-        path="sites", is_error=False, fix=_FIX,
-        problem=f"{' and '.join(origins)} write the same tables, such as {table}, and {what}: where they {when} at the same time, the"
-        f" transaction that comes later goes whole into the error queue of {', '.join(sites)}, where old values are in the log (REPLICA IDENTITY FULL); where they are not,"
-        " nobody sees it, and the sites differ",
+        path="sites",
+        is_error=False,
+        fix=_FIX,
+        problem=f"{' and '.join(origins)} write the same tables, such as {table}, and {what}: where they {when} at the"
+        " same time, the"
+        f" transaction that comes later goes whole into the error queue of {', '.join(sites)}, where old values are in"
+        " the log (REPLICA IDENTITY FULL); where they are not, nobody sees it, and the sites differ",
     )
 
 

@@ -1,16 +1,18 @@
 """Conflict handlers that compare sites, where an LCR comes from another site than the one that made the change.
 
-What an apply process wrote and a capture process takes again is a change of that site: it has that site's name and commit time. So
-behind a hub, `latest_timestamp` compares the hub's times with those of others, and `site_priority` the hub with the spoke. The methods
-that compare values (`maximum`, `delta` and the rest) do not ask who made a change.
+What an apply process wrote and a capture process takes again is a change of that site: it has that site's name and
+commit time. So behind a hub, `latest_timestamp` compares the hub's times with those of others, and `site_priority` the
+hub with the spoke. The methods that compare values (`maximum`, `delta` and the rest) do not ask who made a change.
 
 Worked example: hub h with spokes a and b; latest_timestamp
     a's UPDATE, t=20; b's UPDATE, t=30; h applies a's first and commits it at t=40
     at h, b's wins: 30 > 20; at b, a's arrives with t=40 and wins: h and b differ
 
-A site that gets a table's changes from one site alone and writes none of its own compares nothing: it follows that site, in its order.
+A site that gets a table's changes from one site alone and writes none of its own compares nothing: it follows that
+site, in its order.
 
-Source: Oracle Streams Replication Administrator's Guide, "Oracle Streams Conflict Resolution": what is compared is the LCR's.
+Source: Oracle Streams Replication Administrator's Guide, "Oracle Streams Conflict Resolution": what is compared is the
+LCR's.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ __all__ = ["neighbour_findings"]
 _BY_SITE = ("latest_timestamp", "site_priority")  # methods that look at where an LCR comes from
 
 _Sources = Mapping[str, Mapping[str, int]]
-"""site -> source -> tables, by the names that they have at the site; the site itself is a source of what its users write for others."""
+"""site -> source -> tables, by the names that they have at the site; the site itself is a source of what its users
+write for others.
+"""
 
 
 def neighbour_findings(proof: Proof) -> Iterator[Finding]:
@@ -46,9 +50,17 @@ def neighbour_findings(proof: Proof) -> Iterator[Finding]:
 
 
 def _made(proof: Proof) -> list[Place]:
-    """The places of users' changes that go anywhere, untagged ones first: a tag that an apply process of the site writes with is not a user's."""
+    """The places of users' changes that go anywhere, untagged ones first.
+
+    A tag that an apply process of the site writes with is not a user's.
+    """
     written = {(hop.site, hop.place) for hops in proof.hops.values() for hop in hops}
-    return [(site, tag) for tag in range(len(proof.classes.tags)) for site in proof.origins if tag == 0 or (site, tag) not in written]
+    return [
+        (site, tag)
+        for tag in range(len(proof.classes.tags))
+        for site in proof.origins
+        if tag == 0 or (site, tag) not in written
+    ]
 
 
 def _sources(proof: Proof, made: Iterable[Place]) -> _Sources:
@@ -90,13 +102,22 @@ class _Late:
 def _times_of_others(proof: Proof, made: Iterable[Place], sources: _Sources) -> Iterator[Finding]:
     """Tables with latest_timestamp whose changes come over another site: by the capture process that takes them on."""
     classes, found = proof.classes, dict[str, _Late]()
-    timed = {apply.name: [each.bit_length() - 1 for each in (classes.class_of(*table) for table in sorted(apply.conflicts.timed)) if each] for apply in proof.spec.applies}
+    timed = {
+        apply.name: [
+            each.bit_length() - 1
+            for each in (classes.class_of(*table) for table in sorted(apply.conflicts.timed))
+            if each
+        ]
+        for apply in proof.spec.applies
+    }
     for place in made:
         for hop, table, made_as in _passed_on(proof, place, timed):
             if _meet(sources, hop.site, table):
                 name = hop.way.capture.name
                 if name not in found:
-                    hops = proof.path(place, 1 << made_as, lambda each, called, hop=hop, table=table: each is hop and called == table)  # type: ignore[misc]
+                    hops = proof.path(
+                        place, 1 << made_as, lambda each, called, hop=hop, table=table: each is hop and called == table
+                    )  # type: ignore[misc]
                     found[name] = _Late(place, hops, table, made_as)
                 found[name].tables |= 1 << table
                 found[name].sites[hop.site] = None
@@ -105,7 +126,10 @@ def _times_of_others(proof: Proof, made: Iterable[Place], sources: _Sources) -> 
 
 
 def _passed_on(proof: Proof, place: Place, timed: Mapping[str, list[int]]) -> Iterator[tuple[Hop, int, int]]:
-    """The last hops of changes that another site passes on, each with a timed table of its apply process, by its names there and where it is made."""
+    """The last hops of changes that another site passes on.
+
+    Each with a timed table of its apply process, by its names there and where it is made.
+    """
     for (site, tag), called in proof.spread(place).once.items():
         for hop in proof.hops.get(site, ()):
             if place[0] in (site, hop.site):  # they come home, which is reported as that
@@ -126,11 +150,16 @@ def _told(proof: Proof, late: _Late) -> Finding:
     deciding = proof.conditions_on(late.hops, late.place[1], 1 << late.made_as)
     return finding_at(
         f"captures.{late.hops[-1].way.capture.name}.rules",
-        f"{table} has latest_timestamp at {site}, and {changes} made at {origin}{made_with(proof, late.place)} arrive there with the time of {hub}'s commit: "
-        + path_text(proof, late.hops) + (f"; so they do at {some(others, 'sites')}" if others else "") + (f" (and so with {counted(more, 'other table')})" if more else "")
-        + as_far_as(deciding) + ". They can win there against later changes, which win elsewhere: the sites become different",
-        f"replicate {table} directly between the sites that write it, and let captures.{late.hops[-1].way.capture.name} leave out what apply processes of {hub} write in"
-        " it (tagged: false); or choose another conflict handler (docs/conflicts.md)",
+        f"{table} has latest_timestamp at {site}, and {changes} made at {origin}{made_with(proof, late.place)} arrive"
+        f" there with the time of {hub}'s commit: "
+        + path_text(proof, late.hops)
+        + (f"; so they do at {some(others, 'sites')}" if others else "")
+        + (f" (and so with {counted(more, 'other table')})" if more else "")
+        + as_far_as(deciding)
+        + ". They can win there against later changes, which win elsewhere: the sites become different",
+        f"replicate {table} directly between the sites that write it, and let captures.{late.hops[-1].way.capture.name}"
+        f" leave out what apply processes of {hub} write in it (tagged: false); or choose another conflict handler"
+        " (docs/conflicts.md)",
         is_error=not deciding,
     )
 
@@ -143,7 +172,11 @@ def _undecided(proof: Proof, sources: _Sources) -> Iterator[Finding]:
     found: dict[tuple[str, tuple[str, ...]], dict[Hop, tuple[str, ...]]] = {}
     for hop in (hop for hops in proof.hops.values() for hop in hops):
         for each in hop.apply.conflicts.handlers:
-            lacking = () if each.method != "site_priority" else tuple(site for site in (hop.source, hop.site) if site not in each.priority)
+            lacking = (
+                ()
+                if each.method != "site_priority"
+                else tuple(site for site in (hop.source, hop.site) if site not in each.priority)
+            )
             number = proof.classes.class_of(each.owner, each.name).bit_length() - 1 if lacking else -1
             if number < 0:
                 continue
@@ -154,7 +187,11 @@ def _undecided(proof: Proof, sources: _Sources) -> Iterator[Finding]:
         lacking = tuple(dict.fromkeys(site for sites in hops.values() for site in sites))
         yield finding_at(
             "conflict_handlers",
-            f"site_priority of {table} lists {', '.join(priority)}, and applies.{first.apply.name} has to decide between {first.source} and {first.site}"
-            + (f" (and {counted(others, 'other')} likewise)" if others else "") + ": nobody wins there, and such a conflict goes into the error queue",
-            f"list {some(lacking, 'sites')}, too: over a hub, the hub and a spoke are compared, whoever made the change", is_error=False,
+            f"site_priority of {table} lists {', '.join(priority)}, and applies.{first.apply.name} has to decide"
+            f" between {first.source} and {first.site}"
+            + (f" (and {counted(others, 'other')} likewise)" if others else "")
+            + ": nobody wins there, and such a conflict goes into the error queue",
+            f"list {some(lacking, 'sites')}, too: over a hub, the hub and a spoke are compared, whoever made the"
+            " change",
+            is_error=False,
         )

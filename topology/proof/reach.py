@@ -4,25 +4,27 @@ A change is a site, a table and a tag, as they stand in the site's redo. The pro
 `topology.ways`: each way that carries it makes one change at the way's end, with the apply process's tag, and so on.
 
 Every change
-    Tables and tags are those that the rules can tell apart (`topology.change_classes`), so the answer holds for every table,
-    for untagged changes, for the tag of every apply process, and for every tag that a transaction may be given by its user.
+    Tables and tags are those that the rules can tell apart (`topology.change_classes`), so the answer holds for every
+    table, for untagged changes, for the tag of every apply process, and for every tag that a transaction may be given
+    by its user.
 
 Together, not one by one
-    A set of tables is one integer, so all tables that go the same way are followed in one step. Where changes with several
-    tags leave a site over the same ways, they are followed once.
+    A set of tables is one integer, so all tables that go the same way are followed in one step. Where changes with
+    several tags leave a site over the same ways, they are followed once.
 
 How often
-    Arrivals are counted up to two: a site gets a change never, once or twice (that is, more than once). Where a change comes
-    back to where it was, with the tag it had there, it goes round for ever: a cycle.
+    Arrivals are counted up to two: a site gets a change never, once or twice (that is, more than once). Where a change
+    comes back to where it was, with the tag it had there, it goes round for ever: a cycle.
 
 Other names
-    A set of tables is said by the names that they have where a change is made, whatever they are called since: `Called` has one set for each name that is
-    another one. Arrivals are counted by name: one table under two names at a site is no second arrival, one name written twice is; and a change that comes home
-    under another name is one of another table.
+    A set of tables is said by the names that they have where a change is made, whatever they are called since: `Called`
+    has one set for each name that is another one. Arrivals are counted by name: one table under two names at a site is
+    no second arrival, one name written twice is; and a change that comes home under another name is one of another
+    table.
 
 Conditions
-    What a condition says of a row is not proven: where one decides, the proof says who gets a change at most (`ReachedSite.conditions`),
-    and what arrives twice, or comes home, at most is a warning.
+    What a condition says of a row is not proven: where one decides, the proof says who gets a change at most
+    (`ReachedSite.conditions`), and what arrives twice, or comes home, at most is a warning.
 
 Worked example: hub h with spokes a and b; h captures all, sends a what is not tagged a, b what is not tagged b
     a, NULL -> h, tag a -> b, tag 00 -> nothing      a's change reaches h and b once
@@ -67,7 +69,8 @@ class ReachedSite:
         times: "once", "twice" (or more often) or "in a cycle".
         sites: the shortest path, every site on it, those without a database too.
         components: on the same path, in order.
-        conditions: those of them whose conditions let some of the changes pass, and not others; empty: all of them arrive.
+        conditions: those of them whose conditions let some of the changes pass, and not others; empty: all of them
+            arrive.
         names: what the tables are called there; empty: as at the origin.
     """
 
@@ -136,7 +139,11 @@ class Proof:
         named = tuple(Rule(owner=owner, name=name) for owner, name in sorted(set(tables)))
         if not named:
             return self
-        own = (client.rules for clients in (self.spec.captures, self.spec.propagations, self.spec.applies) for client in clients)
+        own = (
+            client.rules
+            for clients in (self.spec.captures, self.spec.propagations, self.spec.applies)
+            for client in clients
+        )
         return Proof(self.spec, ChangeClasses([*own, RuleSet(include=named)]))
 
     @property
@@ -196,7 +203,8 @@ class Proof:
         Args:
             place: where it is made.
             table: one, as a bit.
-            is_end: whether the path may end with a hop at whose end the table is called by a name, a place in `ChangeClasses.tables`.
+            is_end: whether the path may end with a hop at whose end the table is called by a name, a place in
+                `ChangeClasses.tables`.
 
         Returns:
             Its hops; empty: there is no such path.
@@ -303,7 +311,10 @@ class Proof:
                 written = {hop.place for hops in self.hops.values() for hop in hops if hop.site == origin} & listed
                 lines += [
                     Reach(
-                        origin=origin, tables=names, tags=tuple(self.tag_name(tag) for tag in tags), is_forwarding=written >= set(tags),
+                        origin=origin,
+                        tables=names,
+                        tags=tuple(self.tag_name(tag) for tag in tags),
+                        is_forwarding=written >= set(tags),
                         reached=reached,
                     )
                     for reached, tags in by_reached.items()
@@ -344,9 +355,12 @@ class Proof:
             if there.once & table:
                 hops = self.path(place, table, lambda hop, _, site=site: hop.site == site)  # type: ignore[misc]
                 yield ReachedSite(
-                    site=site, times=CYCLE if there.endless & table else TWICE if there.twice & table else ONCE,
-                    sites=self.sites_of(hops), components=tuple(name for hop in hops for name in hop.way.components),
-                    conditions=self.conditions_on(hops, place[1], table), names=self._names_at(place, site, table),
+                    site=site,
+                    times=CYCLE if there.endless & table else TWICE if there.twice & table else ONCE,
+                    sites=self.sites_of(hops),
+                    components=tuple(name for hop in hops for name in hop.way.components),
+                    conditions=self.conditions_on(hops, place[1], table),
+                    names=self._names_at(place, site, table),
                 )
 
     def _names_at(self, place: Place, site: str, table: int) -> tuple[str, ...]:
@@ -376,8 +390,12 @@ class Proof:
             here = by_names(called)
             if hop.decided_by_rows[tag] & here:
                 names += [
-                    client.name for client, named in self.classes.named_along(hop.way.clients)
-                    if self.classes.with_tag(self.classes.at_source(self.classes.decided_by_rows(client.rules), named), tag) & here
+                    client.name
+                    for client, named in self.classes.named_along(hop.way.clients)
+                    if self.classes.with_tag(
+                        self.classes.at_source(self.classes.decided_by_rows(client.rules), named), tag
+                    )
+                    & here
                 ]
             called, tag = hop.over(called, tag), hop.place
         return tuple(names)
@@ -395,7 +413,9 @@ class Proof:
                     told_apart |= {there.once, there.twice, there.endless}
                 spread = self.spread((origin, tag))
                 told_apart.update(spread.as_themselves.values())
-                told_apart |= {tables for called in spread.once.values() for name, tables in called.items() if name != OWN}
+                told_apart |= {
+                    tables for called in spread.once.values() for name, tables in called.items() if name != OWN
+                }
         parts = [going] if going else []
         for tables in told_apart:
             parts = [part for whole in parts for part in (whole & tables, whole & ~tables) if part]
@@ -443,9 +463,15 @@ def tag_text(tag: bytes | None) -> str:
 
 
 def applies_in_a_row(spec: TopologySpec) -> int:
-    """How many apply processes a change passes at most, one behind the other: more than one where sites forward what others wrote."""
+    """How many apply processes a change passes at most, one behind the other.
+
+    More than one where sites forward what others wrote.
+    """
     proof = Proof(spec)
-    return max((proof.spread((origin, tag)).hops for origin in proof.origins for tag in range(len(proof.classes.tags))), default=0)
+    return max(
+        (proof.spread((origin, tag)).hops for origin in proof.origins for tag in range(len(proof.classes.tags))),
+        default=0,
+    )
 
 
 def _pattern_text(rule: Rule) -> str:

@@ -10,7 +10,18 @@ from topology.proof.hops import Hop, Place
 from topology.proof.reach import Proof, tag_text
 from topology.spec import CaptureSpec, PropagationSpec
 
-__all__ = ["Client", "as_far_as", "clients_of", "finding_at", "made_with", "path_text", "place_in_file", "rules_of", "some", "taken_on"]
+__all__ = [
+    "Client",
+    "as_far_as",
+    "clients_of",
+    "finding_at",
+    "made_with",
+    "path_text",
+    "place_in_file",
+    "rules_of",
+    "some",
+    "taken_on",
+]
 
 NAMED_MAX = 3  # of tables, sites and the like: the reader wants an example, `--json` has all
 
@@ -42,7 +53,13 @@ def path_text(proof: Proof, hops: tuple[Hop, ...], *, with_last: bool = False) -
     words = []
     for number, hop in enumerate(hops):
         over = "".join(f" -> {site}" for site in proof.sites_of((hop,))[1:-1])
-        tag = "" if number == len(hops) - 1 and not with_last else " without a tag" if hop.apply.tag is None else f" with tag {hop.apply.tag.hex()}"
+        tag = (
+            ""
+            if number == len(hops) - 1 and not with_last
+            else " without a tag"
+            if hop.apply.tag is None
+            else f" with tag {hop.apply.tag.hex()}"
+        )
         words.append(f"{over} -> {hop.site} (applied by {hop.apply.name}{tag})")
     return hops[0].source + "".join(words)
 
@@ -68,7 +85,12 @@ def as_far_as(deciding: tuple[str, ...]) -> str:
     Args:
         deciding: the clients that have them (`Proof.conditions_on`); empty: nothing is added.
     """
-    return f", as far as the conditions of {' and '.join(deciding)} are TRUE: whether one change passes all of them is not proven" if deciding else ""
+    return (
+        f", as far as the conditions of {' and '.join(deciding)} are TRUE: whether one change passes all of them is not"
+        " proven"
+        if deciding
+        else ""
+    )
 
 
 def place_in_file(client: Client) -> str:

@@ -1,4 +1,7 @@
-"""What the log does not say of columns, at a source and at a destination: what is below their types, which are generated, which types are not built in."""
+"""What the log does not say of columns, at a source and at a destination.
+
+What is below their types, which are generated, which types are not built in.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ def column_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableNam
     return tuple(shapes.values())
 
 
-def column_findings(connection: psycopg.Connection[Any], site: str, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:
+def column_findings(
+    connection: psycopg.Connection[Any], site: str, shapes: Sequence[TableShape]
+) -> tuple[Finding, ...]:
     """What keeps the values of columns from being applied, or would change them.
 
     Args:

@@ -6,7 +6,8 @@
     virtual, or before version 18 (not in the log) plain                refused: the column would stay without the values
     generated                                      generated            computed at both; other expressions are warned of
 
-The first row is `databases.postgres.types.missing_alter`'s, which the log says enough for; the others need the source's catalog.
+The first row is `databases.postgres.types.missing_alter`'s, which the log says enough for; the others need the source's
+catalog.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from streams.table_name import TableName, flow_text, remark
 
 __all__ = ["computed_as", "computed_columns", "computed_findings"]
 
-_LOCK_TIMEOUT = "1s"  # the text of an expression takes a lock of its table: of one that a user holds it is asked again at the next look
+# the text of an expression takes a lock of its table: of one that a user holds it is asked again at the next look
+_LOCK_TIMEOUT = "1s"
 
 _COMPUTED = """
 SELECT n.nspname::text AS owner, c.relname::text AS name, a.attname::text AS "column", a.attgenerated::text AS kind,
@@ -39,7 +41,9 @@ ORDER BY 1, 2, a.attnum
 """
 
 
-def computed_columns(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, tuple[ComputedColumn, ...]]:
+def computed_columns(
+    connection: psycopg.Connection[Any], tables: Sequence[TableName]
+) -> dict[TableName, tuple[ComputedColumn, ...]]:
     """Read the generated columns of those tables that have some.
 
     Args:
@@ -50,7 +54,9 @@ def computed_columns(connection: psycopg.Connection[Any], tables: Sequence[Table
     found: dict[TableName, list[ComputedColumn]] = {}
     with connection.cursor(row_factory=dict_row) as cursor:
         for row in cursor.execute(_COMPUTED, ([each.owner for each in tables], [each.name for each in tables])):
-            column = ComputedColumn(name=row["column"], expression=row["expression"], type_name=row["type"], is_logged=row["kind"] in logged)
+            column = ComputedColumn(
+                name=row["column"], expression=row["expression"], type_name=row["type"], is_logged=row["kind"] in logged
+            )
             found.setdefault(TableName(row["owner"], row["name"]), []).append(column)
     return {table: tuple(columns) for table, columns in found.items()}
 
@@ -71,7 +77,9 @@ def computed_as(connection: psycopg.Connection[Any], table: TableName) -> dict[s
     return {column.name: f"{column.type_name} GENERATED ALWAYS AS ({column.expression})" for column in found}
 
 
-def computed_findings(path: str, wanted: TableShape, here: CatalogTable, computed_here: Sequence[ComputedColumn]) -> Iterator[Finding]:
+def computed_findings(
+    path: str, wanted: TableShape, here: CatalogTable, computed_here: Sequence[ComputedColumn]
+) -> Iterator[Finding]:
     """Columns that the source computes whose values cannot come, and those that both compute, each its own way.
 
     Args:
@@ -88,16 +96,20 @@ def computed_findings(path: str, wanted: TableShape, here: CatalogTable, compute
         if (mine := own.get(column.name)) is not None:
             if mine.expression != column.expression:
                 yield Finding(
-                    path=path, is_error=False,
-                    problem=f"{column.name} is generated here as {mine.expression}, and at the source as {column.expression}: it is computed here, whatever value arrives",
-                    fix=f"ALTER TABLE {table} DROP COLUMN {name}, {made}; -- unless both expressions have the same values",
+                    path=path,
+                    is_error=False,
+                    problem=f"{column.name} is generated here as {mine.expression}, and at the source as"
+                    f" {column.expression}: it is computed here, whatever value arrives",
+                    fix=f"ALTER TABLE {table} DROP COLUMN {name}, {made}; -- unless both expressions have the same"
+                    " values",
                 )
         elif column.name in here.positions and not column.is_logged:
             yield Finding(
                 path=path,
-                problem=f"{column.name} is generated at the source, and its values are not in the log (those of stored columns are, from version 18 on): here it is a plain"
-                " column, which would stay without them",
-                fix=f"ALTER TABLE {table} DROP COLUMN {name}, {made}; " + remark(
+                problem=f"{column.name} is generated at the source, and its values are not in the log (those of stored"
+                " columns are, from version 18 on): here it is a plain column, which would stay without them",
+                fix=f"ALTER TABLE {table} DROP COLUMN {name}, {made}; "
+                + remark(
                     "computed here too. Or, if this site fills it: leave it out of what comes from the source, by"
                     f" transform: [{{delete_columns: [{flow_text(column.name)}]}}] in the rule"
                 ),

@@ -14,7 +14,9 @@ from streams.table_name import TableName
 
 __all__ = ["marked_columns", "marked_columns_of"]
 
-# Nothing here takes a lock of a table, as `pg_get_expr` does: a look waits for no user. The expression of a default is a tree of nodes as text. One of another moment has a function of the clock or of a sequence, or calls one that is not immutable.
+# Nothing here takes a lock of a table, as `pg_get_expr` does: a look waits for no user. The expression of a default is
+# a tree of nodes as text. One of another moment has a function of the clock or of a sequence, or calls one that is not
+# immutable.
 _COLUMNS = """
 SELECT a.attrelid::int8 AS root, a.attname::text AS name, a.attnum::int AS number, coalesce('d' || d.oid, 'x' || a.xmin) AS stamp, a.attgenerated <> '' AS is_generated,
        a.atthasmissing AND passing.is_so AS has_passing_default, a.attidentity <> '' OR (a.attgenerated = '' AND passing.is_volatile) AS has_own_values,
@@ -48,7 +50,9 @@ def marked_columns(connection: psycopg.Connection[Any], tables: Sequence[int]) -
     return found
 
 
-def marked_columns_of(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:
+def marked_columns_of(
+    connection: psycopg.Connection[Any], tables: Sequence[TableName]
+) -> dict[TableName, dict[str, MarkedColumn]]:
     """Read the columns of those tables that exist.
 
     Args:
@@ -56,7 +60,11 @@ def marked_columns_of(connection: psycopg.Connection[Any], tables: Sequence[Tabl
         tables: their names.
     """
     names = [qualified(*table) for table in tables]
-    rows = connection.execute("SELECT place::int, to_regclass(name)::oid::int8 FROM unnest(%s::text[]) WITH ORDINALITY AS wanted (name, place) WHERE to_regclass(name) IS NOT NULL", (names,))
+    rows = connection.execute(
+        "SELECT place::int, to_regclass(name)::oid::int8 FROM unnest(%s::text[]) WITH ORDINALITY AS wanted (name,"
+        " place) WHERE to_regclass(name) IS NOT NULL",
+        (names,),
+    )
     numbers = {tables[place - 1]: number for place, number in rows.fetchall()}
     found = marked_columns(connection, list(numbers.values())) if numbers else {}
     return {table: found.get(number, {}) for table, number in numbers.items()}

@@ -1,9 +1,10 @@
 """Types that are not built in, at a source and at a destination: which is which, whatever schema each is in.
 
-The log names a type by its schema and name. At the destination the same type may be in another schema: an extension is where its operator has put it,
-and a table whose schema is renamed has its enums there. So a type of the same name in any schema is taken for the source's (`is_same_name`), and `check`
-and `up`, which can ask both databases, refuse what has only the name: another kind of type, or one of another extension. Labels of enums and fields of
-composite types are compared by `databases.postgres.shapes`.
+The log names a type by its schema and name. At the destination the same type may be in another schema: an extension is
+where its operator has put it, and a table whose schema is renamed has its enums there. So a type of the same name in
+any schema is taken for the source's (`is_same_name`), and `check` and `up`, which can ask both databases, refuse what
+has only the name: another kind of type, or one of another extension. Labels of enums and fields of composite types are
+compared by `databases.postgres.shapes`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ WITH RECURSIVE walk (owner, name, "column", place, number) AS (
 )
 SELECT w.owner, w.name, w."column", n.nspname::text AS type_owner, t.typname::text AS type_name, t.typtype::text AS kind,
        coalesce((SELECT e.extname::text FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
-                 WHERE d.classid = 'pg_catalog.pg_type'::regclass AND d.objid = t.oid AND d.refclassid = 'pg_catalog.pg_extension'::regclass AND d.deptype = 'e'), '') AS extension,
+                 WHERE d.classid = 'pg_catalog.pg_type'::regclass AND d.objid = t.oid AND d.refclassid =
+                     'pg_catalog.pg_extension'::regclass AND d.deptype = 'e'), '') AS extension,
        ARRAY(SELECT l.enumlabel::text FROM pg_catalog.pg_enum l WHERE l.enumtypid = t.oid ORDER BY l.enumsortorder) AS labels
 FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.number JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 WHERE t.oid >= 10000 AND t.typtype <> 'd' AND NOT (t.typcategory = 'A' AND t.typelem <> 0)
@@ -55,7 +57,9 @@ _KINDS = {"b": "a base type", "c": "a composite type", "e": "an enum", "r": "a r
 
 
 def is_same_name(one: str, other: str) -> bool:
-    """Whether two types, each `owner.name` in its own database, may be the same: built-in ones by both, others by their names.
+    """Whether two types, each `owner.name` in its own database, may be the same.
+
+    Built-in ones by both, others by their names.
 
     Args:
         one: a type of the source.
@@ -66,7 +70,9 @@ def is_same_name(one: str, other: str) -> bool:
     return not set(possible_names(one)).isdisjoint(possible_names(other))
 
 
-def named_types(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, tuple[NamedType, ...]]:
+def named_types(
+    connection: psycopg.Connection[Any], tables: Sequence[TableName]
+) -> dict[TableName, tuple[NamedType, ...]]:
     """Read the types of those tables' columns that are not built in.
 
     Args:
@@ -76,14 +82,23 @@ def named_types(connection: psycopg.Connection[Any], tables: Sequence[TableName]
     found: dict[TableName, list[NamedType]] = {}
     with connection.cursor(row_factory=dict_row) as cursor:
         for row in cursor.execute(_NAMED, ([each.owner for each in tables], [each.name for each in tables])):
-            found.setdefault(TableName(row["owner"], row["name"]), []).append(NamedType(
-                column=row["column"], owner=row["type_owner"], name=row["type_name"], kind=row["kind"], extension=row["extension"], labels=tuple(row["labels"]),
-            ))
+            found.setdefault(TableName(row["owner"], row["name"]), []).append(
+                NamedType(
+                    column=row["column"],
+                    owner=row["type_owner"],
+                    name=row["type_name"],
+                    kind=row["kind"],
+                    extension=row["extension"],
+                    labels=tuple(row["labels"]),
+                )
+            )
     return {table: tuple(types) for table, types in found.items()}
 
 
 def local_names(connection: psycopg.Connection[Any], types: Sequence[str]) -> dict[str, str]:
-    """What types of a source are called here, where that is not what the log calls them: exactly one has the name, in another schema, or the schema's name has a dot.
+    """What types of a source are called here, where that is not what the log calls them.
+
+    Exactly one has the name, in another schema, or the schema's name has a dot.
 
     Args:
         connection: to the destination.
@@ -105,7 +120,11 @@ def local_names(connection: psycopg.Connection[Any], types: Sequence[str]) -> di
 
 
 def type_findings(
-    connection: psycopg.Connection[Any], path: str, table: TableName, wanted: Sequence[NamedType], here: Mapping[str, NamedType],
+    connection: psycopg.Connection[Any],
+    path: str,
+    table: TableName,
+    wanted: Sequence[NamedType],
+    here: Mapping[str, NamedType],
 ) -> Iterator[Finding]:
     """Types that the destination lacks, and columns whose type has only the name of the source's.
 
@@ -116,17 +135,28 @@ def type_findings(
         wanted: from `named_types` of the source.
         here: the destination's, by column.
     """
-    names = {name for name, _ in connection.execute(_HERE, ([each.name for each in wanted],)).fetchall()} if wanted else set()
+    names = (
+        {name for name, _ in connection.execute(_HERE, ([each.name for each in wanted],)).fetchall()}
+        if wanted
+        else set()
+    )
     for each in wanted:
         mine = here.get(each.column)
         if each.name not in names:
-            yield Finding(path=path, problem=f"{each.column} is of type {each.owner}.{each.name} at the source, and no schema here has a type {each.name}", fix=_made(each))
+            yield Finding(
+                path=path,
+                problem=f"{each.column} is of type {each.owner}.{each.name} at the source, and no schema here has a"
+                f" type {each.name}",
+                fix=_made(each),
+            )
         elif mine is not None and mine.name == each.name and (mine.kind, mine.extension) != (each.kind, each.extension):
             alter = f"ALTER TABLE {qualified(*table)} ALTER COLUMN {quote(each.column)} TYPE"
             yield Finding(
                 path=path,
-                problem=f"{each.column} is of type {mine.owner}.{mine.name}, {_kind(mine)}, and at the source of {each.owner}.{each.name}, {_kind(each)}: they have only the name in common",
-                fix=f"make the source's type here, and give it to the column: {_made(each)} {alter} {qualified(each.owner, each.name)} USING {quote(each.column)}::text::...;",
+                problem=f"{each.column} is of type {mine.owner}.{mine.name}, {_kind(mine)}, and at the source of"
+                f" {each.owner}.{each.name}, {_kind(each)}: they have only the name in common",
+                fix=f"make the source's type here, and give it to the column: {_made(each)} {alter}"
+                f" {qualified(each.owner, each.name)} USING {quote(each.column)}::text::...;",
             )
 
 
@@ -142,4 +172,6 @@ def _made(named: NamedType) -> str:
     if named.kind == "e":
         labels = ", ".join(literal(label) for label in named.labels)
         return f"CREATE TYPE {qualified(named.owner, named.name)} AS ENUM ({labels});"
-    return f"CREATE TYPE {qualified(named.owner, named.name)} AS ...; " + remark(f"as pg_dump --schema-only --schema={shlex.quote(quote(named.owner))} SOURCE_DSN has it")
+    return f"CREATE TYPE {qualified(named.owner, named.name)} AS ...; " + remark(
+        f"as pg_dump --schema-only --schema={shlex.quote(quote(named.owner))} SOURCE_DSN has it"
+    )

@@ -1,4 +1,7 @@
-"""What a SELECT shows of a table; see `databases.copying.TableReader.seen`. Nothing here is shared with what is captured and copied."""
+"""What a SELECT shows of a table; see `databases.copying.TableReader.seen`.
+
+Nothing here is shared with what is captured and copied.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ def seen_table(connection: psycopg.Connection[Any], owner: str, name: str) -> Se
         members = connection.execute(_MEMBERS, (shown[0][0],)).fetchall()
     columns = [(column, is_computed) for _, column, is_computed in shown if column is not None]
     return SeenTable(
-        columns=tuple(column for column, _ in columns), computed=frozenset(column for column, is_computed in columns if is_computed),
+        columns=tuple(column for column, _ in columns),
+        computed=frozenset(column for column, is_computed in columns if is_computed),
         stored=frozenset((member[0], member[1]) for member in members if member[2] == "own"),
-        elsewhere=tuple(f"the rows of {member[0]}.{member[1]}, {member[2]}" for member in members if member[2] not in {"own", ""}),
+        elsewhere=tuple(
+            f"the rows of {member[0]}.{member[1]}, {member[2]}" for member in members if member[2] not in {"own", ""}
+        ),
     )

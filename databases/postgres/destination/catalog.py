@@ -42,8 +42,19 @@ from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "FIRST_USER_TYPE", "SAME_FORM", "TOMBSTONES", "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
-    "is_reserved", "table_version", "wider_types",
+    "FIRST_USER_TYPE",
+    "SAME_FORM",
+    "TOMBSTONES",
+    "CatalogColumn",
+    "CatalogTable",
+    "Conversion",
+    "ValueForm",
+    "conversion_function",
+    "describe_table",
+    "equality_of",
+    "is_reserved",
+    "table_version",
+    "wider_types",
 ]
 
 _EQUALITY = {
@@ -54,17 +65,63 @@ _EQUALITY = {
     "text": ("text", "varchar", "name"),
     "uuid": ("uuid",),
     "bytes": (
-        "char", "bytea", "bool", "date", "time", "timetz", "timestamp", "timestamptz", "money", "inet", "cidr", "macaddr",
-        "macaddr8", "bit", "varbit", "pg_lsn", "xid", "xid8", "tid",
+        "char",
+        "bytea",
+        "bool",
+        "date",
+        "time",
+        "timetz",
+        "timestamp",
+        "timestamptz",
+        "money",
+        "inet",
+        "cidr",
+        "macaddr",
+        "macaddr8",
+        "bit",
+        "varbit",
+        "pg_lsn",
+        "xid",
+        "xid8",
+        "tid",
     ),
 }
 _EQUALITY_OF = {f"pg_catalog.{name}": form for form, names in _EQUALITY.items() for name in names}
-# Types without an order that means something to a person are left out, though an index can sort them (jsonb, arrays, ranges).
+# Types without an order that means something to a person are left out, though an index can sort them (jsonb, arrays,
+# ranges).
 _ORDERED = frozenset(
-    f"pg_catalog.{name}" for name in (
-        "int2", "int4", "int8", "oid", "numeric", "float4", "float8", "money", "text", "varchar", "bpchar", "name", "char", "bytea",
-        "bool", "date", "time", "timetz", "timestamp", "timestamptz", "interval", "uuid", "inet", "cidr", "macaddr", "macaddr8", "bit",
-        "varbit", "pg_lsn", "xid8",
+    f"pg_catalog.{name}"
+    for name in (
+        "int2",
+        "int4",
+        "int8",
+        "oid",
+        "numeric",
+        "float4",
+        "float8",
+        "money",
+        "text",
+        "varchar",
+        "bpchar",
+        "name",
+        "char",
+        "bytea",
+        "bool",
+        "date",
+        "time",
+        "timetz",
+        "timestamp",
+        "timestamptz",
+        "interval",
+        "uuid",
+        "inet",
+        "cidr",
+        "macaddr",
+        "macaddr8",
+        "bit",
+        "varbit",
+        "pg_lsn",
+        "xid8",
     )
 )
 # Floating point adds up to something else in another order.
@@ -72,16 +129,40 @@ _NUMBERS = frozenset(f"pg_catalog.{name}" for name in ("int2", "int4", "int8", "
 # Types whose every value has the same text, and the same canonical form, in the wider type: nobody can tell them apart.
 # Not float4 in float8 (0.1 becomes 0.10000000149011612), not bpchar in text (trailing blanks go).
 _WIDER = {
-    "pg_catalog.int4": ("int2",), "pg_catalog.int8": ("int2", "int4"), "pg_catalog.text": ("varchar",),
+    "pg_catalog.int4": ("int2",),
+    "pg_catalog.int8": ("int2", "int4"),
+    "pg_catalog.text": ("varchar",),
     "pg_catalog.varchar": ("text",),
 }
 _COLLATED = frozenset({"pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar", "pg_catalog.name"})
 
 # Types `hash_record_extended` can hash in every supported version; rows of tables without a key are found by it.
 _HASHABLE = frozenset(
-    f"pg_catalog.{name}" for name in (
-        "int2", "int4", "int8", "oid", "text", "varchar", "bpchar", "name", "char", "bool", "date", "time", "timetz",
-        "timestamp", "timestamptz", "uuid", "float4", "float8", "numeric", "inet", "cidr", "macaddr", "interval",
+    f"pg_catalog.{name}"
+    for name in (
+        "int2",
+        "int4",
+        "int8",
+        "oid",
+        "text",
+        "varchar",
+        "bpchar",
+        "name",
+        "char",
+        "bool",
+        "date",
+        "time",
+        "timetz",
+        "timestamp",
+        "timestamptz",
+        "uuid",
+        "float4",
+        "float8",
+        "numeric",
+        "inet",
+        "cidr",
+        "macaddr",
+        "interval",
     )
 )
 
@@ -91,10 +172,11 @@ FIRST_USER_TYPE = 16384
 TOMBSTONES = "headrace_tombstones"
 """The trigger that `headrace.keep_tombstones` makes."""
 
-# A hash of a table's name, of what ALTER TABLE changes of its columns, and of its own unique indexes, triggers and rules; `{oid}`: the table's. When its
-# name is another one's by now, statements write to that: operators who build a table anew exchange the two. When an index
-# goes unnoticed, rows are found and put in order by a key that is none any more; columns of an index never change. A foreign key has triggers
-# at both of its tables, which stand for it here: no index finds the keys that refer to a table. Headrace's own trigger is for users' changes.
+# A hash of a table's name, of what ALTER TABLE changes of its columns, and of its own unique indexes, triggers and
+# rules; `{oid}`: the table's. When its name is another one's by now, statements write to that: operators who build a
+# table anew exchange the two. When an index goes unnoticed, rows are found and put in order by a key that is none any
+# more; columns of an index never change. A foreign key has triggers at both of its tables, which stand for it here: no
+# index finds the keys that refer to a table. Headrace's own trigger is for users' changes.
 _FORM = f"""(
 SELECT pg_catalog.bit_xor(f.hash) FROM (
     SELECT pg_catalog.hash_record_extended(ROW(f.attnum, f.attname, f.atttypid, f.atttypmod, f.attidentity, f.attgenerated), 0)
@@ -115,7 +197,8 @@ SELECT pg_catalog.bit_xor(f.hash) FROM (
 SAME_FORM = f"""SELECT 1 / ($2::int8 IS NOT DISTINCT FROM {_FORM.format(oid="$1::int8::oid")})::int4"""
 """Divides by zero unless a table has the form it was described with: $1 its OID, $2 `CatalogTable.form`.
 
-For one table: the server keeps the plan of that, and makes one of several tables anew each time, which takes longer than to execute it.
+For one table: the server keeps the plan of that, and makes one of several tables anew each time, which takes longer
+than to execute it.
 """
 
 _TABLE = f"""
@@ -168,7 +251,8 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
        l.oid IS NULL OR l.collprovider = 'b' OR l.collname IN ('C', 'POSIX', 'ucs_basic') OR (l.collprovider = 'd' AND (
            SELECT d.datlocprovider = 'b' OR (d.datlocprovider = 'c' AND d.datcollate IN ('C', 'POSIX'))
            FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())) AS has_one_order,
-       CASE WHEN NOT l.collisdeterministic OR (t.typtype = 'd' AND a.attcollation <> t.typcollation) THEN format('%%I.%%I', ln.nspname, l.collname) ELSE '' END AS collation,
+       CASE WHEN NOT l.collisdeterministic OR (t.typtype = 'd' AND a.attcollation <> t.typcollation) THEN
+           format('%%I.%%I', ln.nspname, l.collname) ELSE '' END AS collation,
        (SELECT format('%%I.%%I(%%%%s%%s)', fn.nspname, f.proname, CASE f.pronargs WHEN 3 THEN format(', %%s, -1', bt.oid) END)
         FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
         WHERE f.oid = bt.typinput AND EXISTS (
@@ -240,8 +324,9 @@ WHERE (i.indisunique OR i.indisexclusion) AND i.indislive AND i.indisready
 ORDER BY i.indisprimary DESC, i.indnkeyatts, x.relname
 """
 
-# Foreign keys from the table and to it, those of its partitions too; not the copies that PostgreSQL makes of them for partitions. The table
-# itself may be a partition: then it has such a copy, and what refers to a table above it may refer to its rows.
+# Foreign keys from the table and to it, those of its partitions too; not the copies that PostgreSQL makes of them for
+# partitions. The table itself may be a partition: then it has such a copy, and what refers to a table above it may
+# refer to its rows.
 _FAMILY = """
 WITH family(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r UNION SELECT %(oid)s::oid),
 above(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_ancestors(%(oid)s) r UNION SELECT relid FROM family)
@@ -341,8 +426,8 @@ class CatalogColumn:
         unique_equals: the same of any unique key's index, also of one that finds no rows.
         is_hashable: `hash_record_extended` can hash it, and gives the same for its values in a statement.
         conversions: other types whose values it takes.
-        collation: quoted, with its schema, where a value of the column's type does not have it by itself: it takes texts for equal whose bytes differ,
-            or is not the domain's; else empty.
+        collation: quoted, with its schema, where a value of the column's type does not have it by itself: it takes
+            texts for equal whose bytes differ, or is not the domain's; else empty.
         generated: `pg_attribute.attgenerated`: s (stored) or v (virtual); empty: it is not.
     """
 
@@ -375,7 +460,8 @@ class CheckedKey:
         owner, name: of the referring table; of a partition, its partitioned table's.
         columns: its columns there.
         referred_owner, referred_name, referred_columns: what it refers to, likewise.
-        relation, referred_relation: how statements name both: without tables that inherit from them, of which the constraint says nothing.
+        relation, referred_relation: how statements name both: without tables that inherit from them, of which the
+            constraint says nothing.
         operators: per column, referred = referring.
         referred_operators, own_operators: equality on either side.
         refers: the described table is the referring one.
@@ -413,9 +499,10 @@ class CatalogTable:
         form: hash of its name and columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
         comparable: names of the columns whose type has an equality that an index can use.
         foreign_keys: from and to the table, where the apply process checks any.
-        looked_up: keys that find rows, of whose index the server can make use for `=`: not one in the order of another collation than the column's, and not one that was
-            not built to its end. None of a table that is partitioned by the hash of several columns together: the server finds the partition of values that are
-            compared with `=` alone.
+        looked_up: keys that find rows, of whose index the server can make use for `=`: not one in the order of another
+            collation than the column's, and not one that was not built to its end. None of a table that is partitioned
+            by the hash of several columns together: the server finds the partition of values that are compared with `=`
+                alone.
         indexes: all of its own and its partitions', of whatever kind, as positions of the columns; -1: an expression.
     """
 
@@ -445,7 +532,8 @@ def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str
     Args:
         base_type: `owner.name`; of a domain the type below it.
         is_enum: it is an enumerated type.
-        is_deterministic: the column's collation makes text equal only where its bytes are; True for types without collation.
+        is_deterministic: the column's collation makes text equal only where its bytes are; True for types without
+            collation.
 
     Returns:
         "none" when equal values may have different bytes and no canonical form of them is known here.
@@ -458,14 +546,23 @@ def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str
 
 
 def is_reserved(owner: str) -> bool:
-    """Whether a schema is the server's or Headrace's own: an LCR that names a table of it is no change of a user's table, whoever sends it."""
+    """Whether a schema is the server's or Headrace's own.
+
+    An LCR that names a table of it is no change of a user's table, whoever sends it.
+    """
     return owner in {"headrace", "information_schema"} or owner.startswith("pg_")
 
 
 def describe_table(
-    connection: psycopg.Connection[Any], owner: str, name: str, settings: TableSettings = NO_TABLE_SETTINGS,
+    connection: psycopg.Connection[Any],
+    owner: str,
+    name: str,
+    settings: TableSettings = NO_TABLE_SETTINGS,
 ) -> CatalogTable | None:
-    """Read a table's description; None when there is no such table (a view or foreign table is none), or none that changes may be applied to (`is_reserved`).
+    """Read a table's description.
+
+    None when there is no such table (a view or foreign table is none), or none that changes may be applied to
+    (`is_reserved`).
 
     Args:
         connection: inside a transaction or not.
@@ -490,13 +587,18 @@ def describe_table(
         keys = cursor.execute(_FOREIGN_KEYS, {"oid": found["oid"]}).fetchall()
         checked = cursor.execute(_CHECKED_KEYS, {"oid": found["oid"]}).fetchall() if settings.check_foreign_keys else []
     catalog = _catalog_table(found, columns, indexes, given, settings)
-    return replace(catalog, foreign_keys=tuple(map(_checked_key, checked)), table=replace(catalog.table, references=tuple(_references(keys)), referred=tuple(_referred(keys))))
+    return replace(
+        catalog,
+        foreign_keys=tuple(map(_checked_key, checked)),
+        table=replace(catalog.table, references=tuple(_references(keys)), referred=tuple(_referred(keys))),
+    )
 
 
 def conversion_function(owner: str, table: str, column: str) -> str:
     """Name of the functions in the schema headrace that convert values for a column; not quoted.
 
-    PostgreSQL would cut a longer name, and columns of one table would share it: such a name ends with a hash of the whole.
+    PostgreSQL would cut a longer name, and columns of one table would share it: such a name ends with a hash of the
+    whole.
 
     Args:
         owner: schema of the destination's table.
@@ -512,7 +614,9 @@ def conversion_function(owner: str, table: str, column: str) -> str:
 
 
 def table_version(catalog: CatalogTable, *, is_binary: bool, logged: Collection[str] = ()) -> TableVersion:
-    """Describe a table of the catalog as a source's log would, with `version` 0: a domain by the name of what is below it.
+    """Describe a table of the catalog as a source's log would, with `version` 0.
+
+    A domain by the name of what is below it.
 
     Args:
         catalog: from `describe_table`; of a source's table as well.
@@ -521,12 +625,19 @@ def table_version(catalog: CatalogTable, *, is_binary: bool, logged: Collection[
     """
     old_image = {"n": OldImage.NONE, "f": OldImage.FULL}.get(catalog.replica_identity, OldImage.KEY)
     return TableVersion(
-        object_number=ObjectNumber(catalog.oid), version=0, owner=catalog.table.owner, name=catalog.table.name,
+        object_number=ObjectNumber(catalog.oid),
+        version=0,
+        owner=catalog.table.owner,
+        name=catalog.table.name,
         old_image=old_image,
         columns=tuple(
             Column(
-                name=column.name, type_name=catalog.columns[position].base_type, type_number=column.type_number,
-                type_modifier=column.type_modifier, is_key=position in catalog.table.key, is_binary=is_binary,
+                name=column.name,
+                type_name=catalog.columns[position].base_type,
+                type_number=column.type_number,
+                type_modifier=column.type_modifier,
+                is_key=position in catalog.table.key,
+                is_binary=is_binary,
                 is_computed=column.is_generated,
             )
             for position, column in enumerate(catalog.table.columns)
@@ -536,7 +647,10 @@ def table_version(catalog: CatalogTable, *, is_binary: bool, logged: Collection[
 
 
 def _catalog_table(
-    found: dict[str, Any], columns: list[dict[str, Any]], indexes: list[dict[str, Any]], functions: list[dict[str, Any]],
+    found: dict[str, Any],
+    columns: list[dict[str, Any]],
+    indexes: list[dict[str, Any]],
+    functions: list[dict[str, Any]],
     settings: TableSettings,
 ) -> CatalogTable:
     position_of = {column["number"]: position for position, column in enumerate(columns)}
@@ -548,7 +662,11 @@ def _catalog_table(
     in_keys = {position for index in unique for position in index.columns}
     unhashable = any(port_columns[position].equality == "none" for position in in_keys)
     operators, unique_operators = (
-        {column: found for index in reversed(indexes) for column, found in zip(index.columns, index.operators, strict=True)}
+        {
+            column: found
+            for index in reversed(indexes)
+            for column, found in zip(index.columns, index.operators, strict=True)
+        }
         for indexes in (identifying, unique)
     )
     is_hidden = hidden or unhashable
@@ -560,19 +678,33 @@ def _catalog_table(
     is_partitioned = found["relkind"] == "p"
     relation = f"{quote(found['owner'])}.{quote(found['name'])}"
     return CatalogTable(
-        oid=found["oid"], is_partitioned=is_partitioned, relation=relation if is_partitioned else f"ONLY {relation}",
-        replica_identity=found["relreplident"], form=int(found["form"] or 0),
+        oid=found["oid"],
+        is_partitioned=is_partitioned,
+        relation=relation if is_partitioned else f"ONLY {relation}",
+        replica_identity=found["relreplident"],
+        form=int(found["form"] or 0),
         positions={column.name: position for position, column in enumerate(port_columns)},
         columns=tuple(
             _catalog_column(column, operators.get(p, ""), unique_operators.get(p, ""), own)
             for p, (column, own) in enumerate(zip(columns, given, strict=True))
         ),
-        table=with_settings(DestinationTable(
-            owner=found["owner"], name=found["name"], columns=port_columns, key=key.columns if key else (),
-            unique_keys=tuple(index.columns for index in unique),
-            serialise=key is None or is_hidden, ordered=len(unique) > 1 or hidden or found["fires"], fires=found["fires"],
-            number=int(found["oid"]), above=tuple(found["above"] or ()), diversions=tuple(Diversion(**each) for each in found["diversions"] or ()),
-        ), settings, is_hidden=is_hidden),
+        table=with_settings(
+            DestinationTable(
+                owner=found["owner"],
+                name=found["name"],
+                columns=port_columns,
+                key=key.columns if key else (),
+                unique_keys=tuple(index.columns for index in unique),
+                serialise=key is None or is_hidden,
+                ordered=len(unique) > 1 or hidden or found["fires"],
+                fires=found["fires"],
+                number=int(found["oid"]),
+                above=tuple(found["above"] or ()),
+                diversions=tuple(Diversion(**each) for each in found["diversions"] or ()),
+            ),
+            settings,
+            is_hidden=is_hidden,
+        ),
         comparable=frozenset(column["name"] for column in columns if column["equals"]),
         looked_up=() if found["is_hashed_together"] else _looked_up(identifying, indexes, position_of),
         indexes=frozenset(tuple(places.get(name, -1) for name in index) for index in found["indexes"] or ()),
@@ -588,7 +720,10 @@ def _references(keys: list[dict[str, Any]]) -> Iterator[ForeignKey]:
     for key in keys:
         if key["refers"]:
             yield ForeignKey(
-                columns=tuple(key["columns"]), owner=key["owner"], name=key["name"], referred_columns=tuple(key["referred_columns"]),
+                columns=tuple(key["columns"]),
+                owner=key["owner"],
+                name=key["name"],
+                referred_columns=tuple(key["referred_columns"]),
             )
 
 
@@ -600,28 +735,40 @@ def _referred(keys: list[dict[str, Any]]) -> Iterable[tuple[str, ...]]:
 def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> DestinationColumn:
     base = f"{column['base_owner']}.{column['base_name']}"
     return DestinationColumn(
-        name=column["name"], number=column["number"], type_name=f"{column['type_owner']}.{column['type_name']}",
-        type_number=column["type_number"], type_modifier=column["modifier"], not_null=column["not_null"],
-        has_default=column["has_default"], is_generated=column["generated"] != "",
+        name=column["name"],
+        number=column["number"],
+        type_name=f"{column['type_owner']}.{column['type_name']}",
+        type_number=column["type_number"],
+        type_modifier=column["modifier"],
+        not_null=column["not_null"],
+        has_default=column["has_default"],
+        is_generated=column["generated"] != "",
         is_identity_always=column["is_identity_always"],
-        is_ordered=base in _ORDERED or column["base_kind"] == "e", has_one_order=column["has_one_order"], is_number=base in _NUMBERS,
+        is_ordered=base in _ORDERED or column["base_kind"] == "e",
+        has_one_order=column["has_one_order"],
+        is_number=base in _NUMBERS,
         base_type=base if base != f"{column['type_owner']}.{column['type_name']}" else "",
         equality=equality_of(
-            base, is_enum=column["base_kind"] == "e",
+            base,
+            is_enum=column["base_kind"] == "e",
             is_deterministic=column["is_deterministic"],
         ),
         converted=tuple(function["source_type"] for function in functions),
     )
 
 
-def _catalog_column(column: dict[str, Any], equals: str, unique_equals: str, functions: list[dict[str, Any]]) -> CatalogColumn:
+def _catalog_column(
+    column: dict[str, Any], equals: str, unique_equals: str, functions: list[dict[str, Any]]
+) -> CatalogColumn:
     type_name = f"{quote(column['type_owner'])}.{quote(column['type_name'])}"
     base = f"{column['base_owner']}.{column['base_name']}"
     converted = [
         Conversion(
-            source_type=function["source_type"], function=f"headrace.{function['function']}",
+            source_type=function["source_type"],
+            function=f"headrace.{function['function']}",
             form=ValueForm(
-                type_name=function["type_name"], type_number=function["type_number"],
+                type_name=function["type_name"],
+                type_number=function["type_number"],
                 array_type=f"{function['type_name']}[]" if function["array_number"] else "",
             ),
         )
@@ -630,14 +777,22 @@ def _catalog_column(column: dict[str, Any], equals: str, unique_equals: str, fun
     is_domain = (column["base_owner"], column["base_name"]) != (column["type_owner"], column["type_name"])
     wider = wider_types(base, column["modifier"], is_domain=is_domain)
     return CatalogColumn(
-        name=quote(column["name"]), base_type=base, base_modifier=column["base_modifier"], equals=equals, unique_equals=unique_equals,
+        name=quote(column["name"]),
+        base_type=base,
+        base_modifier=column["base_modifier"],
+        equals=equals,
+        unique_equals=unique_equals,
         form=ValueForm(
-            type_name=type_name, array_type=f"{type_name}[]" if column["array_number"] else "",
-            type_number=column["type_number"], input=column["input"] or "",
+            type_name=type_name,
+            array_type=f"{type_name}[]" if column["array_number"] else "",
+            type_number=column["type_number"],
+            input=column["input"] or "",
         ),
         # A hash follows the collation, and the values in a statement have another one than a nondeterministic column.
         is_hashable=column["is_deterministic"] and (base in _HASHABLE or column["base_kind"] == "e"),
-        conversions=(*converted, *(_widening(name) for name in wider)), collation=column["collation"] or "", generated=column["generated"],
+        conversions=(*converted, *(_widening(name) for name in wider)),
+        collation=column["collation"] or "",
+        generated=column["generated"],
     )
 
 
@@ -663,7 +818,9 @@ def _widening(name: str) -> Conversion:
     )
 
 
-def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int], of_table: list[dict[str, Any]]) -> tuple[list[_Index], bool]:
+def _unique_keys(
+    indexes: list[dict[str, Any]], position_of: dict[int, int], of_table: list[dict[str, Any]]
+) -> tuple[list[_Index], bool]:
     """The plain unique keys, and whether there is uniqueness that values alone do not show."""
     unique: dict[tuple[int, ...], _Index] = {}
     hidden = False
@@ -671,35 +828,49 @@ def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int], of_
     for index in indexes:
         numbers = index["columns"]
         if not index["is_valid"]:
-            # It was not built to its end: rows from before may be there more than once. One of a partitioned table, made ON ONLY it, says nothing of
-            # its rows until every partition has one. New rows can violate it all the same. (A rebuilt one stands beside the one that it replaces.)
+            # It was not built to its end: rows from before may be there more than once. One of a partitioned table,
+            # made ON ONLY it, says nothing of its rows until every partition has one. New rows can violate it all the
+            # same. (A rebuilt one stands beside the one that it replaces.)
             hidden = hidden or tuple(numbers) not in complete
             continue
         if (
-            index["excludes"] or index["is_partial"] or index["of_partition"] or index["indnullsnotdistinct"]
-            or not index["indimmediate"] or 0 in numbers
+            index["excludes"]
+            or index["is_partial"]
+            or index["of_partition"]
+            or index["indnullsnotdistinct"]
+            or not index["indimmediate"]
+            or 0 in numbers
         ):
             hidden = True
             continue
         if index["is_nondeterministic"]:
-            # Values that differ are equal: only the database can tell which. Its `=` finds rows, by the column's collation: of an index in another
-            # one it may find several.
+            # Values that differ are equal: only the database can tell which. Its `=` finds rows, by the column's
+            # collation: of an index in another one it may find several.
             hidden = True
             if not index["has_columns_collations"]:
                 continue
         columns = tuple(position_of[number] for number in numbers)
         usual = [of_table[position]["equals_number"] for position in columns]
-        # An operator class of its own, such as bpchar_ops for text, may take values for equal that are not so otherwise.
-        hidden = hidden or any(own != other for own, other in zip(index["operator_numbers"], usual, strict=True) if other is not None)
+        # An operator class of its own, such as bpchar_ops for text, may take values for equal that are not so
+        # otherwise.
+        hidden = hidden or any(
+            own != other for own, other in zip(index["operator_numbers"], usual, strict=True) if other is not None
+        )
         unique.setdefault(columns, _Index(columns=columns, operators=tuple(index["operators"])))
     return list(unique.values()), hidden
 
 
-def _looked_up(identifying: list[_Index], indexes: list[dict[str, Any]], position_of: dict[int, int]) -> tuple[tuple[int, ...], ...]:
+def _looked_up(
+    identifying: list[_Index], indexes: list[dict[str, Any]], position_of: dict[int, int]
+) -> tuple[tuple[int, ...], ...]:
     """See `CatalogTable.looked_up`."""
     usable = {
-        tuple(position_of.get(number, -1) for number in index["columns"]) for index in indexes
-        if index["is_valid"] and index["has_columns_collations"] and not index["is_partial"] and not index["of_partition"]
+        tuple(position_of.get(number, -1) for number in index["columns"])
+        for index in indexes
+        if index["is_valid"]
+        and index["has_columns_collations"]
+        and not index["is_partial"]
+        and not index["of_partition"]
     }
     return tuple(index.columns for index in identifying if index.columns in usable)
 
@@ -707,9 +878,14 @@ def _looked_up(identifying: list[_Index], indexes: list[dict[str, Any]], positio
 def _identifying(unique: list[_Index], columns: tuple[DestinationColumn, ...]) -> list[_Index]:
     """The keys that find rows, best first; the catalog query has the primary key first, then the smallest.
 
-    Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Columns": the smallest unique index with at least
+    Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Columns": the smallest unique index with
+    at least
         one NOT NULL column. One without any NULL comes first here, since it identifies every row.
     """
     whole = [index for index in unique if all(columns[position].not_null for position in index.columns)]
-    partly = [index for index in unique if index not in whole and any(columns[position].not_null for position in index.columns)]
+    partly = [
+        index
+        for index in unique
+        if index not in whole and any(columns[position].not_null for position in index.columns)
+    ]
     return [*whole, *partly]

@@ -5,13 +5,15 @@ Longer than 500 lines: one method for each promise of the port, and nothing else
 Fencing, in the order that makes it safe (`raise_epoch`):
 
     1. the epoch is raised and committed: no session of an older incarnation can be opened any more
-    2. every session of the apply process is ended (all hold its advisory lock in share mode), while the epoch is the newest
+    2. every session of the apply process is ended (all hold its advisory lock in share mode), while the epoch is the
+    newest
     3. the lock is taken exclusively: all of them are gone, what they committed is committed
-    4. only then the progress is read, folded, and written to the row of the apply process, if the epoch still is the newest;
+    4. only then the progress is read, folded, and written to the row of the apply process, if the epoch still is the
+    newest;
        the servers' rows go
 
-Each step is a statement and a transaction by itself: a driver that is frozen between two of them holds no row its successor
-waits for, and when it thaws it finds that it is not the newest.
+Each step is a statement and a transaction by itself: a driver that is frozen between two of them holds no row its
+successor waits for, and when it thaws it finds that it is not the newest.
 """
 
 from __future__ import annotations
@@ -114,7 +116,13 @@ class PostgresDestination:
     """See the module, and `databases.ports.DestinationDatabase`. One per process; not shared between threads."""
 
     def __init__(
-        self, dsn: str, *, site: str = "", allow_any_version: bool = False, settings: TableSettings = NO_TABLE_SETTINGS, has_admin: bool = False,
+        self,
+        dsn: str,
+        *,
+        site: str = "",
+        allow_any_version: bool = False,
+        settings: TableSettings = NO_TABLE_SETTINGS,
+        has_admin: bool = False,
     ) -> None:
         """Nothing is opened before the first call.
 
@@ -141,15 +149,25 @@ class PostgresDestination:
         """See `DestinationDatabase.preflight`."""
         with self._use("checking the destination") as connection:
             return preflight(
-                connection, topology, site=self._site, sessions=sessions, applies=applies, copies=copies,
-                allow_any_version=self._allow_any_version, has_admin=self._has_admin,
+                connection,
+                topology,
+                site=self._site,
+                sessions=sessions,
+                applies=applies,
+                copies=copies,
+                allow_any_version=self._allow_any_version,
+                has_admin=self._has_admin,
             )
 
     def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_times`."""
         described = [found for owner, name in sorted(tables) if (found := self.describe(owner, name)) is not None]
         with self._use("asking for what latest_timestamp needs") as connection:
-            return tuple(times_findings(connection, self._site, tables, described, has_tombstones=has_tombstones, has_admin=self._has_admin))
+            return tuple(
+                times_findings(
+                    connection, self._site, tables, described, has_tombstones=has_tombstones, has_admin=self._has_admin
+                )
+            )
 
     def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
         """See `DestinationDatabase.keep_tombstones`."""
@@ -168,8 +186,9 @@ class PostgresDestination:
         """See `DestinationDatabase.tables_in`."""
         with self._use("looking into a schema") as connection:
             rows = connection.execute(
-                "SELECT c.relname FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')"
-                " WHERE n.nspname = %s", (owner,),
+                "SELECT c.relname FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c ON c.relnamespace ="
+                " n.oid AND c.relkind IN ('r', 'p') WHERE n.nspname = %s",
+                (owner,),
             ).fetchall()
         return frozenset(str(row[0]) for row in rows if row[0] is not None) if rows else None
 
@@ -195,10 +214,17 @@ class PostgresDestination:
         with self._use("comparing the shapes of the tables") as connection:
             here = table_shapes(connection, list(wanted))
             taken = standalone_tables(connection, [TableName.of(each) for shape in shapes for each in shape.partitions])
-        return (*encoding_findings(f"sites.{self._site}", shapes, here), *(
-            finding for shape in here for name in [TableName.of(shape)]
-            for finding in shape_findings(f"sites.{self._site} table {name}", wanted[name], shape, columns[name], taken)
-        ))
+        return (
+            *encoding_findings(f"sites.{self._site}", shapes, here),
+            *(
+                finding
+                for shape in here
+                for name in [TableName.of(shape)]
+                for finding in shape_findings(
+                    f"sites.{self._site} table {name}", wanted[name], shape, columns[name], taken
+                )
+            ),
+        )
 
     def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_domains`."""
@@ -206,7 +232,11 @@ class PostgresDestination:
             return column_findings(connection, self._site, shapes)
 
     def preflight_tables(
-        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (), at_source: Mapping[TableName, TableName] | None = None,
+        self,
+        versions: Sequence[TableVersion],
+        *,
+        now: Sequence[TableVersion] = (),
+        at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
         with self._use("checking the destination's tables") as connection:
@@ -263,8 +293,9 @@ class PostgresDestination:
         """
         with self._use("recording the low watermark") as connection:
             done = connection.execute(
-                "UPDATE headrace.apply_process p SET low_watermark = greatest(low_watermark, %s), applied_at = clock_timestamp()"
-                f" WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}", (scn, topology, apply, epoch),
+                "UPDATE headrace.apply_process p SET low_watermark = greatest(low_watermark, %s), applied_at ="
+                f" clock_timestamp() WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}",
+                (scn, topology, apply, epoch),
             )
             if done.rowcount == 0:
                 _refuse(connection, topology, apply, epoch)
@@ -274,7 +305,9 @@ class PostgresDestination:
         with self._use("asking what is on disk") as connection:
             return log_positions(connection, topology, apply, epoch)
 
-    def describe_apply(self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    def describe_apply(
+        self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> None:
         """See `DestinationDatabase.describe_apply`."""
         with self._use("describing an apply process") as connection, connection.transaction():
             # Nothing depends on it: it waits for no disk and no standby, which may be away.
@@ -282,7 +315,16 @@ class PostgresDestination:
             connection.execute(_DESCRIBE, (topology, apply, epoch, json.dumps(configuration), json.dumps(state)))
 
     def open_session(
-        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "", is_lazy: bool = False,
+        self,
+        topology: str,
+        apply: str,
+        *,
+        server: int,
+        epoch: int,
+        tag: bytes,
+        incarnation: int = 1,
+        source: str = "",
+        is_lazy: bool = False,
     ) -> PostgresSession:
         """See `DestinationDatabase.open_session`."""
         identity = SessionIdentity(
@@ -293,7 +335,12 @@ class PostgresDestination:
     # ------------------------------------------------------------------ error queue
 
     def errors(
-        self, topology: str, apply: str | None = None, *, number: int | None = None, first: int | None = None,
+        self,
+        topology: str,
+        apply: str | None = None,
+        *,
+        number: int | None = None,
+        first: int | None = None,
     ) -> tuple[ErrorTransaction, ...]:
         """See `DestinationDatabase.errors`."""
         with self._use("listing the error queue") as connection:
@@ -303,7 +350,11 @@ class PostgresDestination:
         """See `DestinationDatabase.conflicts`."""
         with self._use("reading the history of conflicts") as connection:
             # `up` upgrades the schema; until then there is no history.
-            return conflict_history(connection, topology, apply, last) if schema_version(connection) >= HISTORY_FROM else ()
+            return (
+                conflict_history(connection, topology, apply, last)
+                if schema_version(connection) >= HISTORY_FROM
+                else ()
+            )
 
     def error_batches(self, number: int, *, original: bool = False) -> Iterator[bytes]:
         """See `DestinationDatabase.error_batches`."""
@@ -322,13 +373,18 @@ class PostgresDestination:
         """See `DestinationDatabase.end_handler_calls`."""
         with self._use("forgetting handlers' calls") as connection:
             connection.execute(
-                "DELETE FROM headrace.handler_call WHERE topology = %s AND apply = %s AND scn = ANY (%s)", (topology, apply, [int(scn) for scn in scns]),
+                "DELETE FROM headrace.handler_call WHERE topology = %s AND apply = %s AND scn = ANY (%s)",
+                (topology, apply, [int(scn) for scn in scns]),
             )
 
-    def edit_error(self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
+    def edit_error(
+        self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]
+    ) -> bool:
         """See `DestinationDatabase.edit_error`."""
         with self._use("editing an error transaction") as connection, connection.transaction():
-            return destination_errors.edit_error(connection, topology, edit, part=part, batch=batch, key_hashes=key_hashes)
+            return destination_errors.edit_error(
+                connection, topology, edit, part=part, batch=batch, key_hashes=key_hashes
+            )
 
     def error_edits(self, topology: str, number: int | None = None) -> tuple[ErrorEdit, ...]:
         """See `DestinationDatabase.error_edits`."""
@@ -358,8 +414,9 @@ class PostgresDestination:
             if schema_version(connection) == 0:
                 return ()
             rows = connection.execute(
-                f"SELECT {COLUMNS}, {IS_REMADE}, {NAME_NOW}, {IS_GONE} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
-                " ORDER BY source, owner, name, identity", (topology, apply),
+                f"SELECT {COLUMNS}, {IS_REMADE}, {NAME_NOW}, {IS_GONE} FROM headrace.instantiation WHERE topology = %s"
+                " AND apply = %s ORDER BY source, owner, name, identity",
+                (topology, apply),
             ).fetchall()
         return tuple(instantiation_of(row) for row in rows)
 
@@ -376,7 +433,13 @@ class PostgresDestination:
             return recorded_applies(connection, topology) if schema_version(connection) else ()
 
     def record_instantiation(
-        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+        self,
+        topology: str,
+        apply: str,
+        epoch: int,
+        instantiation: Instantiation,
+        *,
+        replaces: Collection[str] = (),
         beside: Collection[OtherCopy] | None = None,
     ) -> bool:
         """See `DestinationDatabase.record_instantiation`."""
@@ -385,17 +448,20 @@ class PostgresDestination:
             if beside is not None:
                 # The next statement sees what everyone who had the lock before has committed.
                 connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (CLAIM_LOCK,))
-                if set(beside) != set(other_copies(connection, topology, apply, instantiation.owner, instantiation.name)):
+                if set(beside) != set(
+                    other_copies(connection, topology, apply, instantiation.owner, instantiation.name)
+                ):
                     return False
             done = connection.execute(
-                "WITH current AS (SELECT FROM headrace.apply_process p WHERE topology = %(topology)s AND apply = %(apply)s"
-                f" AND epoch = %(epoch)s AND {EPOCH_LIVES} FOR SHARE),"
-                " gone AS (DELETE FROM headrace.instantiation USING current WHERE topology = %(topology)s AND apply = %(apply)s"
-                " AND source = %(source)s AND identity = ANY (%(replaces)s) AND identity <> %(identity)s)"
-                f" INSERT INTO headrace.instantiation AS recorded (topology, apply, changed_at, relation, recorded_in, {COLUMNS})"
-                " SELECT %(topology)s, %(apply)s, clock_timestamp(), to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text)),"
-                " 'headrace.instantiation'::regclass, %(source)s, %(identity)s, %(owner)s, %(name)s, %(scn)s,"
-                " %(state)s, %(row_count)s, %(digest)s, %(problem)s FROM current"
+                "WITH current AS (SELECT FROM headrace.apply_process p WHERE topology = %(topology)s AND apply ="
+                f" %(apply)s AND epoch = %(epoch)s AND {EPOCH_LIVES} FOR SHARE),"
+                " gone AS (DELETE FROM headrace.instantiation USING current WHERE topology = %(topology)s AND apply ="
+                " %(apply)s AND source = %(source)s AND identity = ANY (%(replaces)s) AND identity <> %(identity)s)"
+                " INSERT INTO headrace.instantiation AS recorded (topology, apply, changed_at, relation, recorded_in,"
+                f" {COLUMNS})"
+                " SELECT %(topology)s, %(apply)s, clock_timestamp(), to_regclass(format('%%I.%%I', %(owner)s::text,"
+                " %(name)s::text)), 'headrace.instantiation'::regclass, %(source)s, %(identity)s, %(owner)s, %(name)s,"
+                " %(scn)s, %(state)s, %(row_count)s, %(digest)s, %(problem)s FROM current"
                 " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
                 " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
                 " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at,"
@@ -410,10 +476,19 @@ class PostgresDestination:
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
         """See `DestinationDatabase.row_marks`."""
         with self._use("reading the marks of tables") as connection:
-            return read_row_marks(connection, topology, apply, source) if schema_version(connection) >= MARKS_FROM else {}
+            return (
+                read_row_marks(connection, topology, apply, source) if schema_version(connection) >= MARKS_FROM else {}
+            )
 
     def record_row_marks(
-        self, topology: str, apply: str, epoch: int, source: str, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None,
+        self,
+        topology: str,
+        apply: str,
+        epoch: int,
+        source: str,
+        marks: Mapping[str, RowMark],
+        *,
+        was: Mapping[str, RowMark] | None = None,
     ) -> None:
         """See `DestinationDatabase.record_row_marks`."""
         with self._use("recording the marks of tables") as connection, connection.transaction():
@@ -440,27 +515,34 @@ class PostgresDestination:
     ) -> ApplyProgress:
         """See `DestinationDatabase.join_tables`."""
         values = {
-            "topology": topology, "apply": apply, "epoch": epoch, "through": through,
+            "topology": topology,
+            "apply": apply,
+            "epoch": epoch,
+            "through": through,
             "low_watermark": min([through, *(each.scn for each in joining)]),
         }
         of_apply = "topology = %(topology)s AND apply = %(apply)s"
         with self._use("letting copied tables join") as connection:
             with connection.transaction():
                 moved = connection.execute(
-                    "UPDATE headrace.apply_process p SET low_watermark = %(low_watermark)s, ahead = %(through)s, applied = '{}'"
-                    f" WHERE {of_apply} AND epoch = %(epoch)s AND {EPOCH_LIVES}", values,
+                    "UPDATE headrace.apply_process p SET low_watermark = %(low_watermark)s, ahead = %(through)s,"
+                    f" applied = '{{}}' WHERE {of_apply} AND epoch = %(epoch)s AND {EPOCH_LIVES}",
+                    values,
                 )
                 if moved.rowcount == 1:
                     # A session that was not opened again finds no row of its own, and cannot commit.
                     connection.execute(f"DELETE FROM headrace.apply_progress WHERE {of_apply}", values)
                     connection.execute(
                         "UPDATE headrace.instantiation SET state = CASE digest WHEN '' THEN 'KEPT' ELSE 'DONE' END"
-                        f" WHERE {of_apply} AND state = 'JOINING'", values,
+                        f" WHERE {of_apply} AND state = 'JOINING'",
+                        values,
                     )
                     connection.execute(
                         "UPDATE headrace.instantiation SET state = 'JOINING', changed_at = clock_timestamp()"
-                        # Not one that is to be copied again meanwhile. (One that joined in a call whose answer was lost is DONE by now.)
-                        f" WHERE {of_apply} AND identity = ANY (%(identities)s) AND state NOT IN ('COPYING', 'COMPARING', 'FAILED', 'LEFT')",
+                        # Not one that is to be copied again meanwhile. (One that joined in a call whose answer was lost
+                        # is DONE by now.)
+                        f" WHERE {of_apply} AND identity = ANY (%(identities)s) AND state NOT IN ('COPYING',"
+                        " 'COMPARING', 'FAILED', 'LEFT')",
                         {**values, "identities": [each.identity for each in joining]},
                     )
             if moved.rowcount == 0:
@@ -480,7 +562,15 @@ class PostgresDestination:
             return missing_grant(connection, part)
 
     def remove_partition(
-        self, topology: str, apply: str, epoch: int, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool],
+        self,
+        topology: str,
+        apply: str,
+        epoch: int,
+        table: TableName,
+        part: TableName,
+        *,
+        how: str,
+        may: Callable[[str], bool],
     ) -> bool:
         """See `DestinationDatabase.remove_partition`."""
         with self._use("removing a partition") as connection, connection.transaction():
@@ -493,7 +583,10 @@ class PostgresDestination:
         with self._use("looking for tables that left") as connection:
             if schema_version(connection) == 0:
                 return ()
-            which = "topology = %(t)s AND apply = %(a)s AND state <> 'LEFT' AND NOT split_part(identity, '/', 1) = ANY (%(kept)s)"
+            which = (
+                "topology = %(t)s AND apply = %(a)s AND state <> 'LEFT' AND NOT split_part(identity, '/', 1) ="
+                " ANY (%(kept)s)"
+            )
             values = {"t": topology, "a": apply, "kept": list(kept)}
             left = connection.execute(f"SELECT {COLUMNS} FROM headrace.instantiation WHERE {which}", values).fetchall()
         if not left:
@@ -504,7 +597,8 @@ class PostgresDestination:
             nothing_of_ours = "(scn = 0 OR state = 'KEPT' OR (state IN ('COPIED', 'JOINING') AND digest = ''))"
             connection.execute(f"DELETE FROM headrace.instantiation WHERE {which} AND {nothing_of_ours}", values)
             connection.execute(
-                f"UPDATE headrace.instantiation SET state = 'LEFT', changed_at = clock_timestamp() WHERE {which}", values,
+                f"UPDATE headrace.instantiation SET state = 'LEFT', changed_at = clock_timestamp() WHERE {which}",
+                values,
             )
         return tuple(sorted((instantiation_of(row) for row in left), key=lambda found: (found.owner, found.name)))
 
@@ -515,7 +609,11 @@ class PostgresDestination:
                 return (LEFT_TO_ADMIN,)  # another topology's `up` made it, and this one's gave no rights yet
             query = "SELECT apply FROM headrace.apply_process WHERE topology = %s ORDER BY 1"
             is_damaged = bool(missing_tables(connection))
-            applies = connection.execute(query, (topology,)).fetchall() if schema_version(connection) and not is_damaged else []
+            applies = (
+                connection.execute(query, (topology,)).fetchall()
+                if schema_version(connection) and not is_damaged
+                else []
+            )
         for (apply,) in applies:
             self.raise_epoch(topology, apply)  # nobody writes any more: not even a server that outlived its driver
         with own_ddl(self._dsn, self._site), self._use("removing what the topology made") as connection:
@@ -550,7 +648,9 @@ class PostgresDestination:
             self.close()
             if error.context.get("sqlstate") == _NO_SUCH_TABLE and 'relation "headrace.' in error.message:
                 raise DatabaseError(
-                    f"site {self._site}: {error.message}: the schema headrace is damaged there", hint=INSTANTIATE_AGAIN, **error.context
+                    f"site {self._site}: {error.message}: the schema headrace is damaged there",
+                    hint=INSTANTIATE_AGAIN,
+                    **error.context,
                 ) from error
             raise
         except BaseException:
@@ -577,9 +677,10 @@ def _refuse(connection: psycopg.Connection[Any], topology: str, apply: str, epoc
 def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress | None:
     # One statement, one snapshot: an epoch raised in between would otherwise hide what it folded.
     rows = connection.execute(
-        "SELECT epoch, low_watermark, applied, ahead FROM headrace.apply_process WHERE topology = %(t)s AND apply = %(a)s"
-        " UNION ALL SELECT 0, low_watermark, applied, 0 FROM headrace.apply_progress"
-        " WHERE topology = %(t)s AND apply = %(a)s", {"t": topology, "a": apply},
+        "SELECT epoch, low_watermark, applied, ahead FROM headrace.apply_process WHERE topology = %(t)s AND apply ="
+        " %(a)s UNION ALL SELECT 0, low_watermark, applied, 0 FROM headrace.apply_progress"
+        " WHERE topology = %(t)s AND apply = %(a)s",
+        {"t": topology, "a": apply},
     ).fetchall()
     epoch = max((row[0] for row in rows), default=0)
     if epoch == 0:
@@ -598,10 +699,13 @@ def _fold_progress(connection: psycopg.Connection[Any], topology: str, apply: st
     done = connection.execute(
         "WITH folded AS (UPDATE headrace.apply_process SET low_watermark = %(scn)s, applied = %(applied)s"
         " WHERE topology = %(topology)s AND apply = %(apply)s AND epoch = %(epoch)s RETURNING 1),"
-        " gone AS (DELETE FROM headrace.apply_progress USING folded WHERE topology = %(topology)s AND apply = %(apply)s)"
-        " SELECT FROM folded",
+        " gone AS (DELETE FROM headrace.apply_progress USING folded WHERE topology = %(topology)s AND apply ="
+        " %(apply)s) SELECT FROM folded",
         {
-            "scn": progress.low_watermark, "applied": ranges_to_bounds(progress.above), "topology": topology, "apply": apply,
+            "scn": progress.low_watermark,
+            "applied": ranges_to_bounds(progress.above),
+            "topology": topology,
+            "apply": apply,
             "epoch": epoch,
         },
     )

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "delete_errors", "edit_error", "list_edits", "list_errors", "note_failure", "put_error", "read_batches", "read_key_hashes", "take_errors",
+    "delete_errors",
+    "edit_error",
+    "list_edits",
+    "list_errors",
+    "note_failure",
+    "put_error",
+    "read_batches",
+    "read_key_hashes",
+    "take_errors",
 ]
 
 EDITS_FROM = 9  # the version of the schema that has them: until `up` upgrades an older one, there are none
@@ -70,7 +78,8 @@ WHERE number = %s
 """
 
 
-# The length of a value that is stored apart is known without reading it. The lock keeps edits away until the end of the transaction.
+# The length of a value that is stored apart is known without reading it. The lock keeps edits away until the end of the
+# transaction.
 _LOCK = """
 SELECT number, (SELECT coalesce(sum(octet_length(p.batch)), 0) FROM headrace.apply_error_part p WHERE p.number = e.number)::bigint
 FROM headrace.apply_error e WHERE topology = %s AND number = ANY (%s::bigint[]) ORDER BY number FOR UPDATE OF e
@@ -78,17 +87,29 @@ FROM headrace.apply_error e WHERE topology = %s AND number = ANY (%s::bigint[]) 
 
 
 def put_error(
-    connection: psycopg.Connection[Any], topology: str, transaction: ErrorTransaction, batch: bytes,
-    key_hashes: NDArray[np.uint64], *, part: int, readable: Sequence[str],
+    connection: psycopg.Connection[Any],
+    topology: str,
+    transaction: ErrorTransaction,
+    batch: bytes,
+    key_hashes: NDArray[np.uint64],
+    *,
+    part: int,
+    readable: Sequence[str],
 ) -> int:
     """See `DestinationSession.put_error`; part 0 under an existing number replaces all its parts."""
     number = transaction.number
     if number == 0 or part == 0:
         number = _put_row(connection, topology, transaction, [storable(connection, text) for text in readable])
     else:
-        connection.execute(_ADD_PART, (
-            transaction.row_count, transaction.commit_scn, transaction.commit_time_us, number,
-        ))
+        connection.execute(
+            _ADD_PART,
+            (
+                transaction.row_count,
+                transaction.commit_scn,
+                transaction.commit_time_us,
+                number,
+            ),
+        )
     hashes = np.ascontiguousarray(key_hashes, "<u8").tobytes()
     connection.execute("INSERT INTO headrace.apply_error_part VALUES (%b, %b, %b)", (number, part, batch))
     connection.execute("INSERT INTO headrace.apply_error_key VALUES (%b, %b, %b)", (number, part, hashes))
@@ -99,12 +120,23 @@ def _put_row(
     connection: psycopg.Connection[Any], topology: str, transaction: ErrorTransaction, readable: list[str]
 ) -> int:
     fields = (
-        "apply", "source", "transaction_id", "commit_scn", "commit_time_us", "row_count", "failed_position",
-        "depends_on", "conflict_type", "sqlstate", "number",
+        "apply",
+        "source",
+        "transaction_id",
+        "commit_scn",
+        "commit_time_us",
+        "row_count",
+        "failed_position",
+        "depends_on",
+        "conflict_type",
+        "sqlstate",
+        "number",
     )
     values = {
-        **{name: getattr(transaction, name) for name in fields}, "topology": topology,
-        "message": storable(connection, transaction.message), "readable": readable,
+        **{name: getattr(transaction, name) for name in fields},
+        "topology": topology,
+        "message": storable(connection, transaction.message),
+        "readable": readable,
     }
     if transaction.number == 0:
         row = connection.execute(
@@ -120,7 +152,9 @@ def _put_row(
     return transaction.number
 
 
-def delete_errors(connection: psycopg.Connection[Any], topology: str, numbers: Collection[int], *, outcome: str) -> frozenset[int]:
+def delete_errors(
+    connection: psycopg.Connection[Any], topology: str, numbers: Collection[int], *, outcome: str
+) -> frozenset[int]:
     """Delete error transactions and their parts, inside the caller's transaction.
 
     Args:
@@ -132,17 +166,25 @@ def delete_errors(connection: psycopg.Connection[Any], topology: str, numbers: C
     Returns:
         The numbers of those that were there.
     """
-    there = [number for (number,) in connection.execute(
-        "DELETE FROM headrace.apply_error WHERE topology = %s AND number = ANY (%s::bigint[]) RETURNING number", (topology, list(numbers))
-    ).fetchall()]
+    there = [
+        number
+        for (number,) in connection.execute(
+            "DELETE FROM headrace.apply_error WHERE topology = %s AND number = ANY (%s::bigint[]) RETURNING number",
+            (topology, list(numbers)),
+        ).fetchall()
+    ]
     if there:
         for table in ("apply_error_part", "apply_error_key", "apply_error_original"):
             connection.execute(f"DELETE FROM headrace.{table} WHERE number = ANY (%s::bigint[])".encode(), (there,))
-        connection.execute("UPDATE headrace.apply_error_edit SET outcome = %s WHERE number = ANY (%s::bigint[])", (outcome, there))
+        connection.execute(
+            "UPDATE headrace.apply_error_edit SET outcome = %s WHERE number = ANY (%s::bigint[])", (outcome, there)
+        )
     return frozenset(there)
 
 
-def take_errors(connection: psycopg.Connection[Any], topology: str, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
+def take_errors(
+    connection: psycopg.Connection[Any], topology: str, numbers: Sequence[int], *, bytes_max: int
+) -> TakenErrors:
     """See `DestinationSession.take_errors`; inside the caller's transaction."""
     sizes: dict[int, int] = dict(connection.execute(_LOCK, (topology, list(numbers))).fetchall())
     total = count = 0
@@ -156,7 +198,9 @@ def take_errors(connection: psycopg.Connection[Any], topology: str, numbers: Seq
         return TakenErrors(count=count, batches={})
     # A statement of its own, behind the lock: it sees an edit that the lock was waited for.
     rows = connection.execute(
-        "SELECT number, batch FROM headrace.apply_error_part WHERE number = ANY (%s::bigint[]) ORDER BY number, part", (taken,), binary=True,
+        "SELECT number, batch FROM headrace.apply_error_part WHERE number = ANY (%s::bigint[]) ORDER BY number, part",
+        (taken,),
+        binary=True,
     ).fetchall()
     batches: dict[int, tuple[bytes, ...]] = dict.fromkeys(taken, ())
     for number, batch in rows:
@@ -166,29 +210,55 @@ def take_errors(connection: psycopg.Connection[Any], topology: str, numbers: Seq
 
 
 def edit_error(
-    connection: psycopg.Connection[Any], topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64],
+    connection: psycopg.Connection[Any],
+    topology: str,
+    edit: ErrorEdit,
+    *,
+    part: int,
+    batch: bytes,
+    key_hashes: NDArray[np.uint64],
 ) -> bool:
-    """See `DestinationDatabase.edit_error`; inside the caller's transaction, whose lock of the row keeps an execution away."""
+    """See `DestinationDatabase.edit_error`.
+
+    Inside the caller's transaction, whose lock of the row keeps an execution away.
+    """
     found = connection.execute(
         "SELECT FROM headrace.apply_error WHERE topology = %s AND number = %s FOR UPDATE", (topology, edit.number)
     ).fetchone()
     # A statement of its own, behind the lock: it sees an edit that the lock was waited for.
-    made = connection.execute("SELECT count(*) FROM headrace.apply_error_edit WHERE number = %s", (edit.number,)).fetchone()
+    made = connection.execute(
+        "SELECT count(*) FROM headrace.apply_error_edit WHERE number = %s", (edit.number,)
+    ).fetchone()
     if found is None or made is None or edit.edit != made[0] + 1:
         return False
     connection.execute(
         "INSERT INTO headrace.apply_error_original SELECT number, part, batch FROM headrace.apply_error_part"
-        " WHERE number = %s AND part = %s ON CONFLICT DO NOTHING", (edit.number, part),
+        " WHERE number = %s AND part = %s ON CONFLICT DO NOTHING",
+        (edit.number, part),
     )
     hashes = np.ascontiguousarray(key_hashes, "<u8").tobytes()
-    connection.execute("UPDATE headrace.apply_error_part SET batch = %b WHERE number = %s AND part = %s", (batch, edit.number, part))
     connection.execute(
-        "UPDATE headrace.apply_error_key SET hashes = hashes || %b WHERE number = %s AND part = %s", (hashes, edit.number, part)
+        "UPDATE headrace.apply_error_part SET batch = %b WHERE number = %s AND part = %s", (batch, edit.number, part)
     )
-    connection.execute(_PUT_EDIT, (
-        edit.number, edit.edit, topology, edit.apply, edit.position, edit.owner, edit.name, edit.command,
-        [storable(connection, text) for text in edit.changes], storable(connection, edit.edited_by),
-    ))
+    connection.execute(
+        "UPDATE headrace.apply_error_key SET hashes = hashes || %b WHERE number = %s AND part = %s",
+        (hashes, edit.number, part),
+    )
+    connection.execute(
+        _PUT_EDIT,
+        (
+            edit.number,
+            edit.edit,
+            topology,
+            edit.apply,
+            edit.position,
+            edit.owner,
+            edit.name,
+            edit.command,
+            [storable(connection, text) for text in edit.changes],
+            storable(connection, edit.edited_by),
+        ),
+    )
     connection.execute(_FORGET_EDITS, (EDITS_AGE_MAX_S, EDITS_KEPT_MAX))
     return True
 
@@ -204,20 +274,35 @@ def list_edits(connection: psycopg.Connection[Any], topology: str, number: int |
 
 def note_failure(connection: psycopg.Connection[Any], topology: str, found: ErrorTransaction) -> None:
     """See `DestinationDatabase.note_failure`."""
-    connection.execute(_NOTE_FAILURE, (
-        found.failed_position, found.conflict_type, found.sqlstate, storable(connection, found.message),
-        [storable(connection, text) for text in found.readable], topology, found.number,
-    ))
+    connection.execute(
+        _NOTE_FAILURE,
+        (
+            found.failed_position,
+            found.conflict_type,
+            found.sqlstate,
+            storable(connection, found.message),
+            [storable(connection, text) for text in found.readable],
+            topology,
+            found.number,
+        ),
+    )
 
 
 def list_errors(
-    connection: psycopg.Connection[Any], topology: str, apply: str | None, *, number: int | None, first: int | None,
+    connection: psycopg.Connection[Any],
+    topology: str,
+    apply: str | None,
+    *,
+    number: int | None,
+    first: int | None,
 ) -> tuple[ErrorTransaction, ...]:
     """See `DestinationDatabase.errors`."""
     version = schema_version(connection)
     if not version:
         return ()
-    statement = _LIST.format(edits=_EDITS if version >= EDITS_FROM else "0", only="" if number is None else "AND number = %s")
+    statement = _LIST.format(
+        edits=_EDITS if version >= EDITS_FROM else "0", only="" if number is None else "AND number = %s"
+    )
     only = () if number is None else (number,)
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(statement.encode(), (topology, apply, apply, *only, first)).fetchall()
@@ -246,7 +331,9 @@ def read_key_hashes(
     rows = connection.execute(
         "SELECT number, pg_catalog.string_agg(k.hashes, ''::bytea ORDER BY k.part) FROM headrace.apply_error"
         " JOIN headrace.apply_error_key k USING (number) WHERE topology = %s AND apply = %s"
-        " GROUP BY number ORDER BY number", (topology, apply), binary=True,
+        " GROUP BY number ORDER BY number",
+        (topology, apply),
+        binary=True,
     ).fetchall()
     for number, hashes in rows:
         yield number, np.frombuffer(hashes, "<u8").astype(np.uint64)

@@ -3,16 +3,16 @@
 Three numbers order everything that ever wanted to write for an apply process:
 
     epoch         of the driver, raised by each start. It ends, too, when the destination's server may have lost commits:
-                  it belongs to one life of the server (`headrace.apply_epoch`). A crash empties that unlogged table, so do
-                  a failover and a restore from a base backup; a plain restart and a restored cold copy have another start
-                  time, a restored dump another relation number. So what one epoch was told to be committed is committed as
-                  long as the epoch lasts, and the next one reads what is really there.
+                  it belongs to one life of the server (`headrace.apply_epoch`). A crash empties that unlogged table, so
+                  do a failover and a restore from a base backup; a plain restart and a restored cold copy have another
+                  start time, a restored dump another relation number. So what one epoch was told to be committed is
+                  committed as long as the epoch lasts, and the next one reads what is really there.
     incarnation   of an apply server within the epoch, given out by the coordinator: each task it welcomes has a higher one.
     sequence      of an apply server's progress row, moved by compare-and-set in each commit.
 
-An older one never ends a newer one's session: `claim` raises the number first, and each statement that ends sessions does so
-only while the number is still its own. Each of these statements is a transaction by itself: a process that is frozen between
-two of them holds no row that its successor waits for.
+An older one never ends a newer one's session: `claim` raises the number first, and each statement that ends sessions
+does so only while the number is still its own. Each of these statements is a transaction by itself: a process that is
+frozen between two of them holds no row that its successor waits for.
 """
 
 from __future__ import annotations
@@ -32,8 +32,20 @@ from databases.progress import check_epoch
 from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
 
 __all__ = [
-    "COMMIT_LAZILY", "EPOCH_LIVES", "STAMP_FUNCTION", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "log_positions", "raise_epoch",
-    "refuse_epoch", "take_apply_lock", "take_origin", "take_over", "take_server_lock",
+    "COMMIT_LAZILY",
+    "EPOCH_LIVES",
+    "STAMP_FUNCTION",
+    "SessionIdentity",
+    "apply_lock_key",
+    "claim",
+    "commit_durably",
+    "log_positions",
+    "raise_epoch",
+    "refuse_epoch",
+    "take_apply_lock",
+    "take_origin",
+    "take_over",
+    "take_server_lock",
 ]
 
 STAMP_FUNCTION = "pg_catalog.pg_replication_origin_xact_setup(pg_catalog.pg_lsn, pg_catalog.timestamptz)"
@@ -43,21 +55,25 @@ _PREDECESSOR_WAIT_S = 60.0
 _PREDECESSOR_POLL_S = 0.02
 _NO_SUCH_TABLE = frozenset({"42P01", "3F000"})
 
-_EMPTIED = "the destination's server crashed, or another one took over: the table is UNLOGGED, and its rows are gone. It is copied again"
+_EMPTIED = (
+    "the destination's server crashed, or another one took over: the table is UNLOGGED, and its rows are gone."
+    " It is copied again"
+)
 
 # Whether an epoch (a row p of apply_process) began in this life of the server.
 EPOCH_LIVES = """EXISTS (SELECT FROM headrace.apply_epoch e
     WHERE (e.topology, e.apply, e.epoch) = (p.topology, p.apply, p.epoch) AND e.relation = e.tableoid
     AND e.server_started_at = pg_catalog.pg_postmaster_start_time())"""
 
-# Lets the open transaction's COMMIT return before the log is on disk. Not where a standby has to have it too, and not where the
-# operator asked for `remote_apply`: a server that loses its machine is replaced by that standby, and `off` would not wait for it.
+# Lets the open transaction's COMMIT return before the log is on disk. Not where a standby has to have it too, and not
+# where the operator asked for `remote_apply`: a server that loses its machine is replaced by that standby, and `off`
+# would not wait for it.
 COMMIT_LAZILY = """pg_catalog.set_config('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_standby_names') = ''
     AND pg_catalog.current_setting('synchronous_commit') <> 'remote_apply' THEN 'off'
     ELSE pg_catalog.current_setting('synchronous_commit') END, true)"""
 
-# The first epoch of all, and the first one in a life of the server, is the time in milliseconds: a restore or a failover takes
-# epochs back, the row itself too, and an epoch whose driver may still run must not be given out again.
+# The first epoch of all, and the first one in a life of the server, is the time in milliseconds: a restore or a
+# failover takes epochs back, the row itself too, and an epoch whose driver may still run must not be given out again.
 #
 # What emptied apply_epoch emptied every unlogged table: those with rows of ours are to be copied again.
 _RAISE = f"""WITH emptied AS (
@@ -66,7 +82,7 @@ _RAISE = f"""WITH emptied AS (
       AND EXISTS (SELECT FROM headrace.apply_process p WHERE (p.topology, p.apply) = (i.topology, i.apply))
       AND NOT EXISTS (SELECT FROM headrace.apply_epoch e WHERE (e.topology, e.apply) = (i.topology, i.apply))
       AND EXISTS (SELECT FROM (SELECT pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', i.owner, i.name))::oid) AS root (number)
-          CROSS JOIN LATERAL {members_below('root.number')} AS member
+          CROSS JOIN LATERAL {members_below("root.number")} AS member
           JOIN pg_catalog.pg_class c ON c.oid = member.number AND c.relkind = 'r' AND c.relpersistence = 'u')
     ), raised AS (
     INSERT INTO headrace.apply_process AS p (topology, apply, epoch)
@@ -136,7 +152,10 @@ class SessionIdentity:
 
     @property
     def origin_mark(self) -> str:
-        """The position that commits under its replication origin record, as an LSN: a hash of the name, by which the session knows its origin again."""
+        """The position that commits under its replication origin record, as an LSN.
+
+        A hash of the name, by which the session knows its origin again.
+        """
         number = int.from_bytes(hashlib.sha256(self.origin.encode()).digest()[:8], "big") or 1
         return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
 
@@ -144,8 +163,8 @@ class SessionIdentity:
     def stamp(self) -> str:
         """An expression that sets the commit time, and `origin_mark`, of the transactions that follow.
 
-        PostgreSQL 15 to 18 (RecordTransactionCommit) take the clock's time for the first transaction alone of a session with an origin, log that
-        one as of 2000-01-01, and all later ones with the time of the first.
+        PostgreSQL 15 to 18 (RecordTransactionCommit) take the clock's time for the first transaction alone of a session
+        with an origin, log that one as of 2000-01-01, and all later ones with the time of the first.
         """
         return f"pg_catalog.pg_replication_origin_xact_setup('{self.origin_mark}', pg_catalog.clock_timestamp())"
 
@@ -166,7 +185,9 @@ def apply_lock_key(topology: str, apply: str, server: int | None = None) -> int:
 
 
 def commit_durably(connection: psycopg.Connection[Any]) -> None:
-    """Wait for the log on disk in each COMMIT, whatever server, role or database say: what is answered is told as durable.
+    """Wait for the log on disk in each COMMIT, whatever server, role or database say.
+
+    What is answered is told as durable.
 
     `remote_apply` stays, which waits for more; `remote_write` and `local` do not: they do not wait until a standby that
     `synchronous_standby_names` demands has it on disk.
@@ -237,7 +258,10 @@ def take_over(connection: psycopg.Connection[Any], identity: SessionIdentity) ->
 
 def _numbers(identity: SessionIdentity) -> dict[str, str | int]:
     return {
-        "topology": identity.topology, "apply": identity.apply, "server": identity.server, "epoch": identity.epoch,
+        "topology": identity.topology,
+        "apply": identity.apply,
+        "server": identity.server,
+        "epoch": identity.epoch,
         "incarnation": identity.incarnation,
     }
 
@@ -256,7 +280,8 @@ def refuse_epoch(connection: psycopg.Connection[Any], topology: str, apply: str,
         DestinationRestarted: the epoch has ended with the server's life.
     """
     row = connection.execute(
-        f"SELECT epoch, {EPOCH_LIVES} FROM headrace.apply_process p WHERE topology = %s AND apply = %s", (topology, apply),
+        f"SELECT epoch, {EPOCH_LIVES} FROM headrace.apply_process p WHERE topology = %s AND apply = %s",
+        (topology, apply),
     ).fetchone() or (0, False)
     check_epoch(row[0], apply=apply, epoch=epoch, lives=row[1])
 
@@ -276,9 +301,10 @@ def log_positions(connection: psycopg.Connection[Any], topology: str, apply: str
         DatabaseUnavailable: the epoch was raised meanwhile; ask again.
     """
     row = connection.execute(
-        "SELECT pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0'), pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), '0/0')"
-        " FROM headrace.apply_process p"
-        f" WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}", (topology, apply, epoch),
+        "SELECT pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0'),"
+        " pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), '0/0') FROM headrace.apply_process p"
+        f" WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}",
+        (topology, apply, epoch),
     ).fetchone()
     if row is None:
         refuse_epoch(connection, topology, apply, epoch)
@@ -291,11 +317,16 @@ def _refuse(connection: psycopg.Connection[Any], identity: SessionIdentity) -> N
     refuse_epoch(connection, identity.topology, identity.apply, identity.epoch)
     raise FencedError(
         f"a newer session of apply server {identity.server} of {identity.apply} exists: this one is incarnation"
-        f" {identity.incarnation}", apply=identity.apply, epoch=identity.epoch, incarnation=identity.incarnation,
+        f" {identity.incarnation}",
+        apply=identity.apply,
+        epoch=identity.epoch,
+        incarnation=identity.incarnation,
     )
 
 
-def _take_exclusive_lock(connection: psycopg.Connection[Any], key: int, own: str, numbers: dict[str, str | int], what: str) -> bool:
+def _take_exclusive_lock(
+    connection: psycopg.Connection[Any], key: int, own: str, numbers: dict[str, str | int], what: str
+) -> bool:
     """Take an advisory lock, ending whoever holds it; False: the caller is not the newest any more.
 
     Args:
@@ -319,10 +350,11 @@ def _take_exclusive_lock(connection: psycopg.Connection[Any], key: int, own: str
         done = connection.execute(
             f"WITH own AS MATERIALIZED ({own}), ended AS MATERIALIZED ("
             " SELECT pg_catalog.pg_terminate_backend(pid) FROM own, pg_catalog.pg_locks"
-            " WHERE locktype = 'advisory' AND granted AND classid = %(high)s::oid AND objid = %(low)s::oid AND objsubid = 1"
-            " AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
+            " WHERE locktype = 'advisory' AND granted AND classid = %(high)s::oid AND objid = %(low)s::oid AND objsubid"
+            " = 1 AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
             " AND pid <> pg_catalog.pg_backend_pid())"
-            " SELECT (SELECT count(*) FROM own), (SELECT count(*) FROM ended)", {**numbers, "high": high, "low": low},
+            " SELECT (SELECT count(*) FROM own), (SELECT count(*) FROM ended)",
+            {**numbers, "high": high, "low": low},
         ).fetchone()
         if done is not None and done[0] == 0:
             return False
@@ -330,7 +362,9 @@ def _take_exclusive_lock(connection: psycopg.Connection[Any], key: int, own: str
 
 
 def take_apply_lock(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> int:
-    """End every session of an apply process's older epochs, and take its lock; returns the key, which the caller unlocks.
+    """End every session of an apply process's older epochs, and take its lock.
+
+    Returns the key, which the caller unlocks.
 
     Args:
         connection: in autocommit mode; keeps the lock until it ends or unlocks.
@@ -370,12 +404,13 @@ def take_origin(connection: psycopg.Connection[Any], identity: SessionIdentity) 
     """Mark everything the session will write with a replication origin, made if it is missing.
 
     Args:
-        connection: of the session that is being opened; keeps the origin as long as it lives. While another session has the
-            origin, this one waits, `_PREDECESSOR_WAIT_S` at most.
+        connection: of the session that is being opened; keeps the origin as long as it lives. While another session has
+            the origin, this one waits, `_PREDECESSOR_WAIT_S` at most.
         identity: whose it is; `SessionIdentity.origin` is its name.
 
     Returns:
-        Whether the role may run `SessionIdentity.stamp`, which each transaction needs to have its own commit time in the log and in pg_xact_commit_timestamp.
+        Whether the role may run `SessionIdentity.stamp`, which each transaction needs to have its own commit time in
+        the log and in pg_xact_commit_timestamp.
     """
     name = identity.origin
     found = connection.execute("SELECT FROM pg_catalog.pg_replication_origin WHERE roname = %s", (name,)).fetchone()

@@ -1,9 +1,9 @@
 """SQL of users' handlers in an apply server's transaction.
 
-What is no SELECT, INSERT, UPDATE, DELETE, MERGE or VALUES cannot run: each text is first given to PostgreSQL's own parser behind
-`PREPARE name AS`, which takes nothing else, and both that and the text itself travel in protocol messages that hold one statement only,
-whatever the lexer's settings are. So no text can end the transaction, begin one or move a savepoint. A function or procedure
-cannot either: PostgreSQL refuses a COMMIT below a statement of an open transaction.
+What is no SELECT, INSERT, UPDATE, DELETE, MERGE or VALUES cannot run: each text is first given to PostgreSQL's own
+parser behind `PREPARE name AS`, which takes nothing else, and both that and the text itself travel in protocol messages
+that hold one statement only, whatever the lexer's settings are. So no text can end the transaction, begin one or move a
+savepoint. A function or procedure cannot either: PostgreSQL refuses a COMMIT below a statement of an open transaction.
 
 A SELECT can call what changes the session (set_config, pg_advisory_unlock_all, ...): see `kept_session`.
 """
@@ -37,11 +37,29 @@ _CANCELED = "57014"  # by statement_timeout
 _TEXTS = ("pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar")
 _SYNTAX = "42601"
 _PROTOCOL = "08P01"
-# Connections, serialization and deadlocks, shutdowns, a server that became a standby, disks: the same statement may succeed later.
-# The rest of 08, 53, 55 and 57 is what a statement or a function says each time again: 55P03 too, which a NOWAIT or a row that is
-# locked longer than the lock timeout means; 08P01, which too few values for the text mean; 08003, which dblink says of a name that
-# it does not know. A connection that is lost has no SQLSTATE, or one of 57; a pooler in between says 08P01, as its last message.
-_ENVIRONMENT = ("08000", "08001", "08004", "08006", "08007", "40001", "40003", "40P01", "53100", "53200", "53300", "57P0", "58", "25006", "25P03", "25P04")
+# Connections, serialization and deadlocks, shutdowns, a server that became a standby, disks: the same statement may
+# succeed later. The rest of 08, 53, 55 and 57 is what a statement or a function says each time again: 55P03 too, which
+# a NOWAIT or a row that is locked longer than the lock timeout means; 08P01, which too few values for the text mean;
+# 08003, which dblink says of a name that it does not know. A connection that is lost has no SQLSTATE, or one of 57; a
+# pooler in between says 08P01, as its last message.
+_ENVIRONMENT = (
+    "08000",
+    "08001",
+    "08004",
+    "08006",
+    "08007",
+    "40001",
+    "40003",
+    "40P01",
+    "53100",
+    "53200",
+    "53300",
+    "57P0",
+    "58",
+    "25006",
+    "25P03",
+    "25P04",
+)
 
 
 def checks_of(texts: Sequence[str]) -> list[Statement]:
@@ -53,7 +71,9 @@ def checks_of(texts: Sequence[str]) -> list[Statement]:
     for text in texts:
         _check_text(text, "the text of the statement")
     return [
-        Statement(sql=made) for text in texts for made in (f"PREPARE headrace_handler AS {text}", "DEALLOCATE headrace_handler")
+        Statement(sql=made)
+        for text in texts
+        for made in (f"PREPARE headrace_handler AS {text}", "DEALLOCATE headrace_handler")
     ]
 
 
@@ -79,20 +99,29 @@ def run_statements(connection: psycopg.Connection[Any], statements: Sequence[Han
     except psycopg.Error as error:
         raise translate(error, "SQL of a handler") from error
     except MemoryError as error:
-        raise DataError("SQL of a handler: its answer takes more memory than a call may", hint="read less at a time, or let the database do it", sqlstate="") from error
+        raise DataError(
+            "SQL of a handler: its answer takes more memory than a call may",
+            hint="read less at a time, or let the database do it",
+            sqlstate="",
+        ) from error
 
 
 def refused_sql(error: DatabaseError) -> DatabaseError:
     """What an error of a handler's statement means: everything that is not the environment's fault is the statement's."""
     state = str(error.context.get("sqlstate", ""))
     is_environment = isinstance(error, DestinationRestarted | FencedError) or (
-        isinstance(error, DatabaseUnavailable) and (not state or state.startswith(_ENVIRONMENT) or _ended_session(error))
+        isinstance(error, DatabaseUnavailable)
+        and (not state or state.startswith(_ENVIRONMENT) or _ended_session(error))
     )
     if isinstance(error, DataError) or is_environment:
         return error
     message, hint = error.message, error.hint
     if state == _SYNTAX:
-        hint = hint or "a handler runs one SELECT, INSERT, UPDATE, DELETE or MERGE at a time; its transaction is the apply process's"
+        hint = (
+            hint
+            or "a handler runs one SELECT, INSERT, UPDATE, DELETE or MERGE at a time; its transaction is the apply"
+            " process's"
+        )
     if state == _CANCELED:
         message, hint = f"{message}: it took too long", "make it faster, or raise handler_timeout_s"
     made = DataError(message, hint=hint, **error.context)
@@ -105,9 +134,12 @@ def _ended_session(error: DatabaseError) -> bool:
     if not isinstance(error.__cause__, psycopg.Error):
         return False
     said = error.__cause__.diag
-    # PgBouncer sends no severity but the one that a server would translate. What it says of a lost session of dblink, or of a foreign table,
-    # comes as an error of the function that used it; of too few values the server says it of the statement itself, without a place in it.
-    return (said.severity_nonlocalized or said.severity) in ("FATAL", "PANIC") or (said.sqlstate == _PROTOCOL and bool(said.context))
+    # PgBouncer sends no severity but the one that a server would translate. What it says of a lost session of dblink,
+    # or of a foreign table, comes as an error of the function that used it; of too few values the server says it of the
+    # statement itself, without a place in it.
+    return (said.severity_nonlocalized or said.severity) in ("FATAL", "PANIC") or (
+        said.sqlstate == _PROTOCOL and bool(said.context)
+    )
 
 
 def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> RawCursor[Any]:
@@ -119,7 +151,9 @@ def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> Raw
         raise
     except Exception as error:  # text that is no UTF-8, JSON that cannot be written, numbers out of range, and whatever users' own objects raise
         message = f"SQL of a handler: a value cannot be a parameter: {type(error).__name__}"
-        raise DataError(message, hint="give texts without lone surrogates, and JSON of texts, numbers, lists and dicts", sqlstate="") from error
+        raise DataError(
+            message, hint="give texts without lone surrogates, and JSON of texts, numbers, lists and dicts", sqlstate=""
+        ) from error
     return cursor
 
 
@@ -131,7 +165,10 @@ def _check_text(text: str, what: str) -> None:
 
 
 class _Sent:
-    """A value of an LCR as a parameter: its bytes, and the type that they are of; 0: the one that the statement needs there."""
+    """A value of an LCR as a parameter: its bytes, and the type that they are of.
+
+    0: the one that the statement needs there.
+    """
 
     __slots__ = ("data", "type_number")
 
@@ -168,7 +205,8 @@ class _SentBinaryDumper(_SentDumper):
 
 psycopg.adapters.register_dumper(_Sent, _SentDumper)
 psycopg.adapters.register_dumper(_SentBinary, _SentBinaryDumper)
-psycopg.adapters.register_dumper(timedelta, IntervalTextDumper)  # an interval that was read of an LCR has its hours apart from its days
+# an interval that was read of an LCR has its hours apart from its days
+psycopg.adapters.register_dumper(timedelta, IntervalTextDumper)
 
 
 def _sent(value: Any, number: int) -> Any:  # noqa: ANN401 - what a handler gives
@@ -189,8 +227,8 @@ def _sent(value: Any, number: int) -> Any:  # noqa: ANN401 - what a handler give
         return value
     if value.raw is None:
         return None
-    # Types that are not built in have other numbers here. A text is taken for what the statement needs, as a quoted one in SQL. So would be a domain by its
-    # number: eight bytes of a time, for a column of whole numbers.
+    # Types that are not built in have other numbers here. A text is taken for what the statement needs, as a quoted one
+    # in SQL. So would be a domain by its number: eight bytes of a time, for a column of whole numbers.
     known = 0 if value.column.type_name in _TEXTS else builtin_number(value.column)
     return (_SentBinary if value.column.is_binary else _Sent)(value.raw, known)
 

@@ -1,17 +1,20 @@
-"""What users' SQL must leave of an apply server's session as it was: settings, role, replication origin, locks, prepared statements.
+"""What users' SQL must leave of an apply server's session as it was.
 
-Users' SQL is that of handlers, and of triggers and rules that also fire for what apply writes. A function in it can change what the
-session is. That is found, not prevented:
+Settings, role, replication origin, locks, prepared statements.
 
-- `check` runs behind each round trip of handlers' statements, and before the COMMIT: the settings, the role, the replication origin.
+Users' SQL is that of handlers, and of triggers and rules that also fire for what apply writes. A function in it can
+change what the session is. That is found, not prevented:
+
+- `check` runs behind each round trip of handlers' statements, and before the COMMIT: the settings, the role, the
+  replication origin.
 - `owner_check` runs before the COMMIT besides it: the session's advisory locks.
 
-Both fail the transaction, and the session is replaced: not all of that goes with a rollback. What is found after the COMMIT only (advisory
-locks of the function's own, channels it listens to) is taken back before the next transaction.
+Both fail the transaction, and the session is replaced: not all of that goes with a rollback. What is found after the
+COMMIT only (advisory locks of the function's own, channels it listens to) is taken back before the next transaction.
 
-The replication origin is known by the position `SessionIdentity.origin_mark`, which every commit under it records: PostgreSQL tells a session
-that it has an origin, and how far that is, but not which one. A session that must not ask, or cannot write that position, only knows whether
-it has an origin.
+The replication origin is known by the position `SessionIdentity.origin_mark`, which every commit under it records:
+PostgreSQL tells a session that it has an origin, and how far that is, but not which one. A session that must not ask,
+or cannot write that position, only knows whether it has an origin.
 """
 
 from __future__ import annotations
@@ -30,43 +33,72 @@ __all__ = ["KEPT", "MEETING_LOCKS", "NO_TIMEOUT", "SETTLE", "SessionGuard", "tim
 
 KEPT = (
     # What a commit means, and who may read which rows.
-    "synchronous_commit", "row_security", "search_path",
+    "synchronous_commit",
+    "row_security",
+    "search_path",
     # How statements and values are read and written.
-    "standard_conforming_strings", "DateStyle", "IntervalStyle", "TimeZone", "timezone_abbreviations", "bytea_output", "extra_float_digits",
-    "client_encoding", "xmloption", "xmlbinary", "lc_monetary", "lc_numeric", "lc_time", "array_nulls", "backslash_quote",
-    "transform_null_equals", "default_text_search_config",
+    "standard_conforming_strings",
+    "DateStyle",
+    "IntervalStyle",
+    "TimeZone",
+    "timezone_abbreviations",
+    "bytea_output",
+    "extra_float_digits",
+    "client_encoding",
+    "xmloption",
+    "xmlbinary",
+    "lc_monetary",
+    "lc_numeric",
+    "lc_time",
+    "array_nulls",
+    "backslash_quote",
+    "transform_null_equals",
+    "default_text_search_config",
     # What ends a session or refuses its transactions.
-    "idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout", "default_transaction_read_only",
-    "default_transaction_isolation", "default_transaction_deferrable",
+    "idle_in_transaction_session_timeout",
+    "idle_session_timeout",
+    "transaction_timeout",
+    "default_transaction_read_only",
+    "default_transaction_isolation",
+    "default_transaction_deferrable",
     # What operators know it by.
     "application_name",
 )
-"""Settings that users' SQL must leave as they were, besides those that the session sets; a server that does not know one has no such setting."""
+"""Settings that users' SQL must leave as they were, besides those that the session sets; a server that does not know
+one has no such setting.
+"""
 
 SETTLE = (
     "SELECT pg_catalog.set_config(name, coalesce(value, pg_catalog.current_setting(name)), false)"
     " FROM unnest(%s::text[], %s::text[]) s(name, value) WHERE pg_catalog.current_setting(name, true) IS NOT NULL"
 )
-"""Sets settings for the session's life; a value that is NULL stays what it is: otherwise a reload of the server's configuration would look like a
-change by a handler."""
+"""Sets settings for the session's life; a value that is NULL stays what it is: otherwise a reload of the server's
+configuration would look like a
+change by a handler.
+"""
 
-NO_TIMEOUT = Statement(sql="SET SESSION statement_timeout TO DEFAULT")  # not LOCAL: what a function has set for the session goes too
+# not LOCAL: what a function has set for the session goes too
+NO_TIMEOUT = Statement(sql="SET SESSION statement_timeout TO DEFAULT")
 
 MEETING_LOCKS = 1_213_353_812
-"""First number of the advisory locks that the session's own statements hold until a transaction ends; those of users have others."""
+"""First number of the advisory locks that the session's own statements hold until a transaction ends; those of users
+have others.
+"""
 
 _CHECK, _CHECK_ORIGIN = "headrace_handled", "headrace_origin"
 _DIVISION_BY_ZERO = "22012"
 _GONE = "26000"  # a prepared statement
 _CANCELED = "57014"  # by a statement_timeout that users' SQL has set: the check has no bound of its own
 _HINT = (
-    "do not call set_config, pg_advisory_unlock_all, pg_replication_origin_session_reset or the like, nor SET or DEALLOCATE in a function;"
-    " a function's own SET clause ends with it"
+    "do not call set_config, pg_advisory_unlock_all, pg_replication_origin_session_reset or the like, nor SET or"
+    " DEALLOCATE in a function; a function's own SET clause ends with it"
 )
 _MAY = "SELECT pg_catalog.has_function_privilege(%s, 'EXECUTE')"
 _IS_SET_UP = "pg_catalog.pg_replication_origin_session_is_setup()"
 _PROGRESS = "pg_catalog.pg_replication_origin_session_progress(pg_catalog.bool)"
-_OWN_LOCKS = "SELECT {} FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_catalog.pg_backend_pid()"
+_OWN_LOCKS = (
+    "SELECT {} FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_catalog.pg_backend_pid()"
+)
 # A lock is counted as often as it was taken, and pg_locks says that once.
 _UNLOCK_ROUNDS_MAX = 100
 
@@ -87,7 +119,10 @@ class SessionGuard:
 
     def __init__(self, connection: psycopg.Connection[Any], identity: SessionIdentity, names: Iterable[str]) -> None:
         self._connection, self._names = connection, (*names, *KEPT)
-        keys = [apply_lock_key(identity.topology, identity.apply), apply_lock_key(identity.topology, identity.apply, identity.server)]
+        keys = [
+            apply_lock_key(identity.topology, identity.apply),
+            apply_lock_key(identity.topology, identity.apply, identity.server),
+        ]
         self._pairs = ", ".join(f"({key >> 32 & 0xFFFFFFFF}::oid, {key & 0xFFFFFFFF}::oid)" for key in keys)
         self._locks = len(set(keys))
         self._mark = identity.origin_mark
@@ -117,17 +152,28 @@ class SessionGuard:
         return self._own_role is not None
 
     def note(self) -> None:
-        """Before the first SQL of users, and before another role is taken: note how the session must be. What is prepared outlives the transaction."""
+        """Before the first SQL of users, and before another role is taken: note how the session must be.
+
+        What is prepared outlives the transaction.
+        """
         found = self._connection.execute(
-            "SELECT name, pg_catalog.current_setting(name) FROM unnest(%s::text[]) AS s(name) WHERE pg_catalog.current_setting(name, true) IS NOT NULL"
-            " UNION ALL SELECT 'session_authorization', session_user UNION ALL SELECT 'transaction_read_only', 'off'", (list(self._names),),
+            "SELECT name, pg_catalog.current_setting(name) FROM unnest(%s::text[]) AS s(name) WHERE"
+            " pg_catalog.current_setting(name, true) IS NOT NULL UNION ALL SELECT 'session_authorization', session_user"
+            " UNION ALL SELECT 'transaction_read_only', 'off'",
+            (list(self._names),),
         ).fetchall()
         same = sql.SQL(" AND ").join(
-            sql.SQL("pg_catalog.current_setting({}) OPERATOR(pg_catalog.=) {}").format(sql.Literal(name), sql.Literal(value)) for name, value in found
+            sql.SQL("pg_catalog.current_setting({}) OPERATOR(pg_catalog.=) {}").format(
+                sql.Literal(name), sql.Literal(value)
+            )
+            for name, value in found
         )
-        self._connection.execute(sql.SQL(
-            "PREPARE {} (text) AS SELECT 1 / (pg_catalog.current_setting('role') OPERATOR(pg_catalog.=) $1 AND {})::int4"
-        ).format(sql.SQL(_CHECK), same))
+        self._connection.execute(
+            sql.SQL(
+                "PREPARE {} (text) AS SELECT 1 / (pg_catalog.current_setting('role') OPERATOR(pg_catalog.=) $1 AND"
+                " {})::int4"
+            ).format(sql.SQL(_CHECK), same)
+        )
         self._connection.execute(f"PREPARE {_CHECK_ORIGIN} AS SELECT 1 / ({self._same_origin()})::int4".encode())
         row = self._connection.execute("SELECT pg_catalog.current_setting('role')").fetchone()
         assert row is not None
@@ -135,7 +181,10 @@ class SessionGuard:
 
     def _same_origin(self) -> str:
         """The condition that the session's origin is its own, as far as its role may ask."""
-        may = [bool((self._connection.execute(_MAY, (each,)).fetchone() or [False])[0]) for each in (_IS_SET_UP, _PROGRESS, STAMP_FUNCTION)]
+        may = [
+            bool((self._connection.execute(_MAY, (each,)).fetchone() or [False])[0])
+            for each in (_IS_SET_UP, _PROGRESS, STAMP_FUNCTION)
+        ]
         if all(may):
             return (
                 f"CASE WHEN {_IS_SET_UP} THEN pg_catalog.pg_replication_origin_session_progress(false)"
@@ -146,7 +195,9 @@ class SessionGuard:
     # ------------------------------------------------------------------ checks
 
     def check(self, own_type: str) -> list[Statement]:
-        """Fail (`changed`) unless the session is as `note` found it. A role that is taken may not ask about the origin: then that is asked before the COMMIT.
+        """Fail (`changed`) unless the session is as `note` found it.
+
+        A role that is taken may not ask about the origin: then that is asked before the COMMIT.
 
         Args:
             own_type: one that the session has made, and DISCARD TEMP would drop; empty: it has made none.
@@ -158,11 +209,16 @@ class SessionGuard:
         return found if self.role else [*found, Statement(sql=f"EXECUTE {_CHECK_ORIGIN}")]
 
     def owner_check(self) -> Statement:
-        """Fails (`changed`) unless the session has its advisory locks; returns whether there are others, or channels it listens to."""
+        """Fails (`changed`) unless the session has its advisory locks.
+
+        Returns whether there are others, or channels it listens to.
+        """
         own = f"objsubid = 1 AND (classid, objid) IN ({self._pairs})"
         count = f"pg_catalog.count(*) FILTER (WHERE {own}) OPERATOR(pg_catalog.=) {self._locks}"
         rest = f"pg_catalog.count(*) FILTER (WHERE objsubid <> 2 OR classid <> {MEETING_LOCKS}::oid)"
-        others = f"{rest} OPERATOR(pg_catalog.>) {self._locks} OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels())"
+        others = (
+            f"{rest} OPERATOR(pg_catalog.>) {self._locks} OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels())"
+        )
         return Statement(sql=_OWN_LOCKS.format(f"1 / ({count})::int4, {others}"))
 
     def changed(self, error: DatabaseError, *, is_check: bool) -> DataError | None:
@@ -178,8 +234,11 @@ class SessionGuard:
         who = ["a handler's SQL"] if self.ran_handlers else []
         who += [f"a trigger or rule of {', '.join(self._fired)}"] if self._fired else []
         return DataError(
-            f"{' or '.join(who)} changed the apply server's session: its settings, role, replication origin, locks, temporary types or prepared statements",
-            hint=_HINT, sqlstate="", changed="session",
+            f"{' or '.join(who)} changed the apply server's session: its settings, role, replication origin, locks,"
+            " temporary types or prepared statements",
+            hint=_HINT,
+            sqlstate="",
+            changed="session",
         )
 
     # ------------------------------------------------------------------ after the commit
@@ -194,9 +253,15 @@ class SessionGuard:
         return result.get_value(0, 1) == b"t"
 
     def take_back(self) -> bool:
-        """After a commit, let go of advisory locks that are not the session's own, and of channels; False: some are left."""
+        """After a commit, let go of advisory locks that are not the session's own, and of channels.
+
+        False: some are left.
+        """
         self._connection.execute("UNLISTEN *")
-        wanted = _OWN_LOCKS.format("classid::int8, objid::int8, objsubid, mode") + f" AND NOT (objsubid = 1 AND (classid, objid) IN ({self._pairs}))"
+        wanted = (
+            _OWN_LOCKS.format("classid::int8, objid::int8, objsubid, mode")
+            + f" AND NOT (objsubid = 1 AND (classid, objid) IN ({self._pairs}))"
+        )
         for _ in range(_UNLOCK_ROUNDS_MAX):
             found = self._connection.execute(wanted.encode()).fetchall()
             if not found:

@@ -1,22 +1,27 @@
 """How late a change can have been whose commit time the server has lost.
 
-A site's own changes are known by `pg_xact_commit_timestamp(xmin)`, and the server keeps that only back to the oldest `datfrozenxid` of its
-databases. Autovacuum moves it forward by itself, sometimes from weeks ago to a minute ago. pg_upgrade, and `track_commit_timestamp`
-switched off and on, lose everything. The numbers of transactions stay: in the rows, and in what follows.
+A site's own changes are known by `pg_xact_commit_timestamp(xmin)`, and the server keeps that only back to the oldest
+`datfrozenxid` of its databases. Autovacuum moves it forward by itself, sometimes from weeks ago to a minute ago.
+pg_upgrade, and `track_commit_timestamp` switched off and on, lose everything. The numbers of transactions stay: in the
+rows, and in what follows.
 
-Now and then a session notes a *sample*: the number of a transaction, and a moment at which every transaction with a lower number had
-ended. A row whose time is lost was changed no later than the first sample says that is above its xmin. So a change that arrives is the
-later one if it is later than that; if not, nobody knows, and it goes to the error queue. Only rows without a time are asked so, and only
-for changes that are not later than the newest sample: what arrives in time costs nothing.
+Now and then a session notes a *sample*: the number of a transaction, and a moment at which every transaction with a
+lower number had ended. A row whose time is lost was changed no later than the first sample says that is above its xmin.
+So a change that arrives is the later one if it is later than that; if not, nobody knows, and it goes to the error
+queue. Only rows without a time are asked so, and only for changes that are not later than the newest sample: what
+arrives in time costs nothing.
 
-A row that an apply process wrote and noted has the xmin of its note: no session of the site changed it since, whatever is lost.
+A row that an apply process wrote and noted has the xmin of its note: no session of the site changed it since, whatever
+is lost.
 
-Samples are rows of `headrace.row_change`, of relation 0, which no table has: key1 is the transaction, key2 is 1, changed_at the moment
-(NULL: transactions below it still run), source the number of the transaction that wrote the sample.
+Samples are rows of `headrace.row_change`, of relation 0, which no table has: key1 is the transaction, key2 is 1,
+changed_at the moment (NULL: transactions below it still run), source the number of the transaction that wrote the
+sample.
 
-A restored dump has other numbers in its rows: by its samples that is noticed. What is noted came with it, of tables that have other numbers now, and is
-forgotten; a row of relation 0 and key2 2 is the *mark*: transactions below key1 may be the restore. A row that one of them wrote was changed when the restore
-committed or earlier, and nobody knows when: a change of the time between, which the site must get again, is not discarded as an earlier one.
+A restored dump has other numbers in its rows: by its samples that is noticed. What is noted came with it, of tables
+that have other numbers now, and is forgotten; a row of relation 0 and key2 2 is the *mark*: transactions below key1 may
+be the restore. A row that one of them wrote was changed when the restore committed or earlier, and nobody knows when: a
+change of the time between, which the site must get again, is not discarded as an earlier one.
 
 Worked flow (numbers of transactions; times of the day)
     sample 500: all below had ended at 9:00     a user's UPDATE is 730, committed at 9:04     sample 900: 9:10
@@ -33,25 +38,47 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["PG_EPOCH_US", "is_of_this_server", "is_restored", "keep_noted_times", "lost_until", "microseconds", "sample_times", "samples", "was_earlier", "was_lost", "whole_number"]
+__all__ = [
+    "PG_EPOCH_US",
+    "is_of_this_server",
+    "is_restored",
+    "keep_noted_times",
+    "lost_until",
+    "microseconds",
+    "sample_times",
+    "samples",
+    "was_earlier",
+    "was_lost",
+    "whole_number",
+]
 
 PG_EPOCH_US = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970: where the server's binary timestamps begin."""
 _WINDOW = 64  # transactions: so many that were all rolled back are taken for lost
-_OWN_WINDOW = 10_000  # transactions, of which one has the time of this server's clock: what applies changes commits at times of its own
+# transactions, of which one has the time of this server's clock: what applies changes commits at times of its own
+_OWN_WINDOW = 10_000
 _UNFROZEN_S = 86_400.0
-"""Where the server lost times before the first sample, nobody knows how long transactions ran that are lost. Hardly one runs for longer than a day."""
+"""Where the server lost times before the first sample, nobody knows how long transactions ran that are lost.
+
+Hardly one runs for longer than a day.
+"""
 _KEPT_AT_ONCE = 200_000  # notes in one call: a second or two, in which the server applies nothing
 
 _IS_SAMPLE = "s.relation OPERATOR(pg_catalog.=) 0 AND s.key2 OPERATOR(pg_catalog.=) 1"
 _IS_MARK = "s.relation OPERATOR(pg_catalog.=) 0 AND s.key2 OPERATOR(pg_catalog.=) 2"
 _AT = "pg_catalog.pg_xact_commit_timestamp(pg_catalog.xid({}::pg_catalog.text::pg_catalog.xid8))"
-_MINE = "pg_catalog.xid(pg_catalog.pg_current_xact_id())::pg_catalog.text"  # a row's xmin, as text, if this transaction writes it
-# No (SELECT ...) around these, here and in all that a condition of a set asks of a row. Where a set waits for several rows, PostgreSQL 15 to 18 (EvalPlanQualBegin)
-# take a zero or a null pointer for what such a SELECT found, if it stands inside of another one that belongs to the row: the server crashes.
-_ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8"  # all below it
+# a row's xmin, as text, if this transaction writes it
+_MINE = "pg_catalog.xid(pg_catalog.pg_current_xact_id())::pg_catalog.text"
+# No (SELECT ...) around these, here and in all that a condition of a set asks of a row. Where a set waits for several
+# rows, PostgreSQL 15 to 18 (EvalPlanQualBegin) take a zero or a null pointer for what such a SELECT found, if it stands
+# inside of another one that belongs to the row: the server crashes.
+# all below it
+_ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8"
 # A statement's own transaction can be above its snapshot; hardly by a million.
-_NEXT = "(pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8 OPERATOR(pg_catalog.+) 1000000)"
+_NEXT = (
+    "(pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8"
+    " OPERATOR(pg_catalog.+) 1000000)"
+)
 
 
 def microseconds(moment: str) -> str:
@@ -64,12 +91,16 @@ def microseconds(moment: str) -> str:
 
 
 def whole_number(xmin: str) -> str:
-    """The number of a transaction with its epoch, as SQL: the newest one that has these 32 bits. An earlier one was earlier still.
+    """The number of a transaction with its epoch, as SQL: the newest one that has these 32 bits.
+
+    An earlier one was earlier still.
 
     Args:
         xmin: of a row.
     """
-    behind = f"(({_NEXT} OPERATOR(pg_catalog.-) {xmin}::pg_catalog.text::pg_catalog.int8) OPERATOR(pg_catalog.&) 4294967295)"
+    behind = (
+        f"(({_NEXT} OPERATOR(pg_catalog.-) {xmin}::pg_catalog.text::pg_catalog.int8) OPERATOR(pg_catalog.&) 4294967295)"
+    )
     return f"({_NEXT} OPERATOR(pg_catalog.-) {behind})"
 
 
@@ -80,8 +111,8 @@ def lost_until(xmin: str) -> str:
         xmin: of a row, whose commit time is lost.
     """
     return (
-        f"(SELECT s.changed_at FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 OPERATOR(pg_catalog.>) {whole_number(xmin)}"
-        " AND s.changed_at IS NOT NULL ORDER BY s.key1 LIMIT 1)"
+        f"(SELECT s.changed_at FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 OPERATOR(pg_catalog.>)"
+        f" {whole_number(xmin)} AND s.changed_at IS NOT NULL ORDER BY s.key1 LIMIT 1)"
     )
 
 
@@ -105,7 +136,9 @@ def was_earlier(xmin: str, at: str) -> str:
 
 
 def is_of_this_server(row: str, number: str) -> str:
-    """The condition that a row of `headrace.row_change` was written here, and not by what restored a dump: it has the number of the transaction that wrote it.
+    """The condition that a row of `headrace.row_change` was written here, and not by what restored a dump.
+
+    It has the number of the transaction that wrote it.
 
     Args:
         row: alias of the table.
@@ -120,22 +153,30 @@ def is_restored(xmin: str) -> str:
     Args:
         xmin: of the row.
     """
-    return f"EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_MARK} AND s.key1 OPERATOR(pg_catalog.>) {whole_number(xmin)})"
+    return (
+        f"EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_MARK} AND s.key1 OPERATOR(pg_catalog.>)"
+        f" {whole_number(xmin)})"
+    )
 
 
 # ------------------------------------------------------------------ samples
 
 _FOREIGN = f"DELETE FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.xmin::pg_catalog.text <> s.source"
 _INSERT = "INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
-# Nothing was noted here before the first sample. Whoever noticed it first has the foreign samples locked: the others find them gone.
+# Nothing was noted here before the first sample. Whoever noticed it first has the foreign samples locked: the others
+# find them gone.
 _FORGET_RESTORED = (
-    "DELETE FROM headrace.row_change_set_time", "DELETE FROM headrace.row_change_set", "DELETE FROM headrace.row_change",
+    "DELETE FROM headrace.row_change_set_time",
+    "DELETE FROM headrace.row_change_set",
+    "DELETE FROM headrace.row_change",
     f"{_INSERT} VALUES (0, 0, 0, clock_timestamp(), 0, false, '')",
-    f"{_INSERT} SELECT 0, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, 2, NULL, 0, false, {_MINE}",
+    f"{_INSERT} SELECT 0, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, 2, NULL, 0, false,"
+    f" {_MINE}",
 )
 _SAMPLE = f"""{_INSERT}
 SELECT 0, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, 1, NULL, 0, false, {_MINE}
-WHERE NOT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE} AND pg_catalog.abs(EXTRACT(epoch FROM pg_catalog.clock_timestamp() - COALESCE(s.changed_at, {_AT.format("s.key1")}))) < %s)
+WHERE NOT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE} AND pg_catalog.abs(EXTRACT(epoch FROM
+    pg_catalog.clock_timestamp() - COALESCE(s.changed_at, {_AT.format("s.key1")}))) < %s)
 ON CONFLICT DO NOTHING
 """
 # Never earlier than the samples below it, also where the clock was set back.
@@ -160,11 +201,15 @@ ON CONFLICT DO NOTHING"""
 
 
 def samples() -> str:
-    """The samples as a query: the number below which all had ended, as text, and when, microseconds since the epoch; without the first one, a guess."""
+    """The samples as a query: the number below which all had ended, as text, and when, microseconds since the epoch.
+
+    Without the first one, a guess.
+    """
     taken = f"{_IS_SAMPLE} AND s.changed_at IS NOT NULL AND s.xmin::pg_catalog.text OPERATOR(pg_catalog.=) s.source"
     return (
         f"SELECT s.key1::pg_catalog.text, {microseconds('s.changed_at')} FROM headrace.row_change s"
-        f" WHERE {taken} AND s.key1 OPERATOR(pg_catalog.>) (SELECT pg_catalog.min(s.key1) FROM headrace.row_change s WHERE {taken})"
+        f" WHERE {taken} AND s.key1 OPERATOR(pg_catalog.>) (SELECT pg_catalog.min(s.key1) FROM headrace.row_change s"
+        f" WHERE {taken})"
     )
 
 
@@ -180,7 +225,9 @@ def sample_times(connection: psycopg.Connection[Any], *, age_s: float, every_s: 
         if connection.execute(_FOREIGN.encode()).rowcount:
             for statement in _FORGET_RESTORED:
                 connection.execute(statement.encode())
-        row = connection.execute(f"SELECT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE})".encode()).fetchone()
+        row = connection.execute(
+            f"SELECT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE})".encode()
+        ).fetchone()
         if row is None or not row[0]:
             _begin(connection)
         connection.execute(_SAMPLE.encode(), (every_s,))
@@ -196,13 +243,16 @@ def _begin(connection: psycopg.Connection[Any]) -> None:
     low, high = max(end - 2**31, 2), end
     while high - low > 1:
         middle = (low + high) // 2
-        is_known = connection.execute(_KNOWN.encode(), (middle, min(middle + _WINDOW, end) - 1, True)).fetchone() is not None
+        is_known = (
+            connection.execute(_KNOWN.encode(), (middle, min(middle + _WINDOW, end) - 1, True)).fetchone() is not None
+        )
         low, high = (low, middle) if is_known else (middle, high)
     found = connection.execute(_KNOWN.encode(), (high, min(high + _OWN_WINDOW, end) - 1, False)).fetchone()
     if found is None:
         return
     number, at = found
-    # Where more is lost than is frozen, the server began to keep times when it started: nothing ran then. What began since, and runs, is not below.
+    # Where more is lost than is frozen, the server began to keep times when it started: nothing ran then. What began
+    # since, and runs, is not below.
     is_frozen = high - (end - frozen_age) <= _WINDOW
     connection.execute(_FIRST.encode(), (number, at, _UNFROZEN_S if is_frozen else 0.0))
 

@@ -1,21 +1,24 @@
-"""What apply noted of whole sets: when, at their source, the rows that a transaction wrote were changed. Only of tables with latest_timestamp.
+"""What apply noted of whole sets: when, at their source, the rows that a transaction wrote were changed.
 
-Of a row that is there its xmin tells which transaction changed it last, and the server knows that transaction's origin. So where changes come
-from several sites, a row needs no note of its own: all rows that a statement wrote have one, in `headrace.row_change_set`, with the earliest
-and the latest time, and all times in `headrace.row_change_set_time`, by a hash of the key (`WriteTimes.keys`). What is gone has no xmin: deletes are
-noted one by one (`row_changes`).
+Only of tables with latest_timestamp.
 
-A transaction is found by its origin and number. The number is that of the whole transaction, and a row that was written behind a savepoint
-has a higher one; an origin is one session's at a time, so of its transactions that have sets the newest one up to the row's xmin is the one, if
-it was committed at the same time, or it has none.
+Of a row that is there its xmin tells which transaction changed it last, and the server knows that transaction's origin.
+So where changes come from several sites, a row needs no note of its own: all rows that a statement wrote have one, in
+`headrace.row_change_set`, with the earliest and the latest time, and all times in `headrace.row_change_set_time`, by a
+hash of the key (`WriteTimes.keys`). What is gone has no xmin: deletes are noted one by one (`row_changes`).
 
-The times of the rows are kept for so many of them (`forget_sets`), the earliest and the latest for as long as tombstones. Without the first, and where
-another source has its keys in another type, so that hashes do not compare, a change that is between the two cannot be told from the row's. Where users' SQL ran in the transaction, it may have written rows that no
-set has: then only the times of the rows count (`blur_sets`).
+A transaction is found by its origin and number. The number is that of the whole transaction, and a row that was written
+behind a savepoint has a higher one; an origin is one session's at a time, so of its transactions that have sets the
+newest one up to the row's xmin is the one, if it was committed at the same time, or it has none.
+
+The times of the rows are kept for so many of them (`forget_sets`), the earliest and the latest for as long as
+tombstones. Without the first, and where another source has its keys in another type, so that hashes do not compare, a
+change that is between the two cannot be told from the row's. Where users' SQL ran in the transaction, it may have
+written rows that no set has: then only the times of the rows count (`blur_sets`).
 
 Worked flow (c: at dbs3, t: commit times at the sources)
-    dbs1's group, transaction 730: row 1 t=20, row 2 t=26; committed at t=40: one set 20..26, times {hash of 1: 20, hash of 2: 26}
-    dbs2's change of row 1, t=50     later than 40, so than 26: applied by the statement itself
+    dbs1's group, transaction 730: row 1 t=20, row 2 t=26; committed at t=40: one set 20..26, times {hash of 1: 20, hash
+    of 2: 26} dbs2's change of row 1, t=50     later than 40, so than 26: applied by the statement itself
     dbs2's change of row 1, t=30     later than 26: the same
     dbs2's change of row 1, t=23     looked at alone: row 1 was changed at 20, so it is the later one
 
@@ -44,7 +47,16 @@ if TYPE_CHECKING:
     from databases.ports import Write, WriteTimes
     from databases.postgres.destination.catalog import CatalogTable
 
-__all__ = ["SCHEMA", "SetOfRow", "blur_sets", "exact_changes", "forget_sets", "is_earlier_set", "note_sets", "set_of_row"]
+__all__ = [
+    "SCHEMA",
+    "SetOfRow",
+    "blur_sets",
+    "exact_changes",
+    "forget_sets",
+    "is_earlier_set",
+    "note_sets",
+    "set_of_row",
+]
 
 _ROWS_MAX = 65_536  # in one set: a value of 1 MB
 _PER_NOTE = 6
@@ -58,9 +70,11 @@ _TIME = np.dtype([("key", "<u8"), ("at", "<i8")])
 SCHEMA = (
     """CREATE TABLE headrace.row_change_set (
     origin oid NOT NULL, number bigint NOT NULL, relation oid NOT NULL, part integer NOT NULL, earliest timestamptz, latest timestamptz,
-    rank smallint NOT NULL, source text NOT NULL, key_form integer NOT NULL, noted_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (origin, number, relation, part)
+    rank smallint NOT NULL, source text NOT NULL, key_form integer NOT NULL, noted_at timestamptz NOT NULL DEFAULT
+        clock_timestamp(), PRIMARY KEY (origin, number, relation, part)
 )""",
-    # Little-endian pairs of 64 bits: the key's hash, and microseconds since the epoch. Apart, so that they can go and the set's row stays as it was written.
+    # Little-endian pairs of 64 bits: the key's hash, and microseconds since the epoch. Apart, so that they can go and
+    # the set's row stays as it was written.
     """CREATE TABLE headrace.row_change_set_time (
     origin oid NOT NULL, number bigint NOT NULL, relation oid NOT NULL, part integer NOT NULL, row_count integer NOT NULL, times bytea NOT NULL,
     PRIMARY KEY (origin, number, relation, part)
@@ -87,21 +101,33 @@ def note_sets(write: Write, catalog: CatalogTable, *, origin: str, part: int) ->
     assert times is not None
     assert times.keys is not None
     sql = (
-        "WITH s AS (INSERT INTO headrace.row_change_set (origin, number, relation, part, earliest, latest, rank, source, key_form)"
-        f" SELECT o.roident, {_CURRENT}, {catalog.oid}, $1::pg_catalog.int4, $2::pg_catalog.timestamptz, $3::pg_catalog.timestamptz, {times.rank},"
-        f" {literal(times.source)}, {times.key_form} FROM pg_catalog.pg_replication_origin o WHERE o.roname OPERATOR(pg_catalog.=) {literal(origin)}"
-        " ON CONFLICT (origin, number, relation, part) DO UPDATE SET earliest = excluded.earliest, latest = excluded.latest, rank = excluded.rank,"  # of a restored dump
-        " source = excluded.source, key_form = excluded.key_form, noted_at = excluded.noted_at RETURNING origin, number, relation, part)"
-        " INSERT INTO headrace.row_change_set_time (origin, number, relation, part, row_count, times) SELECT s.*, $4::pg_catalog.int4, $5::pg_catalog.bytea FROM s"
-        " ON CONFLICT (origin, number, relation, part) DO UPDATE SET row_count = excluded.row_count, times = excluded.times"
+        "WITH s AS (INSERT INTO headrace.row_change_set (origin, number, relation, part, earliest, latest, rank,"
+        " source, key_form)"
+        f" SELECT o.roident, {_CURRENT}, {catalog.oid}, $1::pg_catalog.int4, $2::pg_catalog.timestamptz,"
+        f" $3::pg_catalog.timestamptz, {times.rank},"
+        f" {literal(times.source)}, {times.key_form} FROM pg_catalog.pg_replication_origin o WHERE o.roname"
+        f" OPERATOR(pg_catalog.=) {literal(origin)}"
+        # of a restored dump
+        " ON CONFLICT (origin, number, relation, part) DO UPDATE SET earliest = excluded.earliest, latest ="
+        " excluded.latest, rank = excluded.rank,"
+        " source = excluded.source, key_form = excluded.key_form, noted_at = excluded.noted_at RETURNING origin,"
+        " number, relation, part)"
+        " INSERT INTO headrace.row_change_set_time (origin, number, relation, part, row_count, times) SELECT s.*,"
+        " $4::pg_catalog.int4, $5::pg_catalog.bytea FROM s"
+        " ON CONFLICT (origin, number, relation, part) DO UPDATE SET row_count = excluded.row_count, times ="
+        " excluded.times"
     )
     found = []
     for number, first in enumerate(range(0, write.row_count, _ROWS_MAX)):
         noted = np.empty(min(_ROWS_MAX, write.row_count - first), _TIME)
         noted["key"], noted["at"] = (each[first : first + noted.shape[0]] for each in (times.keys, times.last_us))
-        bounds = [(int(each) - PG_EPOCH_US).to_bytes(8, "big", signed=True) for each in (noted["at"].min(), noted["at"].max())]
+        bounds = [
+            (int(each) - PG_EPOCH_US).to_bytes(8, "big", signed=True) for each in (noted["at"].min(), noted["at"].max())
+        ]
         counts = [each.to_bytes(4, "big") for each in (part + number, noted.shape[0])]
-        found.append(Statement(sql=sql, prepared=True, parameters=(counts[0], *bounds, counts[1], noted.view(np.uint8))))
+        found.append(
+            Statement(sql=sql, prepared=True, parameters=(counts[0], *bounds, counts[1], noted.view(np.uint8)))
+        )
     return found
 
 
@@ -111,10 +137,13 @@ def blur_sets(origin: str) -> Statement:
     Args:
         origin: name of the session's replication origin.
     """
-    return Statement(sql=(
-        "UPDATE headrace.row_change_set s SET earliest = NULL, latest = NULL FROM pg_catalog.pg_replication_origin o"
-        f" WHERE o.roname OPERATOR(pg_catalog.=) {literal(origin)} AND s.origin OPERATOR(pg_catalog.=) o.roident AND s.number OPERATOR(pg_catalog.=) {_CURRENT}"
-    ))
+    return Statement(
+        sql=(
+            "UPDATE headrace.row_change_set s SET earliest = NULL, latest = NULL FROM pg_catalog.pg_replication_origin o"
+            f" WHERE o.roname OPERATOR(pg_catalog.=) {literal(origin)} AND s.origin OPERATOR(pg_catalog.=) o.roident"
+            f" AND s.number OPERATOR(pg_catalog.=) {_CURRENT}"
+        )
+    )
 
 
 # ------------------------------------------------------------------ asking
@@ -123,28 +152,36 @@ _NEWEST = (
     "SELECT x.number, x.xmin AS written_by FROM headrace.row_change_set x WHERE x.origin OPERATOR(pg_catalog.=) {}"
     f" AND x.number OPERATOR(pg_catalog.<=) {whole_number('t.xmin')} ORDER BY x.number DESC LIMIT 1"
 )
-# The sets `s` of the transaction that wrote the row `t`, by its commit `c`; and where the server does not know that any more, by the numbers alone.
+# The sets `s` of the transaction that wrote the row `t`, by its commit `c`; and where the server does not know that any
+# more, by the numbers alone.
 _BY_COMMIT = (
-    f"FROM ({_NEWEST.format('c.roident')}) n, headrace.row_change_set s WHERE s.origin OPERATOR(pg_catalog.=) c.roident AND s.number OPERATOR(pg_catalog.=) n.number"
+    f"FROM ({_NEWEST.format('c.roident')}) n, headrace.row_change_set s WHERE s.origin OPERATOR(pg_catalog.=) c.roident"
+    " AND s.number OPERATOR(pg_catalog.=) n.number"
     ' AND pg_catalog.pg_xact_commit_timestamp(n.written_by) OPERATOR(pg_catalog.=) c."timestamp"'
 )
 _BY_NUMBER = (
     f"FROM pg_catalog.pg_replication_origin o, LATERAL ({_NEWEST.format('o.roident')}) n, headrace.row_change_set s"
-    " WHERE s.origin OPERATOR(pg_catalog.=) o.roident AND s.number OPERATOR(pg_catalog.=) n.number AND s.xmin OPERATOR(pg_catalog.=) t.xmin"
+    " WHERE s.origin OPERATOR(pg_catalog.=) o.roident AND s.number OPERATOR(pg_catalog.=) n.number AND s.xmin"
+    " OPERATOR(pg_catalog.=) t.xmin"
 )
 
 
 def set_of_row(catalog: CatalogTable) -> str:
-    """The origin and the number of the transaction that wrote the row `t`, committed as `c` says, if it noted sets of the table, as SQL: text; else NULL.
+    """The origin and the number of the transaction that wrote the row `t`, if it noted sets of the table.
+
+    As SQL: text, else NULL. The transaction is committed as `c` says.
 
     Args:
         catalog: the destination table.
     """
     found = (
-        "(SELECT s.origin::pg_catalog.text OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||) s.number::pg_catalog.text"
-        f" {{}} AND s.relation OPERATOR(pg_catalog.=) {catalog.oid} LIMIT 1)"
+        "(SELECT s.origin::pg_catalog.text OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||)"
+        f" s.number::pg_catalog.text {{}} AND s.relation OPERATOR(pg_catalog.=) {catalog.oid} LIMIT 1)"
     )
-    return f'CASE WHEN c."timestamp" IS NULL THEN {found.format(_BY_NUMBER)} WHEN c.roident OPERATOR(pg_catalog.<>) 0 THEN {found.format(_BY_COMMIT)} END'
+    return (
+        f'CASE WHEN c."timestamp" IS NULL THEN {found.format(_BY_NUMBER)} WHEN c.roident OPERATOR(pg_catalog.<>) 0'
+        f" THEN {found.format(_BY_COMMIT)} END"
+    )
 
 
 def is_earlier_set(catalog: CatalogTable, earliest: str, *, has_time: bool) -> str:
@@ -171,7 +208,11 @@ class SetOfRow:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """What is noted of a transaction's rows of a table; `times` has the keys that are asked for, sorted, None: not kept any more; `earliest_us` None: others may have been written."""
+    """What is noted of a transaction's rows of a table.
+
+    `times` has the keys that are asked for, sorted, None: not kept any more; `earliest_us` None: others may have been
+    written.
+    """
 
     source: str
     rank: int
@@ -192,7 +233,14 @@ class _Noted:
         if at is None:
             return found
         return replace(
-            found, noted_us=at, noted_rank=self.rank, noted_source=self.source, is_gone=False, lost_us=0, applied_us=None, applied_source="",
+            found,
+            noted_us=at,
+            noted_rank=self.rank,
+            noted_source=self.source,
+            is_gone=False,
+            lost_us=0,
+            applied_us=None,
+            applied_source="",
         )
 
     def _exact(self, key: np.uint64) -> int | None:
@@ -202,7 +250,10 @@ class _Noted:
 
 
 def exact_changes(
-    ask: Callable[[Statement], PGresult], catalog: CatalogTable, times: WriteTimes, found: Sequence[tuple[LastChange, SetOfRow | None]],
+    ask: Callable[[Statement], PGresult],
+    catalog: CatalogTable,
+    times: WriteTimes,
+    found: Sequence[tuple[LastChange, SetOfRow | None]],
 ) -> tuple[LastChange, ...]:
     """The last changes of rows by the sets that are noted.
 
@@ -227,17 +278,21 @@ def exact_changes(
     )
 
 
-_Part = tuple[bytes | None, ...]  # number in its transaction, source, rank, form of the key, earliest, latest, whether the rows' times are there
+# number in its transaction, source, rank, form of the key, earliest, latest, whether the rows' times are there
+_Part = tuple[bytes | None, ...]
 
 
 def _question(catalog: CatalogTable, wanted: Sequence[SetOfRow]) -> Statement:
     values = ", ".join(f"({each.origin}::pg_catalog.oid, {each.number}::pg_catalog.int8)" for each in wanted)
-    return Statement(sql=(
-        f"SELECT s.origin, s.number, s.part, s.source, s.rank, s.key_form, {microseconds('s.earliest')}, {microseconds('s.latest')}, t.part IS NOT NULL"
-        f" FROM (VALUES {values}) w(origin, number) JOIN headrace.row_change_set s USING (origin, number)"
-        " LEFT JOIN headrace.row_change_set_time t USING (origin, number, relation, part)"
-        f" WHERE s.relation OPERATOR(pg_catalog.=) {catalog.oid} ORDER BY s.origin, s.number, s.part"
-    ))
+    return Statement(
+        sql=(
+            f"SELECT s.origin, s.number, s.part, s.source, s.rank, s.key_form, {microseconds('s.earliest')},"
+            f" {microseconds('s.latest')}, t.part IS NOT NULL FROM (VALUES {values}) w(origin, number) JOIN"
+            " headrace.row_change_set s USING (origin, number) LEFT JOIN headrace.row_change_set_time t USING (origin,"
+            f" number, relation, part) WHERE s.relation OPERATOR(pg_catalog.=) {catalog.oid} ORDER BY s.origin,"
+            " s.number, s.part"
+        )
+    )
 
 
 def _parts(result: PGresult) -> dict[SetOfRow, list[_Part]]:
@@ -249,7 +304,11 @@ def _parts(result: PGresult) -> dict[SetOfRow, list[_Part]]:
 
 
 def _times(
-    ask: Callable[[Statement], PGresult], catalog: CatalogTable, of: SetOfRow, parts: Sequence[_Part], keys: Sequence[np.uint64],
+    ask: Callable[[Statement], PGresult],
+    catalog: CatalogTable,
+    of: SetOfRow,
+    parts: Sequence[_Part],
+    keys: Sequence[np.uint64],
 ) -> NDArray[Any] | None:
     """The times of the rows with some keys, sorted by key; None: not all are kept any more, or hashes do not compare."""
     if any(part[6] != b"t" or part[3] != parts[0][3] for part in parts):
@@ -257,10 +316,16 @@ def _times(
     found = [np.empty(0, _TIME)]
     for first in range(0, len(parts), _PARTS_AT_ONCE):
         numbers = ", ".join(str(int(part[0] or 0)) for part in parts[first : first + _PARTS_AT_ONCE])
-        result = ask(Statement(sql=(
-            f"SELECT pg_catalog.encode(t.times, 'hex') FROM headrace.row_change_set_time t WHERE t.origin OPERATOR(pg_catalog.=) {of.origin}"
-            f" AND t.number OPERATOR(pg_catalog.=) {of.number} AND t.relation OPERATOR(pg_catalog.=) {catalog.oid} AND t.part IN ({numbers}) ORDER BY t.part"
-        )))
+        result = ask(
+            Statement(
+                sql=(
+                    "SELECT pg_catalog.encode(t.times, 'hex') FROM headrace.row_change_set_time t WHERE t.origin"
+                    f" OPERATOR(pg_catalog.=) {of.origin}"
+                    f" AND t.number OPERATOR(pg_catalog.=) {of.number} AND t.relation OPERATOR(pg_catalog.=)"
+                    f" {catalog.oid} AND t.part IN ({numbers}) ORDER BY t.part"
+                )
+            )
+        )
         for row in range(result.ntuples):
             times = np.frombuffer(bytes.fromhex((result.get_value(row, 0) or b"").decode()), _TIME)
             found.append(times[np.isin(times["key"], keys)])
@@ -273,8 +338,12 @@ def _joined(parts: Sequence[_Part], times: NDArray[Any] | None) -> _Noted:
     earliest, latest = ([part[place] for part in parts] for place in (4, 5))
     is_known = None not in earliest and None not in latest
     return _Noted(
-        source=(source or b"").decode(), rank=int(rank or 0), key_form=int(key_form or 0), times=times,
-        earliest_us=min(int(each or 0) for each in earliest) if is_known else None, latest_us=max(int(each or 0) for each in latest) if is_known else None,
+        source=(source or b"").decode(),
+        rank=int(rank or 0),
+        key_form=int(key_form or 0),
+        times=times,
+        earliest_us=min(int(each or 0) for each in earliest) if is_known else None,
+        latest_us=max(int(each or 0) for each in latest) if is_known else None,
     )
 
 
@@ -289,7 +358,8 @@ WITH old AS MATERIALIZED (
 DELETE FROM headrace.row_change_set_time t USING old
 WHERE (t.origin, t.number, t.relation, t.part) = (old.origin, old.number, old.relation, old.part)
 """
-# Of a transaction all sets go or none: those that are left would be taken for all. Another session that forgets at the same time forgets the same.
+# Of a transaction all sets go or none: those that are left would be taken for all. Another session that forgets at the
+# same time forgets the same.
 _FORGET_SETS = f"""
 WITH bound AS MATERIALIZED (
     SELECT (SELECT s.number FROM headrace.row_change_set s ORDER BY s.number DESC OFFSET %s LIMIT 1) AS number,

@@ -41,7 +41,9 @@ WHERE NOT pg_catalog.pg_has_role(c.relowner, 'USAGE') ORDER BY t.level, 2, 3
 """
 
 
-def remove_partition(connection: psycopg.Connection[Any], table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:
+def remove_partition(
+    connection: psycopg.Connection[Any], table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]
+) -> bool:
     """See `DestinationDatabase.remove_partition`.
 
     Args:
@@ -83,7 +85,9 @@ def nested_tables(connection: psycopg.Connection[Any], tables: Collection[TableN
 
 
 def nested_findings(connection: psycopg.Connection[Any], path: str, tables: Collection[TableName]) -> Iterator[Finding]:
-    """Tables that arrive as tables of their own, and are partitions here of one that arrives, too: each of the two would be emptied and copied with the other's rows.
+    """Tables that arrive as tables of their own, and are partitions here of one that arrives, too.
+
+    Each of the two would be emptied and copied with the other's rows.
 
     Args:
         connection: any.
@@ -95,24 +99,36 @@ def nested_findings(connection: psycopg.Connection[Any], path: str, tables: Coll
         if parent is not None:
             yield Finding(
                 path=f"{path} table {part}",
-                problem=f"is a partition of {table} here, and a table of its own at the source: a copy or a TRUNCATE of {table} removes its rows, and its own rows would be among those of {table}",
+                problem=f"is a partition of {table} here, and a table of its own at the source: a copy or a TRUNCATE of"
+                f" {table} removes its rows, and its own rows would be among those of {table}",
                 fix=f"ALTER TABLE {qualified(*parent)} DETACH PARTITION {qualified(*part)}; "
-                + remark("once what was before is applied (headrace wait FILE --caught-up); or attach it at the source, or leave it out (exclude)"),
+                + remark(
+                    "once what was before is applied (headrace wait FILE --caught-up); or attach it at the source, or"
+                    " leave it out (exclude)"
+                ),
             )
 
 
 def missing_grant(connection: psycopg.Connection[Any], part: TableName) -> str:
-    """See `DestinationDatabase.missing_grant`. Changes are written through the partitioned table, whose rights count for them.
+    """See `DestinationDatabase.missing_grant`.
+
+    Changes are written through the partitioned table, whose rights count for them.
 
     Args:
         connection: as the role that will apply.
         part: see there.
     """
     found = connection.execute(
-        "SELECT current_user, ARRAY(SELECT r FROM unnest(%s::text[]) r WHERE NOT has_table_privilege(c.oid, r)) FROM pg_catalog.pg_class c"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s", (list(_COPY_RIGHTS), *part),
+        "SELECT current_user, ARRAY(SELECT r FROM unnest(%s::text[]) r WHERE NOT has_table_privilege(c.oid, r)) FROM"
+        " pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND"
+        " c.relname = %s",
+        (list(_COPY_RIGHTS), *part),
     ).fetchone()
-    return f"GRANT {', '.join(found[1])} ON {qualified(*part)} TO {quote(found[0])};" if found is not None and found[1] else ""
+    return (
+        f"GRANT {', '.join(found[1])} ON {qualified(*part)} TO {quote(found[0])};"
+        if found is not None and found[1]
+        else ""
+    )
 
 
 def ownership_findings(connection: psycopg.Connection[Any], path: str, number: int) -> Iterator[Finding]:
@@ -126,4 +142,8 @@ def ownership_findings(connection: psycopg.Connection[Any], path: str, number: i
     found = connection.execute(_NOT_OWNED, {"oid": number}).fetchall()
     if found:
         fixes = [f"ALTER TABLE {qualified(owner, name)} OWNER TO {quote(role)};" for role, owner, name in found]
-        yield Finding(path=path, problem="the role does not own the table and its partitions, which detached_partitions: follow needs", fix="\n".join(fixes))
+        yield Finding(
+            path=path,
+            problem="the role does not own the table and its partitions, which detached_partitions: follow needs",
+            fix="\n".join(fixes),
+        )

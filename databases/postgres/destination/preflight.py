@@ -45,13 +45,16 @@ _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replicatio
 _FUNCTIONS = {
     "pg_catalog.pg_replication_origin_create(text)": "without which changes cannot be tagged",
     "pg_catalog.pg_replication_origin_session_setup(text)": "without which changes cannot be tagged",
-    STAMP_FUNCTION: "without which what is applied has the commit time of its session's first transaction, also where it is captured again",
+    STAMP_FUNCTION: "without which what is applied has the commit time of its session's first transaction, also where"
+    " it is captured again",
     "pg_catalog.pg_current_wal_insert_lsn()": "without which nobody knows which commits are on disk",
     "pg_catalog.pg_current_wal_flush_lsn()": "without which nobody knows which commits are on disk",
 }
-# Besides the apply servers, and an administrative session of each apply process: the topology's claim, and one for `status` or `errors`.
+# Besides the apply servers, and an administrative session of each apply process: the topology's claim, and one for
+# `status` or `errors`.
 _OTHER_SESSIONS = 2
-# A task that copies writes in one session and compares in another; its apply process has one that plans, and one that reads.
+# A task that copies writes in one session and compares in another; its apply process has one that plans, and one that
+# reads.
 _SESSIONS_OF_A_COPY = 2
 _SESSIONS_OF_WHO_COPIES = 2
 
@@ -87,7 +90,8 @@ FROM (SELECT count(*) FILTER (WHERE is_client) AS clients,
 
 # Of the table, and those that a partition has alone.
 _CONSTRAINTS = """
-SELECT format('%%I.%%I', n.nspname, r.relname) AS relation, c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
+SELECT format('%%I.%%I', n.nspname, r.relname) AS relation, c.conname AS name, c.contype AS kind, c.condeferrable AS
+    deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
              ORDER BY a.attnum) AS columns, c.confrelid AS referred,
        (SELECT ARRAY[m.nspname::text, t.relname::text] FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace m ON m.oid = t.relnamespace
@@ -115,7 +119,14 @@ WHERE n.nspname = ANY(%s) AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.
 
 
 def preflight(
-    connection: psycopg.Connection[Any], topology: str, *, site: str, sessions: int, applies: int, copies: int, allow_any_version: bool,
+    connection: psycopg.Connection[Any],
+    topology: str,
+    *,
+    site: str,
+    sessions: int,
+    applies: int,
+    copies: int,
+    allow_any_version: bool,
     has_admin: bool = False,
 ) -> tuple[Finding, ...]:
     """Check the server and the role.
@@ -132,7 +143,9 @@ def preflight(
     """
     with connection.cursor(row_factory=dict_row) as cursor:
         parameters = {
-            "own": f"headrace:{topology}/", "name": f"headrace {topology}/", "administrator": ADMINISTRATIVE_NAME,
+            "own": f"headrace:{topology}/",
+            "name": f"headrace {topology}/",
+            "administrator": ADMINISTRATIVE_NAME,
             "claim": claim_name(topology),
         }
         found = cursor.execute(_SERVER, parameters).fetchone()
@@ -159,12 +172,14 @@ def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[
     role, database = quote(found["role"]), quote(found["database"])
     if not found["may_temp"]:
         yield Finding(
-            path=path, problem="the role may not create temporary types (needed for columns of array types)",
+            path=path,
+            problem="the role may not create temporary types (needed for columns of array types)",
             fix=f"GRANT TEMPORARY ON DATABASE {database} TO {role};",
         )
     if not found["may_replica"]:
         yield Finding(
-            path=path, problem="the role may not switch off triggers for its own changes (session_replication_role)",
+            path=path,
+            problem="the role may not switch off triggers for its own changes (session_replication_role)",
             fix=f"GRANT SET ON PARAMETER session_replication_role TO {role};",
         )
     for signature, reason in _FUNCTIONS.items():
@@ -172,7 +187,8 @@ def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[
         may = connection.execute("SELECT has_function_privilege(%s, 'EXECUTE')", (signature,)).fetchone()
         if may is not None and not may[0]:
             yield Finding(
-                path=path, problem=f"the role may not call {function}, {reason}",
+                path=path,
+                problem=f"the role may not call {function}, {reason}",
                 fix=f"GRANT EXECUTE ON FUNCTION {signature} TO {role};",
             )
 
@@ -202,45 +218,62 @@ def _bound_findings(path: str, found: dict[str, Any], version: int, wanted: _Nee
     if free < sessions + wanted.copies:
         is_error = free < sessions
         yield Finding(
-            path=path, is_error=is_error,
-            problem=f"{sessions} replication origins are needed, {max(free, 0)} are free ({name})" if is_error else
-            f"{free} replication origins are free ({name}): tables that are copied while others are applied need {sessions + wanted.copies}",
-            fix=f"ALTER SYSTEM SET {name} = {found['origins'] + sessions + wanted.copies - free}; -- and restart the server",
+            path=path,
+            is_error=is_error,
+            problem=f"{sessions} replication origins are needed, {max(free, 0)} are free ({name})"
+            if is_error
+            else f"{free} replication origins are free ({name}): tables that are copied while others are applied need"
+            f" {sessions + wanted.copies}",
+            fix=f"ALTER SYSTEM SET {name} = {found['origins'] + sessions + wanted.copies - free}; -- and restart the"
+            " server",
         )
     needed = wanted.connections(found)
     with_copies = needed + wanted.connections_of_copies
     most = found["connections_max"] + with_copies - found["connections"]
     if found["connections"] < with_copies:
         yield _connections_finding(
-            path, needed, with_copies, f"{max(found['connections'], 0)} are free",
-            fix=f"ALTER SYSTEM SET max_connections = {most}; -- and restart the server", is_error=found["connections"] < needed,
+            path,
+            needed,
+            with_copies,
+            f"{max(found['connections'], 0)} are free",
+            fix=f"ALTER SYSTEM SET max_connections = {most}; -- and restart the server",
+            is_error=found["connections"] < needed,
         )
     free = found["role_connections"]
     if free is not None and free < with_copies:
         yield _connections_finding(
-            path, needed, with_copies, f"the role may open {max(free, 0)} more",
-            fix=f"ALTER ROLE {quote(found['role'])} CONNECTION LIMIT -1;", is_error=free < needed,
+            path,
+            needed,
+            with_copies,
+            f"the role may open {max(free, 0)} more",
+            fix=f"ALTER ROLE {quote(found['role'])} CONNECTION LIMIT -1;",
+            is_error=free < needed,
         )
 
 
 def _connections_finding(path: str, needed: int, with_copies: int, there: str, *, fix: str, is_error: bool) -> Finding:
-    what = f"{needed} connections are needed" if is_error else (
-        f"{with_copies} connections are needed to copy tables while others are applied"
+    what = (
+        f"{needed} connections are needed"
+        if is_error
+        else (f"{with_copies} connections are needed to copy tables while others are applied")
     )
     return Finding(path=path, problem=f"{what}, {there}", fix=fix, is_error=is_error)
 
 
 def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
-    """Whether a table exists, may be read, and has a row, not counting tables that inherit from it. A right that is missing has a finding of its own.
+    """Whether a table exists, may be read, and has a row, not counting tables that inherit from it.
+
+    A right that is missing has a finding of its own.
 
     Args:
         connection: as the role that will apply.
         table: under its name at the destination.
     """
     readable = connection.execute(
-        "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.oid FROM pg_catalog.pg_class c"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')", (table.owner, table.name),
+        "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.oid FROM"
+        " pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
+        (table.owner, table.name),
     ).fetchone()
     # One with a foreign partition is refused: its other server is not asked.
     if readable is None or not readable[0] or any(each.is_foreign for each in stored_tables(connection, readable[1])):
@@ -250,8 +283,13 @@ def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
 
 
 def preflight_tables(
-    connection: psycopg.Connection[Any], site: str, versions: Sequence[TableVersion], now: Sequence[TableVersion] = (),
-    settings: TableSettings = NO_TABLE_SETTINGS, *, at_source: Mapping[TableName, TableName],
+    connection: psycopg.Connection[Any],
+    site: str,
+    versions: Sequence[TableVersion],
+    now: Sequence[TableVersion] = (),
+    settings: TableSettings = NO_TABLE_SETTINGS,
+    *,
+    at_source: Mapping[TableName, TableName],
 ) -> tuple[Finding, ...]:
     """Check the tables that changes will be applied to.
 
@@ -263,7 +301,10 @@ def preflight_tables(
         settings: of the apply process.
         at_source: see `DestinationDatabase.preflight_tables`.
     """
-    present, arriving = {TableName.of(version): version for version in now}, {TableName.of(version) for version in versions}
+    present, arriving = (
+        {TableName.of(version): version for version in now},
+        {TableName.of(version) for version in versions},
+    )
     findings: list[Finding] = []
     absent: list[TableVersion] = []
     for version in versions:
@@ -272,14 +313,36 @@ def preflight_tables(
             absent.append(version)
         else:
             path = f"sites.{site} table {version.qualified_name}"
-            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings, arriving, at_source.get(TableName.of(version)))
+            findings += _table_findings(
+                connection,
+                path,
+                version,
+                catalog,
+                present.get(TableName.of(version)),
+                settings,
+                arriving,
+                at_source.get(TableName.of(version)),
+            )
             findings += _substitute_findings(path, version, catalog, settings, at_source.get(TableName.of(version)))
     nested = nested_findings(connection, f"sites.{site}", arriving)
-    return (*_absent_findings(connection, site, [TableName.of(version) for version in absent], at_source), *nested, *findings)
+    return (
+        *_absent_findings(connection, site, [TableName.of(version) for version in absent], at_source),
+        *nested,
+        *findings,
+    )
 
 
-def _absent_findings(connection: psycopg.Connection[Any], site: str, absent: Sequence[TableName], at_source: Mapping[TableName, TableName]) -> Iterator[Finding]:
-    """Of tables that are not here. Those with one name at both sites are made by one command: alone, each would lack its types, and keys that refer to others."""
+def _absent_findings(
+    connection: psycopg.Connection[Any],
+    site: str,
+    absent: Sequence[TableName],
+    at_source: Mapping[TableName, TableName],
+) -> Iterator[Finding]:
+    """Of tables that are not here.
+
+    Those with one name at both sites are made by one command: alone, each would lack its types, and keys that refer to
+    others.
+    """
     yield from reserved_findings(site, absent)
     absent = [table for table in absent if not is_reserved(table.owner)]
     alike = [table for table in absent if at_source.get(table, table) == table]
@@ -287,22 +350,37 @@ def _absent_findings(connection: psycopg.Connection[Any], site: str, absent: Seq
         owners = list(dict.fromkeys(table.owner for table in alike))
         filled = {name for (name,) in connection.execute(_SCHEMAS_WITH_RELATIONS, (owners,))}
         path = f"sites.{site}" if len(alike) > 1 else f"sites.{site} table {alike[0]}"
-        problem = "the table does not exist here" if len(alike) == 1 else f"{len(alike)} tables do not exist here: {', '.join(map(str, alike))}"
-        yield Finding(path=path, problem=problem, fix=missing_tables(alike, [owner for owner in owners if owner not in filled]))
+        problem = (
+            "the table does not exist here"
+            if len(alike) == 1
+            else f"{len(alike)} tables do not exist here: {', '.join(map(str, alike))}"
+        )
+        yield Finding(
+            path=path, problem=problem, fix=missing_tables(alike, [owner for owner in owners if owner not in filled])
+        )
     for table in absent:
         if (source := at_source.get(table, table)) != table:
             yield Finding(
-                path=f"sites.{site} table {table}", problem=f"the table, which is {source} at the source, does not exist here",
+                path=f"sites.{site} table {table}",
+                problem=f"the table, which is {source} at the source, does not exist here",
                 fix=f"create it here under this name, as {dump_of([source])} describes it",
             )
 
 
 def _table_findings(
-    connection: psycopg.Connection[Any], path: str, version: TableVersion, catalog: CatalogTable, now: TableVersion | None,
-    settings: TableSettings, arriving: Collection[TableName], source: TableName | None,
+    connection: psycopg.Connection[Any],
+    path: str,
+    version: TableVersion,
+    catalog: CatalogTable,
+    now: TableVersion | None,
+    settings: TableSettings,
+    arriving: Collection[TableName],
+    source: TableName | None,
 ) -> Iterator[Finding]:
     names = local_names(connection, [column.type_name for column in version.columns])
-    missing = missing_alter(_named_here(version, names), catalog, None if now is None else _named_here(now, names), source=source)
+    missing = missing_alter(
+        _named_here(version, names), catalog, None if now is None else _named_here(now, names), source=source
+    )
     if missing:
         yield Finding(path=path, problem="the table does not fit the source's rows", fix=missing)
     elif version == now:
@@ -324,23 +402,29 @@ def _table_findings(
         if found["kind"] == "f" and settings.checks_foreign_keys(version.owner, version.name):
             yield from reference_right_findings(connection, path, name, found["referred"])
         elif found["kind"] == "f":
-            if (referred := TableName(*found["referred_table"])) not in arriving:  # else the source has checked it, and both come
+            # else the source has checked it, and both come
+            if (referred := TableName(*found["referred_table"])) not in arriving:
                 yield Finding(
-                    path=path, is_error=False,
-                    problem=f"the foreign key {name} refers to {referred}, which does not arrive from there: changes that are applied may refer to no row of it",
+                    path=path,
+                    is_error=False,
+                    problem=f"the foreign key {name} refers to {referred}, which does not arrive from there: changes"
+                    " that are applied may refer to no row of it",
                     fix=f"replicate {referred} too; or have it checked for what is applied: check_foreign_keys: true",
                 )
         elif found["deferrable"]:
             yield Finding(
-                path=path, problem=f"the constraint {name} is DEFERRABLE: duplicates would enter unnoticed",
-                fix=f"ALTER TABLE {found['relation']} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {immediate(found['definition'])};",
+                path=path,
+                problem=f"the constraint {name} is DEFERRABLE: duplicates would enter unnoticed",
+                fix=f"ALTER TABLE {found['relation']} DROP CONSTRAINT {name}, ADD CONSTRAINT {name}"
+                f" {immediate(found['definition'])};",
             )
     yield from _trigger_findings(path, version, triggers, settings)
     for found in rules:
         yield Finding(
-            path=path, is_error=False,
-            problem=f"the rule {quote(found['name'])} is ENABLE {'ALWAYS' if found['enabled'] == 'A' else 'REPLICA'}: it also runs for changes that are applied"
-            + (", and in place of them" if found["is_instead"] else ""),
+            path=path,
+            is_error=False,
+            problem=f"the rule {quote(found['name'])} is ENABLE {'ALWAYS' if found['enabled'] == 'A' else 'REPLICA'}:"
+            " it also runs for changes that are applied" + (", and in place of them" if found["is_instead"] else ""),
             fix=f"ALTER TABLE {qualified(version.owner, version.name)} ENABLE RULE {quote(found['name'])};",
         )
     yield from _key_findings(path, version, catalog, constraints)
@@ -351,47 +435,85 @@ def _table_findings(
 
 def _named_here(version: TableVersion, names: Mapping[str, str]) -> TableVersion:
     """The table with its types under the names that they have here, which an ALTER must say."""
-    return replace(version, columns=tuple(replace(column, type_name=names.get(column.type_name, column.type_name)) for column in version.columns))
+    return replace(
+        version,
+        columns=tuple(
+            replace(column, type_name=names.get(column.type_name, column.type_name)) for column in version.columns
+        ),
+    )
 
 
 def _without_key(path: str, version: TableVersion) -> Finding:
-    """What the lack of a key costs: time, and where rows are changed, an error queue that grows with all that is written to the table."""
+    """What the lack of a key costs.
+
+    Time, and where rows are changed, an error queue that grows with all that is written to the table.
+    """
     problem = "no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table"
     # Without a replica identity the source refuses to change a row of a table that is published.
     if version.old_image is OldImage.FULL or any(column.is_key for column in version.columns):
-        problem += ", and once its transaction is in the error queue, every later transaction with a row of the table joins it there"
-    return Finding(path=path, problem=problem, fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False)
+        problem += (
+            ", and once its transaction is in the error queue, every later transaction with a row of the table"
+            " joins it there"
+        )
+    return Finding(
+        path=path,
+        problem=problem,
+        fix="give it a primary key, or a unique key of columns that are NOT NULL",
+        is_error=False,
+    )
 
 
-def _trigger_findings(path: str, version: TableVersion, triggers: Sequence[dict[str, Any]], settings: TableSettings) -> Iterator[Finding]:
+def _trigger_findings(
+    path: str, version: TableVersion, triggers: Sequence[dict[str, Any]], settings: TableSettings
+) -> Iterator[Finding]:
     """Triggers that do not fire as the file says; of the others those that fire for changes that are applied."""
     table = qualified(version.owner, version.name)
-    wanted = {each.trigger: each.fire for each in settings.triggers if (each.owner, each.name) == (version.owner, version.name)}
+    wanted = {
+        each.trigger: each.fire
+        for each in settings.triggers
+        if (each.owner, each.name) == (version.owner, version.name)
+    }
     there = {str(found["name"]): str(found["enabled"]) for found in triggers}
     for name in sorted(wanted.keys() - there.keys()):
         yield Finding(
-            path=path, problem=f"triggers: the table has no trigger {name}", fix=f"name one of {', '.join(there)}" if there else "leave it out",
+            path=path,
+            problem=f"triggers: the table has no trigger {name}",
+            fix=f"name one of {', '.join(there)}" if there else "leave it out",
         )
     for name, enabled in there.items():
-        fires, state = enabled in {"A", "R"}, {"A": "ENABLE ALWAYS", "R": "ENABLE REPLICA", "O": "ENABLE", "D": "DISABLE"}[enabled]
+        fires, state = (
+            enabled in {"A", "R"},
+            {"A": "ENABLE ALWAYS", "R": "ENABLE REPLICA", "O": "ENABLE", "D": "DISABLE"}[enabled],
+        )
         enable = f"ALTER TABLE {table} ENABLE TRIGGER {quote(name)};"
         if wanted.get(name) == "always" and enabled != "A":
             yield Finding(
-                path=path, problem=f"the trigger {quote(name)} is {state}, and the file says fire: always",
+                path=path,
+                problem=f"the trigger {quote(name)} is {state}, and the file says fire: always",
                 fix=f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {quote(name)}; -- as the owner of the table",
             )
         elif wanted.get(name) == "once" and fires:
             yield Finding(
-                path=path, problem=f"the trigger {quote(name)} is {state}, and the file says fire: once", fix=f"{enable} -- as the owner of the table",
+                path=path,
+                problem=f"the trigger {quote(name)} is {state}, and the file says fire: once",
+                fix=f"{enable} -- as the owner of the table",
             )
         elif name not in wanted and fires:
             yield Finding(
-                path=path, problem=f"the trigger {quote(name)} is {state}: it also runs for changes that are applied",
-                fix=f"{enable} " + remark(f"or, if that is wanted, triggers: [{{table: {flow_table(version)}, trigger: {flow_text(name)}, fire: always}}]"), is_error=False,
+                path=path,
+                problem=f"the trigger {quote(name)} is {state}: it also runs for changes that are applied",
+                fix=f"{enable} "
+                + remark(
+                    f"or, if that is wanted, triggers: [{{table: {flow_table(version)}, trigger: {flow_text(name)},"
+                    " fire: always}]"
+                ),
+                is_error=False,
             )
 
 
-def _substitute_findings(path: str, version: TableVersion, catalog: CatalogTable, settings: TableSettings, at_source: TableName | None) -> Iterator[Finding]:
+def _substitute_findings(
+    path: str, version: TableVersion, catalog: CatalogTable, settings: TableSettings, at_source: TableName | None
+) -> Iterator[Finding]:
     """A substitute key that cannot find rows, or may find several."""
     unfit = unfit_key(catalog.table, settings, catalog.comparable)
     if unfit is not None:
@@ -404,7 +526,8 @@ def _substitute_findings(path: str, version: TableVersion, catalog: CatalogTable
     if table.is_substitute and not any(set(key) <= set(table.key) for key in table.identifying_keys):
         names = ", ".join(quote(table.columns[place].name) for place in table.key)
         yield Finding(
-            path=path, is_error=False,
+            path=path,
+            is_error=False,
             problem=f"the substitute key ({names}) is not unique here: changes of one row that find several are "
             + ("made to one of them" if settings.allow_duplicate_rows else "errors (multiple_rows)"),
             fix=f"CREATE UNIQUE INDEX ON {qualified(table.owner, table.name)} ({names}); -- it finds rows faster, too",
@@ -414,7 +537,10 @@ def _substitute_findings(path: str, version: TableVersion, catalog: CatalogTable
 def _key_findings(
     path: str, version: TableVersion, catalog: CatalogTable, constraints: Sequence[dict[str, Any]]
 ) -> Iterator[Finding]:
-    """Unique and foreign keys with columns that the source does not have: what meets in them cannot be told from the log."""
+    """Unique and foreign keys with columns that the source does not have.
+
+    What meets in them cannot be told from the log.
+    """
     columns = catalog.table.columns
     # Transactions on a table with a generated column in a key run serially: see `TableFit.is_serialised`.
     arriving = {column.name for column in version.columns} | {column.name for column in columns if column.is_generated}
@@ -424,31 +550,37 @@ def _key_findings(
         if own and len(own) < len(names):
             yield Finding(
                 path=path,
-                problem=f"the unique key ({', '.join(names)}) has columns that the source does not have ({', '.join(own)}): which"
-                " changes meet in it cannot be told",
-                fix=f"make it a key of {', '.join(name for name in names if name in arriving)} alone, if it is unique at the source",
+                problem=f"the unique key ({', '.join(names)}) has columns that the source does not have"
+                f" ({', '.join(own)}): which changes meet in it cannot be told",
+                fix=f"make it a key of {', '.join(name for name in names if name in arriving)} alone, if it is unique"
+                " at the source",
             )
     for found in constraints:
         own = [name for name in found["columns"] if name not in arriving]
         if found["kind"] == "f" and own:
             yield Finding(
                 path=path,
-                problem=f"the foreign key {quote(found['name'])} has columns that the source does not have ({', '.join(own)}):"
-                " nobody checks it for changes that are applied",
+                problem=f"the foreign key {quote(found['name'])} has columns that the source does not have"
+                f" ({', '.join(own)}): nobody checks it for changes that are applied",
                 fix="drop it, or keep those columns right yourself",
             )
 
 
 def _function_findings(path: str, version: TableVersion, catalog: CatalogTable) -> Iterator[Finding]:
-    """Functions for older rows that convert those of today, too: a copy and a comparison look at the values as they are."""
+    """Functions for older rows that convert those of today, too.
+
+    A copy and a comparison look at the values as they are.
+    """
     for column in version.columns:
         place = catalog.positions[column.name]
         conversion = conversion_of(column, catalog.table.columns[place], catalog.columns[place])
         if conversion is not None and conversion.function:
             kind = column.type_name.removeprefix("pg_catalog.")
             yield Finding(
-                path=path, is_error=False,
-                problem=f"{conversion.function}({kind}) converts the values of {column.name} as the source has it now, and only those of changes: rows that are copied"
-                " keep the source's values, and are compared with them",
-                fix=f"give {column.name} the source's type here, and then DROP FUNCTION {conversion.function}({kind}); -- unless what it returns reads as the value does",
+                path=path,
+                is_error=False,
+                problem=f"{conversion.function}({kind}) converts the values of {column.name} as the source has it now,"
+                " and only those of changes: rows that are copied keep the source's values, and are compared with them",
+                fix=f"give {column.name} the source's type here, and then DROP FUNCTION {conversion.function}({kind});"
+                " -- unless what it returns reads as the value does",
             )

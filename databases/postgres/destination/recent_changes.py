@@ -1,23 +1,26 @@
 """Whether a row was changed here after an LCR was committed at its source: only of tables with latest_timestamp.
 
-A statement that writes rows asks this of every row, so it asks what is cheap first. A row's xmin says which transaction changed it last,
-and a session remembers, at each commit, a number below which every transaction had ended, and the moment (`Horizon`). Whatever ended
-before the LCR's commit was changed earlier: by a session of this site, because its commit's time is no later than its end, and by an apply
-process, because a commit waits until the clock has passed the times that it applies. That is a comparison of two numbers. What is left
-was changed while the LCR was on its way. Of such a row the server knows the commit's time and its replication origin:
+A statement that writes rows asks this of every row, so it asks what is cheap first. A row's xmin says which transaction
+changed it last, and a session remembers, at each commit, a number below which every transaction had ended, and the
+moment (`Horizon`). Whatever ended before the LCR's commit was changed earlier: by a session of this site, because its
+commit's time is no later than its end, and by an apply process, because a commit waits until the clock has passed the
+times that it applies. That is a comparison of two numbers. What is left was changed while the LCR was on its way. Of
+such a row the server knows the commit's time and its replication origin:
 
     no origin                            a session of this site: the times are compared
     an origin of the same source         earlier: a source's changes come in its order
-    an origin of another source          earlier, if it was committed here before; else only what is noted tells (`noted_sets`, `row_changes`)
+    an origin of another source          earlier, if it was committed here before; else only what is noted tells
+                                         (`noted_sets`, `row_changes`)
     no time                              `lost_times`
 
-A set has one time for all of its rows here, that of the earliest change. So a row that was changed between that and its own change is looked
-at once more, alone, and it never happens that a later change is overlooked.
+A set has one time for all of its rows here, that of the earliest change. So a row that was changed between that and its
+own change is looked at once more, alone, and it never happens that a later change is overlooked.
 
-Which source an origin stands for is a row of `headrace.row_change` of relation 0: key1 is the origin's number, negative, key2 the transaction
-that wrote the row, which is the origin's first one with rows of such tables, and source the site; is_gone says that its session may not stamp its commits,
-which then have the time of its first one. An origin is one session's at a time, so a
-later one's row has a higher key2. A restored dump has other numbers in its rows: they are taken for what they are, as those of samples are.
+Which source an origin stands for is a row of `headrace.row_change` of relation 0: key1 is the origin's number,
+negative, key2 the transaction that wrote the row, which is the origin's first one with rows of such tables, and source
+the site; is_gone says that its session may not stamp its commits, which then have the time of its first one. An origin
+is one session's at a time, so a later one's row has a higher key2. A restored dump has other numbers in its rows: they
+are taken for what they are, as those of samples are.
 
 Worked flow (numbers of transactions; times of the day)
     9:00:00.2   the session commits, and remembers: below 730 everything has ended
@@ -25,7 +28,8 @@ Worked flow (numbers of transactions; times of the day)
     9:00:00.6   a user of this site changes row 2, transaction 731
     9:00:00.9   the UPDATE is applied: row 1 has xmin 512, which is below 730; an UPDATE of row 2 would find 731, and compare 0.6 with 0.5
 
-Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Tracking", "Transaction ID and Snapshot Information Functions".
+Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Tracking", "Transaction ID and Snapshot
+Information Functions".
 """
 
 from __future__ import annotations
@@ -50,19 +54,36 @@ if TYPE_CHECKING:
     from databases.ports import WriteTimes
     from databases.postgres.destination.catalog import CatalogTable
 
-__all__ = ["MOMENT", "MOMENTS", "Horizon", "applied_from", "applied_until", "is_noted", "key_hashes", "not_later_here", "note_of", "note_origin", "older_operator"]
+__all__ = [
+    "MOMENT",
+    "MOMENTS",
+    "Horizon",
+    "applied_from",
+    "applied_until",
+    "is_noted",
+    "key_hashes",
+    "not_later_here",
+    "note_of",
+    "note_origin",
+    "older_operator",
+]
 
 _REMEMBERED = 512  # moments; the older ones are further apart
 _ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())"
 _APART = 1 << 30  # transactions: numbers are compared as 32 bits, which tells what is less than 2^31 apart
 
 MOMENT = f"SELECT {_ENDED}::pg_catalog.text, {microseconds('pg_catalog.clock_timestamp()')}"
-"""A number below which all transactions have ended, and the moment, microseconds since the epoch: `Horizon.note` takes both."""
+"""A number below which all transactions have ended, and the moment, microseconds since the epoch: `Horizon.note` takes
+both.
+"""
 
 MOMENTS = f"{samples()} UNION ALL {MOMENT} ORDER BY 2, 1"
 """All that the server knows of earlier moments, and the present one."""
 
-_ORIGINS = f"headrace.row_change w WHERE w.relation OPERATOR(pg_catalog.=) 0 AND w.key1 OPERATOR(pg_catalog.<) 0 AND {is_of_this_server('w', 'w.key2')}"
+_ORIGINS = (
+    "headrace.row_change w WHERE w.relation OPERATOR(pg_catalog.=) 0 AND w.key1 OPERATOR(pg_catalog.<) 0 AND"
+    f" {is_of_this_server('w', 'w.key2')}"
+)
 
 
 class Horizon:
@@ -77,7 +98,8 @@ class Horizon:
 
         Args:
             number: every transaction with a lower one had ended.
-            time_us: microseconds since the epoch; taken for no earlier than what is remembered, also where the clock was set back.
+            time_us: microseconds since the epoch; taken for no earlier than what is remembered, also where the clock
+                was set back.
         """
         if self._numbers and number <= self._numbers[-1]:
             return  # an earlier moment says as much
@@ -100,12 +122,17 @@ class Horizon:
 
 
 def older_operator(times: WriteTimes) -> str:
-    """The operator between the time of a change of this site and the LCR's, if the LCR is the later one: of two equal times that of the higher rank."""
+    """The operator between the time of a change of this site and the LCR's, if the LCR is the later one.
+
+    Of two equal times that of the higher rank.
+    """
     return "<=" if times.rank >= times.own_rank else "<"
 
 
 def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, ended: str) -> str:
-    """The condition that the row `t` was not changed later here than a set's earliest change; what is not sure is taken for later.
+    """The condition that the row `t` was not changed later here than a set's earliest change.
+
+    What is not sure is taken for later.
 
     Args:
         times: of the write.
@@ -115,22 +142,27 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
     """
     noted = _note(catalog, times)
     in_set, in_set_without_time = (
-        "" if times.notes_rows else f" OR {is_earlier_set(catalog, earliest, has_time=has_time)}" for has_time in (True, False)
+        "" if times.notes_rows else f" OR {is_earlier_set(catalog, earliest, has_time=has_time)}"
+        for has_time in (True, False)
     )
     # An origin that is not listed is a copy's, or another tool's.
     ours = f"COALESCE({applied_from('c.roident', 't.xmin')} OPERATOR(pg_catalog.=) {literal(times.source)}, true)"
-    # What an apply process committed while this statement waited for it can have an origin that the statement does not see.
-    # A subquery without EXISTS: of that one the planner could make a hash of the whole table.
+    # What an apply process committed while this statement waited for it can have an origin that the statement does not
+    # see. A subquery without EXISTS: of that one the planner could make a hash of the whole table.
     seen = (
         f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) pg_catalog.age(pg_catalog.xid({_ENDED}))"
-        f" OR (SELECT true FROM {catalog.relation} x WHERE x.ctid OPERATOR(pg_catalog.=) t.ctid AND x.tableoid OPERATOR(pg_catalog.=) t.tableoid))"
+        f" OR (SELECT true FROM {catalog.relation} x WHERE x.ctid OPERATOR(pg_catalog.=) t.ctid AND x.tableoid"
+        " OPERATOR(pg_catalog.=) t.tableoid))"
     )
     return (
         f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age({ended}))"
-        f' OR (SELECT CASE WHEN c."timestamp" IS NULL THEN {was_earlier("t.xmin", earliest)} OR NOT ({was_lost("t.xmin")}) OR ({noted}){in_set_without_time}'
-        f' WHEN c.roident OPERATOR(pg_catalog.=) 0 THEN c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) {earliest}'
+        f' OR (SELECT CASE WHEN c."timestamp" IS NULL THEN {was_earlier("t.xmin", earliest)} OR NOT'
+        f" ({was_lost('t.xmin')}) OR ({noted}){in_set_without_time}"
+        f' WHEN c.roident OPERATOR(pg_catalog.=) 0 THEN c."timestamp" OPERATOR(pg_catalog.{older_operator(times)})'
+        f" {earliest}"
         # A commit of apply waits for the clock.
-        f' WHEN c."timestamp" OPERATOR(pg_catalog.<) {earliest} AND {_of_origin("w.is_gone", "c.roident", "t.xmin")} IS NOT TRUE THEN true'
+        f' WHEN c."timestamp" OPERATOR(pg_catalog.<) {earliest} AND {_of_origin("w.is_gone", "c.roident", "t.xmin")} IS'
+        " NOT TRUE THEN true"
         f" WHEN {seen} IS NOT TRUE THEN false"
         f" ELSE {ours}{f' OR ({noted})' if times.notes_rows else in_set} END"
         " FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c))"
@@ -138,7 +170,10 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
 
 
 def _note(catalog: CatalogTable, times: WriteTimes) -> str:
-    """Whether the row `t` is as the change left it that its note is of; where the write notes none that could be refused, a change of the same source."""
+    """Whether the row `t` is as the change left it that its note is of.
+
+    Where the write notes none that could be refused, a change of the same source.
+    """
     key = ", ".join(f"t.{catalog.columns[place].name}" for place in sorted(catalog.table.key))
     ours = "" if times.notes_rows else f" AND r.source OPERATOR(pg_catalog.=) {literal(times.source)}"
     return f"SELECT {is_noted('r', 't')}{ours} FROM headrace.row_change r WHERE {note_of(catalog, key_hashes(key))}"
@@ -174,12 +209,18 @@ def is_noted(note: str, row: str) -> str:
         note: alias of `headrace.row_change`.
         row: alias of the table.
     """
-    # A key that was deleted and made again in one transaction has a note of its delete alone, where only deletes are noted.
-    return f"{note}.xmin OPERATOR(pg_catalog.=) {row}.xmin AND {note}.source OPERATOR(pg_catalog.<>) '' AND NOT {note}.is_gone"
+    # A key that was deleted and made again in one transaction has a note of its delete alone, where only deletes are
+    # noted.
+    return (
+        f"{note}.xmin OPERATOR(pg_catalog.=) {row}.xmin AND {note}.source OPERATOR(pg_catalog.<>) '' AND NOT"
+        f" {note}.is_gone"
+    )
 
 
 def applied_from(origin: str, xmin: str) -> str:
-    """The site whose changes the session of a replication origin applied, as SQL; NULL: it did not apply any, or is not ours.
+    """The site whose changes the session of a replication origin applied, as SQL.
+
+    NULL: it did not apply any, or is not ours.
 
     Args:
         origin: its number.
@@ -201,8 +242,9 @@ def applied_until(commit: str, xmin: str) -> str:
 
 def _of_origin(found: str, origin: str, xmin: str) -> str:
     return (
-        f"(SELECT {found} FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) (OPERATOR(pg_catalog.-) ({origin})::pg_catalog.int8)"
-        f" AND w.key2 OPERATOR(pg_catalog.<=) {whole_number(xmin)} ORDER BY w.key2 DESC LIMIT 1)"
+        f"(SELECT {found} FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) (OPERATOR(pg_catalog.-)"
+        f" ({origin})::pg_catalog.int8) AND w.key2 OPERATOR(pg_catalog.<=) {whole_number(xmin)} ORDER BY w.key2 DESC"
+        " LIMIT 1)"
     )
 
 
@@ -215,11 +257,19 @@ def note_origin(origin: str, source: str, *, has_times: bool) -> Statement:
         has_times: its commits have times of their own.
     """
     is_untimed = "false" if has_times else "true"
-    number = f"(SELECT OPERATOR(pg_catalog.-) o.roident::pg_catalog.int8 FROM pg_catalog.pg_replication_origin o WHERE o.roname OPERATOR(pg_catalog.=) {literal(origin)})"
-    return Statement(sql=(
-        "INSERT INTO headrace.row_change (relation, key1, key2, changed_at, rank, is_gone, source)"
-        f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, 0, {is_untimed}, {literal(source)}"
-        f" WHERE NOT COALESCE((SELECT w.source OPERATOR(pg_catalog.=) {literal(source)} AND w.is_gone OPERATOR(pg_catalog.=) {is_untimed} FROM {_ORIGINS}"
-        f" AND w.key1 OPERATOR(pg_catalog.=) {number} ORDER BY w.key2 DESC LIMIT 1), false)"
-        " ON CONFLICT (relation, key1, key2) DO UPDATE SET source = excluded.source, is_gone = excluded.is_gone"  # of a restored dump
-    ))
+    number = (
+        "(SELECT OPERATOR(pg_catalog.-) o.roident::pg_catalog.int8 FROM pg_catalog.pg_replication_origin o"
+        f" WHERE o.roname OPERATOR(pg_catalog.=) {literal(origin)})"
+    )
+    return Statement(
+        sql=(
+            "INSERT INTO headrace.row_change (relation, key1, key2, changed_at, rank, is_gone, source)"
+            f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, 0,"
+            f" {is_untimed}, {literal(source)}"
+            f" WHERE NOT COALESCE((SELECT w.source OPERATOR(pg_catalog.=) {literal(source)} AND w.is_gone"
+            f" OPERATOR(pg_catalog.=) {is_untimed} FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) {number} ORDER BY"
+            " w.key2 DESC LIMIT 1), false)"
+            # of a restored dump
+            " ON CONFLICT (relation, key1, key2) DO UPDATE SET source = excluded.source, is_gone = excluded.is_gone"
+        )
+    )

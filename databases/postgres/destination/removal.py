@@ -1,4 +1,6 @@
-"""Removing what a topology made at a destination: its rows in the schema headrace, the schema when it was the last, its origins.
+"""Removing what a topology made at a destination.
+
+Its rows in the schema headrace, the schema when it was the last, its origins.
 
 Worked flow
     down --purge -> every apply process is fenced out -> its rows go -> no other topology left: the schema goes ->
@@ -24,11 +26,14 @@ _TABLES = ("apply_session", "apply_epoch", "apply_progress", "apply_process", "i
 _PARTS = ("apply_error_part", "apply_error_key", "apply_error_original")
 _LATER = ("conflict_history", "apply_error_edit", "apply_state", "handler_call", "row_mark")
 _CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW|FUNCTION) (headrace\.\w+)")
-_WAIT_S = 10.0  # for other log streams to pass what this topology wrote, and for dead backends to let go of their origins
+# for other log streams to pass what this topology wrote, and for dead backends to let go of their origins
+_WAIT_S = 10.0
 _POLL_S = 0.1
 
 
-def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str | None = None, *, keeps_schema: bool = False) -> list[str]:
+def remove_rows(
+    connection: psycopg.Connection[Any], topology: str, apply: str | None = None, *, keeps_schema: bool = False
+) -> list[str]:
     """Delete a topology's rows, and drop the schema headrace when nobody else's are left.
 
     Args:
@@ -71,20 +76,28 @@ def may_use_schema(connection: psycopg.Connection[Any]) -> bool:
     Args:
         connection: to the database.
     """
-    found = connection.execute("SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'").fetchone()
+    found = connection.execute(
+        "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'"
+    ).fetchone()
     return found is None or bool(found[0])
 
 
 def _there(connection: psycopg.Connection[Any], tables: Sequence[str]) -> list[str]:
     """Those of our tables that are there: an older schema which nothing has upgraded lacks some, and a damaged one."""
     found = connection.execute(
-        "SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass('headrace.' || t) IS NOT NULL", (list(tables),)
+        "SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass('headrace.' || t) IS NOT NULL",
+        (list(tables),),
     )
     return [row[0] for row in found]
 
 
 def _others(connection: psycopg.Connection[Any], there: Collection[str]) -> bool:
-    union = " UNION ALL ".join(["SELECT WHERE false", *(f"SELECT FROM headrace.{table}" for table in ("apply_error", *_TABLES) if table in there)])
+    union = " UNION ALL ".join(
+        [
+            "SELECT WHERE false",
+            *(f"SELECT FROM headrace.{table}" for table in ("apply_error", *_TABLES) if table in there),
+        ]
+    )
     return connection.execute(f"SELECT FROM ({union}) r LIMIT 1").fetchone() is not None
 
 
@@ -120,10 +133,13 @@ def remove_origins(connection: psycopg.Connection[Any], topology: str) -> list[s
     Returns:
         For each origin what was done, or why it stays.
     """
-    names = [row[0] for row in connection.execute(
-        "SELECT roname FROM pg_catalog.pg_replication_origin WHERE starts_with(roname, %s) ORDER BY 1",
-        (f"headrace:{topology}/",),
-    )]
+    names = [
+        row[0]
+        for row in connection.execute(
+            "SELECT roname FROM pg_catalog.pg_replication_origin WHERE starts_with(roname, %s) ORDER BY 1",
+            (f"headrace:{topology}/",),
+        )
+    ]
     behind = _streams_behind(connection) if names else []
     return [_drop_origin(connection, name, behind) for name in names]
 
@@ -134,10 +150,14 @@ def _streams_behind(connection: psycopg.Connection[Any]) -> list[str]:
     assert row is not None
     deadline = time.monotonic() + _WAIT_S
     while True:
-        behind = [found[0] for found in connection.execute(
-            "SELECT slot_name FROM pg_catalog.pg_replication_slots WHERE slot_type = 'logical' AND slot_name LIKE 'headrace%%'"
-            " AND database = pg_catalog.current_database() AND confirmed_flush_lsn < %s ORDER BY 1", (row[0],),
-        )]
+        behind = [
+            found[0]
+            for found in connection.execute(
+                "SELECT slot_name FROM pg_catalog.pg_replication_slots WHERE slot_type = 'logical' AND slot_name LIKE"
+                " 'headrace%%' AND database = pg_catalog.current_database() AND confirmed_flush_lsn < %s ORDER BY 1",
+                (row[0],),
+            )
+        ]
         if not behind or time.monotonic() > deadline:
             return behind
         time.sleep(_POLL_S)

@@ -1,8 +1,9 @@
 """Rights that apply's statements need at a destination table and in the schema headrace, each that is missing with the GRANT.
 
-They follow from what is run, not from the table alone. A statement names the types of its values, with their schemas. An INSERT computes the defaults
-of columns that the source does not have, generated columns, CHECK constraints and expressions of indexes as the role: it calls their functions, and
-takes numbers of their sequences. Functions of triggers need no right to be called, and what they do themselves is not known.
+They follow from what is run, not from the table alone. A statement names the types of its values, with their schemas.
+An INSERT computes the defaults of columns that the source does not have, generated columns, CHECK constraints and
+expressions of indexes as the role: it calls their functions, and takes numbers of their sequences. Functions of
+triggers need no right to be called, and what they do themselves is not known.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.destination.trust import schema_owner_findings
 from streams.lcr_batch import TableVersion
 
-__all__ = ["missing_grants", "reference_right_findings", "schema_right_findings", "sequence_right_findings", "table_right_findings"]
+__all__ = [
+    "missing_grants",
+    "reference_right_findings",
+    "schema_right_findings",
+    "sequence_right_findings",
+    "table_right_findings",
+]
 
 _OWN_TABLES_LACKING = """
 SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relnamespace = 'headrace'::regnamespace AND c.relkind = 'r'
@@ -32,8 +39,8 @@ LIMIT 1
 
 _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
-# The types that statements name: of the columns, and of arrays' elements, for which a session also makes types of its own. What is inside of a domain,
-# a composite type or a range is named nowhere.
+# The types that statements name: of the columns, and of arrays' elements, for which a session also makes types of its
+# own. What is inside of a domain, a composite type or a range is named nowhere.
 _TYPES = """
 SELECT DISTINCT n.nspname, t.typname, has_schema_privilege(n.oid, 'USAGE'), t.oid = c.oid OR has_type_privilege(t.oid, 'USAGE')
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type c ON c.oid = a.atttypid
@@ -72,7 +79,9 @@ WHERE d.refclassid = 'pg_catalog.pg_class'::regclass AND d.deptype IN ('a', 'i')
 """
 
 
-def table_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable, arriving: Sequence[str]) -> Iterator[Finding]:
+def table_right_findings(
+    connection: psycopg.Connection[Any], path: str, catalog: CatalogTable, arriving: Sequence[str]
+) -> Iterator[Finding]:
     """What the role lacks to apply the changes of a table.
 
     Args:
@@ -90,48 +99,59 @@ def table_right_findings(connection: psycopg.Connection[Any], path: str, catalog
     role, may_use, row_security, lacking = quote(row[0]), row[1], row[2], row[3]
     table = qualified(catalog.table.owner, catalog.table.name)
     if not may_use:
-        fix = sql.SQL("GRANT USAGE ON SCHEMA {} TO {};").format(sql.Identifier(catalog.table.owner), sql.Identifier(row[0]))
+        fix = sql.SQL("GRANT USAGE ON SCHEMA {} TO {};").format(
+            sql.Identifier(catalog.table.owner), sql.Identifier(row[0])
+        )
         yield Finding(path=path, problem="the role may not use the schema", fix=fix.as_string(None))
     if lacking:
         rights = ", ".join(lacking)
         yield Finding(path=path, problem=f"the role lacks {rights}", fix=f"GRANT {rights} ON {table} TO {role};")
     if row_security:
-        yield Finding(
-            path=path, problem="row security hides rows from the role", fix=f"ALTER ROLE {role} BYPASSRLS;"
-        )
+        yield Finding(path=path, problem="row security hides rows from the role", fix=f"ALTER ROLE {role} BYPASSRLS;")
     yield from _type_right_findings(connection, path, catalog, role)
-    for function, schema, sequence in connection.execute(_CALLED, {"oid": catalog.oid, "arriving": list(arriving)}).fetchall():
+    for function, schema, sequence in connection.execute(
+        _CALLED, {"oid": catalog.oid, "arriving": list(arriving)}
+    ).fetchall():
         if function:
             yield Finding(
-                path=path, problem=f"the role may not call {function}, which computes a value of the table",
+                path=path,
+                problem=f"the role may not call {function}, which computes a value of the table",
                 fix=f"GRANT EXECUTE ON FUNCTION {function} TO {role};",
             )
         else:
             name = qualified(schema, sequence)
             yield Finding(
-                path=path, problem=f"the role may not take numbers of the sequence {name}, which a column that the source does not have takes by default",
+                path=path,
+                problem=f"the role may not take numbers of the sequence {name}, which a column that the source does not"
+                " have takes by default",
                 fix=f"GRANT USAGE ON SEQUENCE {name} TO {role};",
             )
 
 
-def _type_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable, role: str) -> Iterator[Finding]:
+def _type_right_findings(
+    connection: psycopg.Connection[Any], path: str, catalog: CatalogTable, role: str
+) -> Iterator[Finding]:
     schemas = {catalog.table.owner}
     for schema, name, may_use_schema, may_use in connection.execute(_TYPES, {"oid": catalog.oid}).fetchall():
         if not may_use_schema and schema not in schemas:
             schemas.add(schema)
             yield Finding(
-                path=path, problem=f"the role may not use the schema {quote(schema)}, which has a type of a column",
+                path=path,
+                problem=f"the role may not use the schema {quote(schema)}, which has a type of a column",
                 fix=f"GRANT USAGE ON SCHEMA {quote(schema)} TO {role};",
             )
         if not may_use:
             yield Finding(
-                path=path, problem=f"the role may not use the type {qualified(schema, name)} of an array's elements",
+                path=path,
+                problem=f"the role may not use the type {qualified(schema, name)} of an array's elements",
                 fix=f"GRANT USAGE ON TYPE {qualified(schema, name)} TO {role};",
             )
 
 
 def sequence_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:
-    """What the role lacks for a TRUNCATE ... RESTART IDENTITY of the source: the server lets the owner of the sequences run it, and nobody else.
+    """What the role lacks for a TRUNCATE ...
+
+    RESTART IDENTITY of the source: the server lets the owner of the sequences run it, and nobody else.
 
     Args:
         connection: as the role that will apply.
@@ -140,14 +160,20 @@ def sequence_right_findings(connection: psycopg.Connection[Any], path: str, cata
     """
     for role, owner, sequences in connection.execute(_NOT_OWNED, {"oid": catalog.oid}).fetchall():
         yield Finding(
-            path=path, is_error=False,
-            problem=f"the role does not own {', '.join(sequences)}: a TRUNCATE ... RESTART IDENTITY of the source is refused here, and goes into the error queue",
+            path=path,
+            is_error=False,
+            problem=f"the role does not own {', '.join(sequences)}: a TRUNCATE ... RESTART IDENTITY of the source is"
+            " refused here, and goes into the error queue",
             fix=f"GRANT {quote(owner)} TO {quote(role)}; -- or nothing, if the source never does that",
         )
 
 
 def missing_grants(
-    dsn: str, application_name: str, role: str, tables: Sequence[tuple[CatalogTable, TableVersion | DestinationTable]], command: str,
+    dsn: str,
+    application_name: str,
+    role: str,
+    tables: Sequence[tuple[CatalogTable, TableVersion | DestinationTable]],
+    command: str,
 ) -> list[str]:
     """The statements that give a role what it lacks to write tables, asked in a session of its own.
 
@@ -158,7 +184,10 @@ def missing_grants(
         tables: each as it is at the destination, and with the columns that are written.
         command: what was refused.
     """
-    with contextlib.closing(connect(dsn, application_name=application_name)) as connection, translated("looking for missing rights"):
+    with (
+        contextlib.closing(connect(dsn, application_name=application_name)) as connection,
+        translated("looking for missing rights"),
+    ):
         if role:
             connection.execute(f"SET ROLE {quote(role)}".encode())
         found: list[Finding] = []
@@ -168,7 +197,9 @@ def missing_grants(
         return list(dict.fromkeys(finding.fix for finding in found))
 
 
-def reference_right_findings(connection: psycopg.Connection[Any], path: str, name: str, referred: int) -> Iterator[Finding]:
+def reference_right_findings(
+    connection: psycopg.Connection[Any], path: str, name: str, referred: int
+) -> Iterator[Finding]:
     """What the role lacks to check a foreign key: rows that are referred to are locked.
 
     Args:
@@ -178,12 +209,14 @@ def reference_right_findings(connection: psycopg.Connection[Any], path: str, nam
         referred: the table that it refers to.
     """
     row = connection.execute(
-        "SELECT current_user, n.nspname, c.relname, has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'UPDATE')"
-        " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s", (referred,),
+        "SELECT current_user, n.nspname, c.relname, has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid,"
+        " 'UPDATE') FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s",
+        (referred,),
     ).fetchone()
     if row is not None and not row[3]:
         yield Finding(
-            path=path, problem=f"the role may not lock rows that the foreign key {name} refers to, and so cannot check it",
+            path=path,
+            problem=f"the role may not lock rows that the foreign key {name} refers to, and so cannot check it",
             fix=f"GRANT SELECT, UPDATE ON {qualified(row[1], row[2])} TO {quote(row[0])};",
         )
 
@@ -206,31 +239,36 @@ def _schema_findings(
     if found["may_use"] is None:
         if not found["may_create"]:
             yield Finding(
-                path=path, problem="the role may not create the schema headrace",
+                path=path,
+                problem="the role may not create the schema headrace",
                 fix=f"GRANT CREATE ON DATABASE {quote(found['database'])} TO {role};",
             )
         return
     if not found["may_use"]:
         yield Finding(
-            path=path, problem="the role may not use the schema headrace",
+            path=path,
+            problem="the role may not use the schema headrace",
             fix=f"GRANT USAGE, CREATE ON SCHEMA headrace TO {role};",
         )
         return
     lacking = connection.execute(_OWN_TABLES_LACKING).fetchone()
     if lacking is not None:
         yield Finding(
-            path=path, problem="the role lacks rights on the tables of the schema headrace",
+            path=path,
+            problem="the role lacks rights on the tables of the schema headrace",
             fix=f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headrace TO {role};",
         )
         return
     made = schema_version(connection)
     if made > VERSION:
         yield Finding(
-            path=path, problem=f"the schema headrace was made by a newer Headrace (version {made}, known: {VERSION})",
+            path=path,
+            problem=f"the schema headrace was made by a newer Headrace (version {made}, known: {VERSION})",
             fix="use the newer Headrace",
         )
     elif made < VERSION and not found["may_create_in"]:
         yield Finding(
-            path=path, problem="the role may not create tables in the schema headrace",
+            path=path,
+            problem="the role may not create tables in the schema headrace",
             fix=f"GRANT CREATE ON SCHEMA headrace TO {role};",
         )

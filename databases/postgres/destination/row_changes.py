@@ -1,25 +1,29 @@
 """When rows were changed last, and where: `headrace.row_change`, only of tables with latest_timestamp.
 
-What apply processes write is noted there with the time of its commit at the source, by the hash of the key, in the transaction of the
-data. A change by a session of this site is not noted: its row carries the number of its transaction (xmin), and the server knows when
-that was committed (`track_commit_timestamp`) and that it has no origin. So users pay nothing, but for deletes: of those no row is left,
-and the trigger that `headrace.keep_tombstones` makes notes them, without a time: it is the commit's of the note itself. The server does
-not keep such times for long: `lost_times` says what is known of rows and notes without one.
+What apply processes write is noted there with the time of its commit at the source, by the hash of the key, in the
+transaction of the data. A change by a session of this site is not noted: its row carries the number of its transaction
+(xmin), and the server knows when that was committed (`track_commit_timestamp`) and that it has no origin. So users pay
+nothing, but for deletes: of those no row is left, and the trigger that `headrace.keep_tombstones` makes notes them,
+without a time: it is the commit's of the note itself. The server does not keep such times for long: `lost_times` says
+what is known of rows and notes without one.
 
-A statement that writes rows finds none that was changed later here (`recent_changes`), and the one behind it notes their times unless a
-later one is noted. In that order, because so does a session's DELETE: it locks the row, then the note. Whoever comes second waits at the
-row or at the note, and then sees what the first one left (READ COMMITTED: conditions on `t.xmin` and on the note are asked again).
+A statement that writes rows finds none that was changed later here (`recent_changes`), and the one behind it notes
+their times unless a later one is noted. In that order, because so does a session's DELETE: it locks the row, then the
+note. Whoever comes second waits at the row or at the note, and then sees what the first one left (READ COMMITTED:
+conditions on `t.xmin` and on the note are asked again).
 
-Where a site applies changes of several sites, the rows of a set have one note together, and only deletes are noted here (`noted_sets`); each row has a
-note of its own where the session may not stamp its commits, or a key has no hash (`WriteTimes.notes_rows`).
+Where a site applies changes of several sites, the rows of a set have one note together, and only deletes are noted here
+(`noted_sets`); each row has a note of its own where the session may not stamp its commits, or a key has no hash
+(`WriteTimes.notes_rows`).
 
-Where a site applies the changes of one other site alone (`WriteTimes.has_one_source`), only deletes are noted: a row that is there was
-changed by that site, whose changes come in order, or by a session of this one, of which the server knows the time. What such a row's note
-would have said is still needed when a second source comes: then it is known that the row was changed by the first one at the latest when it was
-committed here (`LastChange.applied_us`).
+Where a site applies the changes of one other site alone (`WriteTimes.has_one_source`), only deletes are noted: a row
+that is there was changed by that site, whose changes come in order, or by a session of this one, of which the server
+knows the time. What such a row's note would have said is still needed when a second source comes: then it is known that
+the row was changed by the first one at the latest when it was committed here (`LastChange.applied_us`).
 
-A transaction that noted the time of a source whose clock is ahead waits before its COMMIT until this server's clock has passed it: so
-whoever changes such a row here later commits at a later time, whatever the clocks are. `CLOCK_AHEAD_MAX_S` bounds that.
+A transaction that noted the time of a source whose clock is ahead waits before its COMMIT until this server's clock has
+passed it: so whoever changes such a row here later commits at a later time, whatever the clocks are.
+`CLOCK_AHEAD_MAX_S` bounds that.
 
 Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Tracking".
 """
@@ -73,13 +77,25 @@ if TYPE_CHECKING:
     from databases.ports import Write, WriteTimes
 
 __all__ = [
-    "CLOCK_AHEAD_MAX_S", "QUOTED_SCHEMA", "SCHEMA", "forget_changes", "looks_at_notes", "meeting_point", "noted_later", "noted_writes", "plan_last_changes", "read_last_changes", "wait_for_clock",
+    "CLOCK_AHEAD_MAX_S",
+    "QUOTED_SCHEMA",
+    "SCHEMA",
+    "forget_changes",
+    "looks_at_notes",
+    "meeting_point",
+    "noted_later",
+    "noted_writes",
+    "plan_last_changes",
+    "read_last_changes",
+    "wait_for_clock",
     "with_notes",
 ]
 
 CLOCK_AHEAD_MAX_S = 5.0
-"""A source's clock may be ahead of this server's by so much: rows stay locked while a commit waits for it. Time services keep clocks within a
-fraction of a second, so more is a clock that is wrong."""
+"""A source's clock may be ahead of this server's by so much: rows stay locked while a commit waits for it.
+Time services keep clocks within a
+fraction of a second, so more is a clock that is wrong.
+"""
 
 _FORGOTTEN_MAX = 200_000  # in one call: a second or two, in which its server applies nothing
 _FORGOTTEN_KEY = "relation = 0 AND key1 = 0 AND key2 = 0"  # the note of what was forgotten: no table has this number
@@ -122,8 +138,9 @@ $made$""",
 )
 
 QUOTED_SCHEMA = (
-    # A key column's name is the table's owner's to choose: the body is a literal, so no name can end it. What it makes notes deletes with the rights
-    # of who made it, so nobody else may put it on a table of his own; a trigger that is there fires without that right.
+    # A key column's name is the table's owner's to choose: the body is a literal, so no name can end it. What it makes
+    # notes deletes with the rights of who made it, so nobody else may put it on a table of his own; a trigger that is
+    # there fires without that right.
     """CREATE OR REPLACE FUNCTION headrace.keep_tombstones(of_table regclass) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $made$
 DECLARE
@@ -160,7 +177,8 @@ $made$""",
 _NOTED = "COALESCE(r.changed_at, pg_catalog.pg_xact_commit_timestamp(r.xmin))"
 _LOST = (
     "CASE WHEN r.rank OPERATOR(pg_catalog.<) 0 THEN r.changed_at"
-    f" WHEN r.relation IS NOT NULL AND {_NOTED} IS NULL THEN COALESCE({lost_until('r.xmin')}, pg_catalog.clock_timestamp()) END"
+    f" WHEN r.relation IS NOT NULL AND {_NOTED} IS NULL THEN COALESCE({lost_until('r.xmin')},"
+    " pg_catalog.clock_timestamp()) END"
 )
 
 
@@ -174,36 +192,50 @@ def _key(write: Write, catalog: CatalogTable) -> list[int]:
     lacking = [name for place in catalog.table.key if (name := catalog.table.columns[place].name) not in places]
     if lacking:  # the key was altered since `up` checked it
         raise DatabaseError(
-            f"latest_timestamp knows rows of {write.version.qualified_name} by the key of the destination's table, and {', '.join(lacking)} of it does not arrive",
-            hint="let the destination's primary key be of columns that arrive, then `headrace start` the apply process", table=write.version.qualified_name,
+            f"latest_timestamp knows rows of {write.version.qualified_name} by the key of the destination's table, and"
+            f" {', '.join(lacking)} of it does not arrive",
+            hint="let the destination's primary key be of columns that arrive, then `headrace start` the apply process",
+            table=write.version.qualified_name,
         )
     return [places[catalog.table.columns[place].name] for place in sorted(catalog.table.key)]
 
 
 def _hashes(write: Write, catalog: CatalogTable, *, new: frozenset[int] = frozenset()) -> tuple[str, str]:
     """See `key_hashes`: of a key in the set `u`; `new`: positions taken from the new values."""
-    columns = {place: catalog.columns[catalog.positions[write.version.columns[place].name]] for place in _key(write, catalog)}
+    columns = {
+        place: catalog.columns[catalog.positions[write.version.columns[place].name]] for place in _key(write, catalog)
+    }
     # A hash follows the collation: that of the key's column, as in the trigger, so that equal keys are one.
-    return key_hashes(", ".join(column.collated(f"u.{'n' if place in new else 'o'}{place}") for place, column in columns.items()))
+    return key_hashes(
+        ", ".join(column.collated(f"u.{'n' if place in new else 'o'}{place}") for place, column in columns.items())
+    )
 
 
 def _note_is_older(times: WriteTimes, at: str, rank: str, *, has_row: bool = False) -> str:
-    """The condition that the note `r` does not keep a change from being the last one; `has_row`: the key has a row, which is locked."""
+    """The condition that the note `r` does not keep a change from being the last one.
+
+    `has_row`: the key has a row, which is locked.
+    """
     gone = "" if times.has_tombstones else " OR r.is_gone"
     if has_row:
         gone += " OR r.source OPERATOR(pg_catalog.=) ''"  # a session's delete of an earlier row of this key
     own = (
         f"CASE WHEN r.rank OPERATOR(pg_catalog.<) 0 THEN r.changed_at OPERATOR(pg_catalog.<) {at}"
-        f" ELSE COALESCE({_NOTED} OPERATOR(pg_catalog.{older_operator(times)}) {at}, {lost_until('r.xmin')} OPERATOR(pg_catalog.<) {at}, false) END"
+        f" ELSE COALESCE({_NOTED} OPERATOR(pg_catalog.{older_operator(times)}) {at}, {lost_until('r.xmin')}"
+        f" OPERATOR(pg_catalog.<) {at}, false) END"
     )
     return (
-        f"(r.source OPERATOR(pg_catalog.=) {literal(times.source)}{gone} OR CASE WHEN r.source OPERATOR(pg_catalog.=) '' THEN {own}"
-        f" ELSE r.changed_at OPERATOR(pg_catalog.<) {at} OR (r.changed_at OPERATOR(pg_catalog.=) {at} AND r.rank OPERATOR(pg_catalog.<=) {rank}) END)"
+        f"(r.source OPERATOR(pg_catalog.=) {literal(times.source)}{gone} OR CASE WHEN r.source OPERATOR(pg_catalog.=)"
+        f" '' THEN {own}"
+        f" ELSE r.changed_at OPERATOR(pg_catalog.<) {at} OR (r.changed_at OPERATOR(pg_catalog.=) {at} AND r.rank"
+        f" OPERATOR(pg_catalog.<=) {rank}) END)"
     )
 
 
 def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
-    """A plan that also notes what its write leaves of the rows: keys that they had before and have no more, then those that they have.
+    """A plan that also notes what its write leaves of the rows.
+
+    Keys that they had before and have no more, then those that they have.
 
     Args:
         plan: of the write.
@@ -224,12 +256,14 @@ def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation:
         kinds.append((new, False))
     notes, wrapped = [], dict.fromkeys(plan.wrapped)
     for taken, is_gone in kinds:
-        builder = SetBuilder(write, catalog, generation, old=[p for p in key if p not in taken], new=[p for p in key if p in taken])
+        builder = SetBuilder(
+            write, catalog, generation, old=[p for p in key if p not in taken], new=[p for p in key if p in taken]
+        )
         hashes = ", ".join(_hashes(write, catalog, new=taken))
         sql = (
             f"INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
-            f" SELECT {catalog.oid}, {hashes}, u.at, {times.rank}, {'true' if is_gone else 'false'}, {literal(times.source)}"
-            f" FROM ({builder.select(timed=True)}) u"
+            f" SELECT {catalog.oid}, {hashes}, u.at, {times.rank}, {'true' if is_gone else 'false'},"
+            f" {literal(times.source)} FROM ({builder.select(timed=True)}) u"
             " ON CONFLICT (relation, key1, key2) DO UPDATE SET changed_at = excluded.changed_at, rank = excluded.rank,"
             " is_gone = excluded.is_gone, source = excluded.source"
             f" WHERE {_note_is_older(times, 'excluded.changed_at', 'excluded.rank', has_row=has_row)}"
@@ -238,8 +272,14 @@ def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation:
         wrapped |= dict.fromkeys(builder.wrapped.values())
     checks = []
     if not times.notes_rows and times.has_tombstones and new:
-        builder = SetBuilder(write, catalog, generation, old=[p for p in key if p not in new], new=[p for p in key if p in new])
-        checks.append(builder.statement(f"SELECT FROM ({builder.select(timed=True)}) u WHERE {noted_later(write, catalog, new=new)}"))
+        builder = SetBuilder(
+            write, catalog, generation, old=[p for p in key if p not in new], new=[p for p in key if p in new]
+        )
+        checks.append(
+            builder.statement(
+                f"SELECT FROM ({builder.select(timed=True)}) u WHERE {noted_later(write, catalog, new=new)}"
+            )
+        )
         wrapped |= dict.fromkeys(builder.wrapped.values())
     return replace(plan, notes=tuple(notes), checks=tuple(checks), wrapped=tuple(wrapped))
 
@@ -254,9 +294,12 @@ def _new_key(write: Write, key: list[int]) -> frozenset[int]:
 
 
 def noted_writes(write: Write) -> Iterator[Write]:
-    """The writes whose times are to be noted for a write, in this order: of all rows, then of those of which it has several changes.
+    """The writes whose times are to be noted for a write, in this order.
 
-    A note is refused where a later one is there. The first change of a row decides that, and the last one is what stays, as if they came one by one.
+    Of all rows, then of those of which it has several changes.
+
+    A note is refused where a later one is there. The first change of a row decides that, and the last one is what
+    stays, as if they came one by one.
 
     Args:
         write: with `times` or without, then there is nothing to note.
@@ -273,7 +316,9 @@ def noted_writes(write: Write) -> Iterator[Write]:
 
 
 def looks_at_notes(write: Write) -> bool:
-    """Whether a note by key can say that a write's rows were changed later: not of one that finds rows, where only deletes are noted so.
+    """Whether a note by key can say that a write's rows were changed later.
+
+    Not of one that finds rows, where only deletes are noted so.
 
     Args:
         write: of any kind.
@@ -312,61 +357,85 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
     find = located(write, catalog).find
     builder = SetBuilder(write, catalog, generation, old=find, new=[])
     own = (
-        f'SELECT {microseconds("c.timestamp")} FROM {catalog.relation} t,'
+        f"SELECT {microseconds('c.timestamp')} FROM {catalog.relation} t,"
         " LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c"
         f" WHERE {keyed(builder, find, [])} AND c.roident OPERATOR(pg_catalog.=) 0 AND NOT {is_restored('t.xmin')}"
     )
-    # A row that has the xmin of its note is as an apply process left it; one without can be of a process that notes deletes only.
+    # A row that has the xmin of its note is as an apply process left it; one without can be of a process that notes
+    # deletes only.
     applied = (
         "SELECT {} FROM"
-        f" {catalog.relation} t, LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])}"
-        f" AND c.roident OPERATOR(pg_catalog.<>) 0 AND ({is_noted('r', 't')}) IS NOT TRUE"
+        f" {catalog.relation} t, LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE"
+        f" {keyed(builder, find, [])} AND c.roident OPERATOR(pg_catalog.<>) 0 AND ({is_noted('r', 't')}) IS NOT TRUE"
     )
     lost = (
-        f"SELECT COALESCE(c.\"timestamp\", {lost_until('t.xmin')}, pg_catalog.clock_timestamp()) FROM {catalog.relation} t,"
-        f" LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])} AND ({is_noted('r', 't')}) IS NOT TRUE"
-        f" AND CASE WHEN c.\"timestamp\" IS NULL THEN {was_lost('t.xmin')} ELSE c.roident OPERATOR(pg_catalog.=) 0 AND {is_restored('t.xmin')} END"
+        f'SELECT COALESCE(c."timestamp", {lost_until("t.xmin")}, pg_catalog.clock_timestamp()) FROM {catalog.relation} t,'
+        f" LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])} AND"
+        f" ({is_noted('r', 't')}) IS NOT TRUE"
+        f' AND CASE WHEN c."timestamp" IS NULL THEN {was_lost("t.xmin")} ELSE c.roident OPERATOR(pg_catalog.=) 0 AND'
+        f" {is_restored('t.xmin')} END"
     )
     number = (
-        f"SELECT {set_of_row(catalog)} FROM {catalog.relation} t, LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])}"
-        f" AND ({is_noted('r', 't')}) IS NOT TRUE"
+        f"SELECT {set_of_row(catalog)} FROM {catalog.relation} t, LATERAL"
+        f" pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])} AND"
+        f" ({is_noted('r', 't')}) IS NOT TRUE"
     )
     lost_note = _LOST if write.times is not None and write.times.has_tombstones else "NULL"
-    forgotten = f"SELECT {microseconds('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
+    forgotten = (
+        f"SELECT {microseconds('f.changed_at')} FROM headrace.row_change f WHERE"
+        f" f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
+    )
     sql = (
-        f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {microseconds(_NOTED)} END, r.rank, r.source, r.is_gone, ({forgotten}),"
-        f" {microseconds(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(microseconds(applied_until('c', 't.xmin')))}),"
-        f" ({applied.format(applied_from('c.roident', 't.xmin'))}), ({number}) FROM {numbered(builder)}"
-        f" LEFT JOIN headrace.row_change r ON {note_of(catalog, _hashes(write, catalog))} ORDER BY u.r"
+        f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {microseconds(_NOTED)} END, r.rank, r.source,"
+        f" r.is_gone, ({forgotten}),"
+        f" {microseconds(f'GREATEST(({lost}), {lost_note})')},"
+        f" ({applied.format(microseconds(applied_until('c', 't.xmin')))}),"
+        f" ({applied.format(applied_from('c.roident', 't.xmin'))}), ({number}) FROM {numbered(builder)} LEFT JOIN"
+        f" headrace.row_change r ON {note_of(catalog, _hashes(write, catalog))} ORDER BY u.r"
     )
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
 
 
 def read_last_changes(result: PGresult) -> Iterator[tuple[LastChange, SetOfRow | None]]:
-    """Read the answer of `plan_last_changes`' statement: what is known without the sets that are noted, and the set of each row.
+    """Read the answer of `plan_last_changes`' statement.
+
+    What is known without the sets that are noted, and the set of each row.
 
     Args:
         result: of it.
     """
     for row in range(result.ntuples):
-        own, noted, rank, source, gone, forgotten, lost, applied, applied_source, number = (result.get_value(row, place) for place in range(10))
-        found = LastChange(own_us=None if own is None else int(own), forgotten_us=int(forgotten or 0), lost_us=int(lost or 0))
+        own, noted, rank, source, gone, forgotten, lost, applied, applied_source, number = (
+            result.get_value(row, place) for place in range(10)
+        )
+        found = LastChange(
+            own_us=None if own is None else int(own), forgotten_us=int(forgotten or 0), lost_us=int(lost or 0)
+        )
         of_row = None if number is None else SetOfRow(*map(int, number.split(b" ")))
         if applied is not None and applied_source is not None:  # what is noted is of an earlier change
             yield replace(found, applied_us=int(applied), applied_source=applied_source.decode()), of_row
         else:
-            yield replace(
-                found, noted_us=None if noted is None else int(noted), noted_rank=int(rank or 0), noted_source=(source or b"").decode(),
-                is_gone=gone == b"t",
-            ), of_row
+            yield (
+                replace(
+                    found,
+                    noted_us=None if noted is None else int(noted),
+                    noted_rank=int(rank or 0),
+                    noted_source=(source or b"").decode(),
+                    is_gone=gone == b"t",
+                ),
+                of_row,
+            )
 
 
 def meeting_point(write: Write, catalog: CatalogTable) -> list[Statement]:
-    """What makes rows and what notes the delete of one that is not there do not see each other before they are committed: let the second one wait.
+    """Let the second one wait of what makes a row and what notes the delete of one that is not there.
 
-    A transaction that makes rows holds a lock of its source in share mode, and behind its write it looks at what is noted. One that notes such a delete
-    takes those of the other sources for itself, and then looks whether there is a row. A session of this site holds none: it commits later than the delete
-    if it is still under way when the clock has passed the delete's time.
+    They do not see each other before they are committed.
+
+    A transaction that makes rows holds a lock of its source in share mode, and behind its write it looks at what is
+    noted. One that notes such a delete takes those of the other sources for itself, and then looks whether there is a
+    row. A session of this site holds none: it commits later than the delete if it is still under way when the clock has
+    passed the delete's time.
 
     Args:
         write: before it is sent.
@@ -378,15 +447,28 @@ def meeting_point(write: Write, catalog: CatalogTable) -> list[Statement]:
     if write.command is Command.DELETE:
         if times.awaited is None:
             return []
-        locks = [] if times.has_one_source else [_lock(catalog, source, is_shared=False) for source in sorted(times.awaited)]
-        return [*locks, _clock(int(times.times_us.max()), f"pg_catalog.pg_sleep(LEAST(c.ahead, {CLOCK_AHEAD_MAX_S})::pg_catalog.float8 OPERATOR(pg_catalog.+) 0.001)::text")]
+        locks = (
+            []
+            if times.has_one_source
+            else [_lock(catalog, source, is_shared=False) for source in sorted(times.awaited)]
+        )
+        return [
+            *locks,
+            _clock(
+                int(times.times_us.max()),
+                f"pg_catalog.pg_sleep(LEAST(c.ahead, {CLOCK_AHEAD_MAX_S})::pg_catalog.float8 OPERATOR(pg_catalog.+)"
+                " 0.001)::text",
+            ),
+        ]
     is_making = not times.has_one_source and _new_key(write, _key(write, catalog))
     return [_lock(catalog, times.source, is_shared=True)] if is_making else []
 
 
 def _lock(catalog: CatalogTable, source: str, *, is_shared: bool) -> Statement:
     number = int.from_bytes(hashlib.sha256(f"{catalog.oid} {source}".encode()).digest()[:4], "big", signed=True)
-    return Statement(sql=f"SELECT pg_catalog.pg_advisory_xact_lock{'_shared' if is_shared else ''}({MEETING_LOCKS}, {number})")
+    return Statement(
+        sql=f"SELECT pg_catalog.pg_advisory_xact_lock{'_shared' if is_shared else ''}({MEETING_LOCKS}, {number})"
+    )
 
 
 def wait_for_clock(latest_us: int) -> Statement:
@@ -395,22 +477,31 @@ def wait_for_clock(latest_us: int) -> Statement:
     Args:
         latest_us: the latest time that a transaction noted, microseconds since the epoch.
     """
-    return _clock(latest_us, (
-        f"CASE WHEN c.ahead OPERATOR(pg_catalog.>) {CLOCK_AHEAD_MAX_S} THEN (1 / (c.ahead OPERATOR(pg_catalog.*) 0))::text"
-        " ELSE pg_catalog.pg_sleep(c.ahead::pg_catalog.float8 OPERATOR(pg_catalog.+) 0.001)::text END"
-    ))
+    return _clock(
+        latest_us,
+        (
+            f"CASE WHEN c.ahead OPERATOR(pg_catalog.>) {CLOCK_AHEAD_MAX_S} THEN (1 / (c.ahead OPERATOR(pg_catalog.*)"
+            " 0))::text ELSE pg_catalog.pg_sleep(c.ahead::pg_catalog.float8 OPERATOR(pg_catalog.+) 0.001)::text END"
+        ),
+    )
 
 
 def _clock(latest_us: int, ahead: str) -> Statement:
     """What to do where a time is `c.ahead` seconds ahead of the clock, as SQL: text."""
     at = (latest_us - PG_EPOCH_US).to_bytes(8, "big", signed=True)
-    return Statement(prepared=True, parameters=(at,), sql=(
-        f"SELECT CASE WHEN c.ahead OPERATOR(pg_catalog.<) 0 THEN NULL ELSE {ahead} END"
-        " FROM (SELECT EXTRACT(epoch FROM $1::pg_catalog.timestamptz OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) AS ahead OFFSET 0) c"
-    ))
+    return Statement(
+        prepared=True,
+        parameters=(at,),
+        sql=(
+            f"SELECT CASE WHEN c.ahead OPERATOR(pg_catalog.<) 0 THEN NULL ELSE {ahead} END"
+            " FROM (SELECT EXTRACT(epoch FROM $1::pg_catalog.timestamptz OPERATOR(pg_catalog.-)"
+            " pg_catalog.clock_timestamp()) AS ahead OFFSET 0) c"
+        ),
+    )
 
 
-# Of the rows in the order in which they lie: no index by time, which each note would have to keep up. What another session holds is left.
+# Of the rows in the order in which they lie: no index by time, which each note would have to keep up. What another
+# session holds is left.
 _FORGET = f"""
 WITH bound AS (
     SELECT GREATEST(pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => %s::double precision),

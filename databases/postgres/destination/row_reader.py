@@ -72,7 +72,9 @@ class PostgresRowReader:
         # One of them is not understood: the others are.
         return tuple(text for pair in zip(columns, values, strict=True) for text in self.texts(pair[:1], pair[1:]))
 
-    def beside(self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]) -> tuple[dict[str, str | None], ...]:
+    def beside(
+        self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]
+    ) -> tuple[dict[str, str | None], ...]:
         """See `RowReader.beside`."""
         with translated("reading the destination's row"):
             found = describe_table(self._session(), owner, name, self._settings)
@@ -81,12 +83,21 @@ class PostgresRowReader:
             rows: list[dict[str, str | None]] = []
             # A row that is in the way may have another key, and the same values in a second unique one.
             for places in dict.fromkeys((found.table.key, *found.table.unique_keys)):
-                rows += [row for row in self._with_values(found, [found.table.columns[place].name for place in places], values) if row not in rows]
+                rows += [
+                    row
+                    for row in self._with_values(found, [found.table.columns[place].name for place in places], values)
+                    if row not in rows
+                ]
             rows += [row for row in self._meeting_expressions(found, values) if row not in rows]
         return tuple(rows)
 
-    def _meeting_expressions(self, found: CatalogTable, values: Mapping[str, tuple[Column, bytes | None]]) -> Iterator[dict[str, str | None]]:
-        """The rows of a table that meet these values in a unique index over expressions, as lower(mail); none, if the values lack a column of the table."""
+    def _meeting_expressions(
+        self, found: CatalogTable, values: Mapping[str, tuple[Column, bytes | None]]
+    ) -> Iterator[dict[str, str | None]]:
+        """The rows of a table that meet these values in a unique index over expressions, as lower(mail).
+
+        None, if the values lack a column of the table.
+        """
         shown = [column.name for column in found.table.columns]
         given = [column for column in values if column in shown]
         if len(given) < len(shown):
@@ -96,13 +107,17 @@ class PostgresRowReader:
             condition = " AND ".join(f"({each}) = (SELECT {each} FROM (SELECT {inner}) v)" for each in expressions)
             condition += f" AND ({predicate}) AND (SELECT {predicate} FROM (SELECT {inner}) v)" if predicate else ""
             query = f"SELECT {', '.join(map(quote, shown))} FROM {found.relation} WHERE {condition} LIMIT {_ROWS_MAX}"
-            result = self._execute(query.encode(), [values[column][0] for column in given], [values[column][1] for column in given])
+            result = self._execute(
+                query.encode(), [values[column][0] for column in given], [values[column][1] for column in given]
+            )
             if result is None:
                 continue
             for row in range(result.ntuples):
                 yield {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)}
 
-    def _with_values(self, found: CatalogTable, key: Sequence[str], values: Mapping[str, tuple[Column, bytes | None]]) -> Iterator[dict[str, str | None]]:
+    def _with_values(
+        self, found: CatalogTable, key: Sequence[str], values: Mapping[str, tuple[Column, bytes | None]]
+    ) -> Iterator[dict[str, str | None]]:
         """The rows of a table that have these values in a key; none, if not all of it are given."""
         if not key or any(column not in values or values[column][1] is None for column in key):
             return
@@ -121,7 +136,9 @@ class PostgresRowReader:
         with translated("reading the column's type"):
             found = self._session().execute(_COLUMN, (owner, name, column.name)).fetchone()
         if found is None:
-            raise ConfigError(f"{owner}.{name} has no column {column.name} at the destination", hint="name a column of both tables")
+            raise ConfigError(
+                f"{owner}.{name} has no column {column.name} at the destination", hint="name a column of both tables"
+            )
         whole, base, not_null = found
         if text is None:
             if not_null:
@@ -129,25 +146,44 @@ class PostgresRowReader:
             return None, None
         number, _ = self._type(column)
         if number == 0 and column.is_binary:
-            raise ConfigError(f"the type {column.type_name.removeprefix('pg_catalog.')} of column {column.name} is not at the destination", hint="its values cannot be edited")
+            raise ConfigError(
+                f"the type {column.type_name.removeprefix('pg_catalog.')} of column {column.name} is not at the"
+                " destination",
+                hint="its values cannot be edited",
+            )
         raw = text.encode() if number == 0 else self._read_as(text, number, int(column.is_binary), column)
         # A cast cuts what is too long for a modifier, where an assignment would refuse it.
-        fits = self._asked(f"SELECT $1::{whole} " + (f"= $2::{base}" if whole != base else "IS NOT NULL"), text, 2 if whole != base else 1)
+        fits = self._asked(
+            f"SELECT $1::{whole} " + (f"= $2::{base}" if whole != base else "IS NOT NULL"),
+            text,
+            2 if whole != base else 1,
+        )
         if fits is None and whole != base:  # a type without such an operator, as json
-            fits = self._asked(f"SELECT pg_catalog.concat($1::{whole}) OPERATOR(pg_catalog.=) pg_catalog.concat($2::{base})", text, 2)
+            fits = self._asked(
+                f"SELECT pg_catalog.concat($1::{whole}) OPERATOR(pg_catalog.=) pg_catalog.concat($2::{base})", text, 2
+            )
         if fits is None:
-            raise ConfigError(f"{_shortened(text)} is not a value of type {whole}", hint=f"column {column.name} has that type at the destination")
+            raise ConfigError(
+                f"{_shortened(text)} is not a value of type {whole}",
+                hint=f"column {column.name} has that type at the destination",
+            )
         if fits == b"f" and whole != base:
-            raise ConfigError(f"{_shortened(text)} does not fit into {whole}", hint=f"column {column.name} has that type at the destination")
-        # In the source's form an array of a user's type has the source's number of it, which this database does not know: as it
-        # is read, the number is replaced anyway.
+            raise ConfigError(
+                f"{_shortened(text)} does not fit into {whole}",
+                hint=f"column {column.name} has that type at the destination",
+            )
+        # In the source's form an array of a user's type has the source's number of it, which this database does not
+        # know: as it is read, the number is replaced anyway.
         return raw, self.texts([column], [raw])[0] if number else text
 
     def _read_as(self, text: str, number: int, form: int, column: Column) -> bytes:
         """A text as a value of a type, in one of its two forms."""
         result = self._session().pgconn.exec_params(b"SELECT $1", [text.encode()], [number], [0], form)
         if result.status != ExecStatus.TUPLES_OK:
-            raise ConfigError(f"{_shortened(text)} is not a value of type {column.type_name.removeprefix('pg_catalog.')}", hint=f"column {column.name} has that type at the source")
+            raise ConfigError(
+                f"{_shortened(text)} is not a value of type {column.type_name.removeprefix('pg_catalog.')}",
+                hint=f"column {column.name} has that type at the source",
+            )
         return result.get_value(0, 0) or b""
 
     def _asked(self, query: str, text: str, parameters: int) -> bytes | None:
@@ -155,14 +191,19 @@ class PostgresRowReader:
 
         Of no type: a cast of a text can be a function of the other type's owner, which would run as this role.
         """
-        result = self._session().pgconn.exec_params(query.encode(), [text.encode()] * parameters, [0] * parameters, [0] * parameters, 0)
+        result = self._session().pgconn.exec_params(
+            query.encode(), [text.encode()] * parameters, [0] * parameters, [0] * parameters, 0
+        )
         return result.get_value(0, 0) if result.status == ExecStatus.TUPLES_OK else None
 
     def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
         """See `RowReader.key_of`."""
         found = describe_table(self._session(), owner, name, self._settings)
         if found is None:
-            raise ConfigError(f"there is no table {owner}.{name}", hint="name it as the source does, with its schema, and a name with a dot in double quotes")
+            raise ConfigError(
+                f"there is no table {owner}.{name}",
+                hint="name it as the source does, with its schema, and a name with a dot in double quotes",
+            )
         key = [found.table.columns[place].name for place in found.table.key]
         columns = [column for column, _ in given]
         if not any(columns):
@@ -184,7 +225,9 @@ class PostgresRowReader:
         for form in (0, 1):
             result = self._session().pgconn.exec_params(query, [text.encode()], [0], [0], form)
             if result.status != ExecStatus.TUPLES_OK:
-                raise ConfigError(f"{text!r} is not a value of type {types[column]}", hint=f"column {column} has that type")
+                raise ConfigError(
+                    f"{text!r} is not a value of type {types[column]}", hint=f"column {column} has that type"
+                )
             forms.append(result.get_value(0, 0) or b"")
         return KeyValue(column=column, text=forms[0].decode("utf-8", "replace"), binary=forms[1])
 
@@ -194,13 +237,21 @@ class PostgresRowReader:
             types = dict(self._session().execute(_TYPES, (owner, name)).fetchall())
             if any(part.column not in types for part in key):
                 return None
-            condition = " AND ".join(f"{quote(part.column)} = ${number}::{types[part.column]}" for number, part in enumerate(key, 1))
-            query = f"SELECT {', '.join(map(quote, types))} FROM {without_children(self._session(), owner, name)} WHERE {condition} LIMIT {_ROWS_MAX}"
+            condition = " AND ".join(
+                f"{quote(part.column)} = ${number}::{types[part.column]}" for number, part in enumerate(key, 1)
+            )
+            query = (
+                f"SELECT {', '.join(map(quote, types))} FROM {without_children(self._session(), owner, name)}"
+                f" WHERE {condition} LIMIT {_ROWS_MAX}"
+            )
             result = self._session().pgconn.exec_params(query.encode(), [part.text.encode() for part in key])
         if result.status != ExecStatus.TUPLES_OK:
-            raise DatabaseError(f"the row in {owner}.{name} cannot be read: {result.error_message.decode('utf-8', 'replace').strip()}")
+            raise DatabaseError(
+                f"the row in {owner}.{name} cannot be read: {result.error_message.decode('utf-8', 'replace').strip()}"
+            )
         return tuple(
-            {column: _text(result.get_value(row, number)) for number, column in enumerate(types)} for row in range(result.ntuples)
+            {column: _text(result.get_value(row, number)) for number, column in enumerate(types)}
+            for row in range(result.ntuples)
         )
 
     def close(self) -> None:
@@ -219,7 +270,9 @@ class PostgresRowReader:
             _with_element(value, element) if column.is_binary and element and value else value
             for column, value, (_, element) in zip(columns, values, types, strict=True)
         ]
-        result = connection.pgconn.exec_params(query, given, [number for number, _ in types], [int(c.is_binary) for c in columns], 0)
+        result = connection.pgconn.exec_params(
+            query, given, [number for number, _ in types], [int(c.is_binary) for c in columns], 0
+        )
         return result if result.status == ExecStatus.TUPLES_OK else None
 
     def _type(self, column: Column) -> tuple[int, int]:
@@ -227,11 +280,19 @@ class PostgresRowReader:
         if 0 < column.type_number < FIRST_USER_TYPE:
             return column.type_number, 0
         if column.type_name not in self._types:
-            owner, name = type_parts(local_names(self._session(), [column.type_name]).get(column.type_name, column.type_name))
-            row = self._session().execute(
-                "SELECT t.oid::int8, CASE WHEN t.typcategory = 'A' THEN t.typelem::int8 ELSE 0 END FROM pg_catalog.pg_type t"
-                " JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname = %s AND t.typname = %s", (owner, name),
-            ).fetchone()
+            owner, name = type_parts(
+                local_names(self._session(), [column.type_name]).get(column.type_name, column.type_name)
+            )
+            row = (
+                self._session()
+                .execute(
+                    "SELECT t.oid::int8, CASE WHEN t.typcategory = 'A' THEN t.typelem::int8 ELSE 0 END FROM"
+                    " pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname ="
+                    " %s AND t.typname = %s",
+                    (owner, name),
+                )
+                .fetchone()
+            )
             self._types[column.type_name] = (int(row[0]), int(row[1])) if row else (0, 0)
         return self._types[column.type_name]
 

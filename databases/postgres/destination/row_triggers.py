@@ -1,4 +1,7 @@
-"""What tables with latest_timestamp need of a PostgreSQL database, and the triggers that note deletes: see `row_changes`."""
+"""What tables with latest_timestamp need of a PostgreSQL database, and the triggers that note deletes.
+
+See `row_changes`.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,19 @@ from databases.postgres.destination.catalog import TOMBSTONES
 from streams.errors import DatabaseError
 from streams.table_name import literal
 
-__all__ = ["check_triggers", "drop_triggers", "lacking_triggers", "make_triggers", "times_findings", "tombstones_statement"]
+__all__ = [
+    "check_triggers",
+    "drop_triggers",
+    "lacking_triggers",
+    "make_triggers",
+    "times_findings",
+    "tombstones_statement",
+]
 
 _IS_PUBLIC = "pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE')"
-"""Whether anybody may put the function on a table of his own, and so note deletes of another one, as before version 19 of the schema."""
+"""Whether anybody may put the function on a table of his own, and so note deletes of another one, as before version 19
+of the schema.
+"""
 _LACKING = f"""
 SELECT n.nspname, c.relname, c.oid::pg_catalog.int8, pg_catalog.pg_has_role(c.relowner, 'USAGE') AS may,
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key
@@ -46,7 +58,12 @@ WHERE p.pronamespace = 'headrace'::pg_catalog.regnamespace AND p.proname ~ '^not
 
 
 def times_findings(
-    connection: psycopg.Connection[Any], site: str, tables: Collection[tuple[str, str]], described: Collection[DestinationTable], *, has_tombstones: bool,
+    connection: psycopg.Connection[Any],
+    site: str,
+    tables: Collection[tuple[str, str]],
+    described: Collection[DestinationTable],
+    *,
+    has_tombstones: bool,
     has_admin: bool = False,
 ) -> Iterator[Finding]:
     """See `DestinationDatabase.preflight_times`.
@@ -62,23 +79,34 @@ def times_findings(
     row = connection.execute("SHOW track_commit_timestamp").fetchone()
     if tables and row is not None and row[0] != "on":
         yield Finding(
-            path=f"sites.{site}", problem="track_commit_timestamp is off, and latest_timestamp must know when rows were committed here",
+            path=f"sites.{site}",
+            problem="track_commit_timestamp is off, and latest_timestamp must know when rows were committed here",
             fix="ALTER SYSTEM SET track_commit_timestamp = on; then restart the server",
         )
     yield from _unhashed(connection, site, described)
     for owner, name, _, may, has_key in lacking_triggers(connection, tables) if has_tombstones else ():
         path = f"sites.{site} table {owner}.{name}"
         if not has_key:
-            yield Finding(path=path, problem="has no primary key, by which tombstones know its rows", fix="add one, or leave tombstones out")
+            yield Finding(
+                path=path,
+                problem="has no primary key, by which tombstones know its rows",
+                fix="add one, or leave tombstones out",
+            )
         elif not may and not has_admin:
             yield Finding(
-                path=path, problem="tombstones need a trigger on it, and this role does not own it",
-                fix=f"let the role be a member of the table's owner; or, once `up` has made the schema: {tombstones_statement(owner, name)};",
+                path=path,
+                problem="tombstones need a trigger on it, and this role does not own it",
+                fix="let the role be a member of the table's owner; or, once `up` has made the schema:"
+                f" {tombstones_statement(owner, name)};",
             )
 
 
-def _unhashed(connection: psycopg.Connection[Any], site: str, tables: Collection[DestinationTable]) -> Iterator[Finding]:
-    """Keys that the server cannot hash, as notes are found: it is asked for each column, because arrays, domains and ranges have what is below them.
+def _unhashed(
+    connection: psycopg.Connection[Any], site: str, tables: Collection[DestinationTable]
+) -> Iterator[Finding]:
+    """Keys that the server cannot hash, as notes are found.
+
+    It is asked for each column, because arrays, domains and ranges have what is below them.
 
     It is asked with the field of a NULL row: a NULL of a domain's own may violate the domain.
     """
@@ -91,8 +119,8 @@ def _unhashed(connection: psycopg.Connection[Any], site: str, tables: Collection
             except psycopg.errors.UndefinedFunction:
                 yield Finding(
                     path=f"sites.{site} table {table.owner}.{table.name}",
-                    problem=f"latest_timestamp finds the times of its rows by hashes of the key, and the server has none for {column.name} "
-                    f"{column.type_name.removeprefix('pg_catalog.')}",
+                    problem="latest_timestamp finds the times of its rows by hashes of the key, and the server has"
+                    f" none for {column.name} {column.type_name.removeprefix('pg_catalog.')}",
                     fix="take a key of other types, or another method",
                 )
 
@@ -135,15 +163,21 @@ def tombstones_statement(owner: str, name: str) -> str:
     return f"SELECT headrace.keep_tombstones({literal(qualified(owner, name))})"
 
 
-def lacking_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> list[tuple[str, str, int, bool, bool]]:
-    """The tables that lack the trigger, or have one of another table (a restored dump) or key (an ALTER): owner, name, number, whether this role may make it, and whether they have a primary key.
+def lacking_triggers(
+    connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]
+) -> list[tuple[str, str, int, bool, bool]]:
+    """The tables that lack the trigger, or have one of another table (a restored dump) or key (an ALTER).
+
+    Owner, name, number, whether this role may make it, and whether they have a primary key.
 
     Args:
         connection: to the database.
         tables: owners and names; those that are not there are left out.
     """
     wanted = sorted(tables)
-    return connection.execute(_LACKING.encode(), ([owner for owner, _ in wanted], [name for _, name in wanted])).fetchall()
+    return connection.execute(
+        _LACKING.encode(), ([owner for owner, _ in wanted], [name for _, name in wanted])
+    ).fetchall()
 
 
 def drop_triggers(connection: psycopg.Connection[Any]) -> None:

@@ -31,8 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_conflicting", "plan_find", "read_rows", "remove_statement"]
 
-_SEND = {"pg_catalog.int2": "int2send", "pg_catalog.int4": "int4send", "pg_catalog.int8": "int8send", "pg_catalog.numeric": "numeric_send"}
-_FIXED = 4  # columns of an answer before those that were asked for: which row meets it, two that number it, and whether it is the same
+_SEND = {
+    "pg_catalog.int2": "int2send",
+    "pg_catalog.int4": "int4send",
+    "pg_catalog.int8": "int8send",
+    "pg_catalog.numeric": "numeric_send",
+}
+# columns of an answer before those that were asked for: which row meets it, two that number it, and whether it is the
+# same
+_FIXED = 4
 
 
 def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, generation: int) -> WritePlan | None:
@@ -67,15 +74,23 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
         same = f"({_unique(builder, table_key)})" if table_key in keys and is_insert else "false"
     image = "n" if is_insert else "o"
     shown = [
-        "u.r", "t.tableoid::pg_catalog.int8", "t.ctid", same,
+        "u.r",
+        "t.tableoid::pg_catalog.int8",
+        "t.ctid",
+        same,
         # As arrays: a SELECT has 1,664 columns at most, and a table 1,600.
-        _array("bool", (f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW({builder.stored(p, f'u.{image}{p}')}))" for p in question.compare)),
-        _array("int4", (_order(builder, p) for p in question.order)), _array("text", (_sum(builder, p) for p in question.sums)),
+        _array(
+            "bool",
+            (
+                f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW({builder.stored(p, f'u.{image}{p}')}))"
+                for p in question.compare
+            ),
+        ),
+        _array("int4", (_order(builder, p) for p in question.order)),
+        _array("text", (_sum(builder, p) for p in question.sums)),
         *(f"t.{column.name}" for column in catalog.columns),
     ]
-    sql = (
-        f"SELECT {', '.join(shown)} FROM {catalog.relation} t, {numbered(builder)} WHERE {condition} FOR UPDATE OF t"
-    )
+    sql = f"SELECT {', '.join(shown)} FROM {catalog.relation} t, {numbered(builder)} WHERE {condition} FOR UPDATE OF t"
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
 
 
@@ -95,7 +110,9 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         keys = list(_whole_keys(write, catalog))
         if not keys:
             return None
-        builder = SetBuilder(write, catalog, generation, old=[], new=list(dict.fromkeys(p for key in keys for p in key)))
+        builder = SetBuilder(
+            write, catalog, generation, old=[], new=list(dict.fromkeys(p for key in keys for p in key))
+        )
         terms = [f"EXISTS (SELECT FROM {catalog.relation} t WHERE {_unique(builder, key)})" for key in keys]
         condition = " OR ".join(terms)
     else:
@@ -104,7 +121,9 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
             return None
         builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[])
         compare = [*rows.compare, *written_forms(write, catalog, rows)]
-        own = keyed(builder, rows.find, compare, one_by_one=row_by_row(builder, rows)) + builder.not_later_here(timed=is_noted)
+        own = keyed(builder, rows.find, compare, one_by_one=row_by_row(builder, rows)) + builder.not_later_here(
+            timed=is_noted
+        )
         condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {own})"
     if is_noted:
         condition += f" OR {noted_later(write, catalog)}"
@@ -112,7 +131,9 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
 
 
-def read_rows(result: PGresult, catalog: CatalogTable, question: RowQuestion, *, first: int = 0) -> Iterator[RowInTheWay]:
+def read_rows(
+    result: PGresult, catalog: CatalogTable, question: RowQuestion, *, first: int = 0
+) -> Iterator[RowInTheWay]:
     """Read the answer of `plan_find`'s statement.
 
     Args:
@@ -126,10 +147,14 @@ def read_rows(result: PGresult, catalog: CatalogTable, question: RowQuestion, *,
         compared, ordered, summed = (_elements(value) for value in found[_FIXED : _FIXED + 3])
         answers = iter(found[_FIXED + 3 :])
         yield RowInTheWay(
-            of=first + int(found[0] or 0), number=f"{_text(found[1])} {_text(found[2])}", is_same=found[3] == b"t",
+            of=first + int(found[0] or 0),
+            number=f"{_text(found[1])} {_text(found[2])}",
+            is_same=found[3] == b"t",
             differs=frozenset(p for p, each in zip(question.compare, compared, strict=True) if each == "t"),
             order={p: None if each is None else int(each) for p, each in zip(question.order, ordered, strict=True)},
-            sums={p: None if each is None else bytes.fromhex(each) for p, each in zip(question.sums, summed, strict=True)},
+            sums={
+                p: None if each is None else bytes.fromhex(each) for p, each in zip(question.sums, summed, strict=True)
+            },
             values={column.name: _text(next(answers)) for column in catalog.table.columns},
         )
 
@@ -137,8 +162,9 @@ def read_rows(result: PGresult, catalog: CatalogTable, question: RowQuestion, *,
 def remove_statement(catalog: CatalogTable) -> str:
     """The statement that deletes a row by its number: $1 its table's OID, $2 its place, both as text."""
     return (
-        f"DELETE FROM {catalog.relation} t WHERE t.tableoid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.int8::pg_catalog.oid"
-        " AND t.ctid OPERATOR(pg_catalog.=) $2::pg_catalog.text::pg_catalog.tid"
+        f"DELETE FROM {catalog.relation} t WHERE t.tableoid OPERATOR(pg_catalog.=)"
+        " $1::pg_catalog.text::pg_catalog.int8::pg_catalog.oid AND t.ctid OPERATOR(pg_catalog.=)"
+        " $2::pg_catalog.text::pg_catalog.tid"
     )
 
 
@@ -154,7 +180,10 @@ def _whole_keys(write: Write, catalog: CatalogTable) -> Iterator[tuple[int, ...]
 
 def _unique(builder: SetBuilder, key: Sequence[int]) -> str:
     """The condition that a row of the table has a unique key of the new values."""
-    return " AND ".join(f"t.{builder.details(p).name} {builder.details(p).unique_equals} {builder.details(p).collated(f'u.n{p}')}" for p in key)
+    return " AND ".join(
+        f"t.{builder.details(p).name} {builder.details(p).unique_equals} {builder.details(p).collated(f'u.n{p}')}"
+        for p in key
+    )
 
 
 def _key_in(write: Write, catalog: CatalogTable, key: Sequence[int]) -> tuple[int, ...]:
@@ -174,15 +203,27 @@ def _order(builder: SetBuilder, position: int) -> str:
 
 
 def _sum(builder: SetBuilder, position: int) -> str:
-    column, details, conversion = builder.write.version.columns[position], builder.details(position), builder.conversion(position)
+    column, details, conversion = (
+        builder.write.version.columns[position],
+        builder.details(position),
+        builder.conversion(position),
+    )
     if conversion is not None and conversion.function:
         return "NULL"  # the LCR takes the sum in its own form, and nothing is known that makes it of the column's
     own = builder.catalog.table.columns[builder.catalog.positions[column.name]].type_name
     kind = details.base_type if column.type_name == own else column.type_name  # a domain travels as what is below it
-    # As numerics: a whole number may be too large between the addition and the subtraction. And infinity less infinity is no number.
-    exact = f"NULLIF(t.{details.name}::pg_catalog.numeric + u.n{position}::pg_catalog.numeric - u.o{position}::pg_catalog.numeric, 'NaN'::pg_catalog.numeric)"
+    # As numerics: a whole number may be too large between the addition and the subtraction. And infinity less infinity
+    # is no number.
+    exact = (
+        f"NULLIF(t.{details.name}::pg_catalog.numeric + u.n{position}::pg_catalog.numeric -"
+        f" u.o{position}::pg_catalog.numeric, 'NaN'::pg_catalog.numeric)"
+    )
     total = f"({exact})::{kind}"
-    sent = f"pg_catalog.{_SEND[kind]}({total})" if column.is_binary else f"pg_catalog.convert_to({total}::pg_catalog.text, 'UTF8')"
+    sent = (
+        f"pg_catalog.{_SEND[kind]}({total})"
+        if column.is_binary
+        else f"pg_catalog.convert_to({total}::pg_catalog.text, 'UTF8')"
+    )
     return f"pg_catalog.encode({sent}, 'hex')"
 
 

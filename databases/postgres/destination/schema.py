@@ -16,14 +16,16 @@ The tables
     apply_session     UNLOGGED: the newest incarnation of each apply server of an epoch, raised before it ends the older
                       one's session.
     apply_error       the error queue, one row per source transaction; the LCRs are in apply_error_part (LcrBatch
-                      messages), the hashes of their keys in apply_error_key. Parts that an operator edited are as they failed
-                      in apply_error_original; what was edited, by whom and when, is in apply_error_edit, which is kept for a
-                      while after the transaction was executed.
+                      messages), the hashes of their keys in apply_error_key. Parts that an operator edited are as they
+                      failed in apply_error_original; what was edited, by whom and when, is in apply_error_edit, which
+                      is kept for a while after the transaction was executed.
     apply_state       what an apply process is, and how it was doing when it wrote this last: a few times a minute, fenced by its epoch.
     conflict_history  one row per conflict that an apply process met, whatever became of it; bounded as it is written.
-    row_change        when the last change of a key was made, and where: see `row_changes`, which has its definition. Its rows of relation 0 are what was
+    row_change        when the last change of a key was made, and where: see `row_changes`, which has its definition.
+                      Its rows of relation 0 are what was
                       forgotten, and samples: see `lost_times`.
-    row_change_set    when the rows of a set were changed, and where: see `noted_sets`, which has its definition; row_change_set_time has each row's time.
+    row_change_set    when the rows of a set were changed, and where: see `noted_sets`, which has its definition;
+                      row_change_set_time has each row's time.
     instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
                       the table here that it is of, `recorded_in` the number of this table when that was recorded.
     row_mark          what the source's catalog said of an instantiated table when its rows were copied, kept or found equal
@@ -51,14 +53,27 @@ from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
 from databases.postgres.views import statements as view_statements
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError
 
-__all__ = ["CLAIM_LOCK", "HISTORY_FROM", "MARKS_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "check_schema", "missing_tables", "prepare_schema", "schema_version"]
+__all__ = [
+    "CLAIM_LOCK",
+    "HISTORY_FROM",
+    "MARKS_FROM",
+    "PREPARE_LOCK",
+    "SCHEMA",
+    "VERSION",
+    "VERSIONS",
+    "check_schema",
+    "missing_tables",
+    "prepare_schema",
+    "schema_version",
+]
 
 SCHEMA = "headrace"
 _TABLE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(headrace\.\w+)")
 
 # "headrace" in hexadecimal: nobody else's advisory lock is likely to have this number.
 PREPARE_LOCK = 0x68656164_72616365
-# Held while a table is claimed for a copy (`record_instantiation` with `beside`): a moment each, whatever the table. "claims" behind "he".
+# Held while a table is claimed for a copy (`record_instantiation` with `beside`): a moment each, whatever the table.
+# "claims" behind "he".
 CLAIM_LOCK = 0x6865636C_61696D73
 
 _VERSION_1 = (
@@ -196,9 +211,7 @@ _VERSION_4 = (_set_tag("CREATE FUNCTION"),)
 _VERSION_5 = ("ALTER TABLE headrace.apply_process ADD COLUMN ahead bigint NOT NULL DEFAULT 0",)
 
 # A user's label: see `streams.tracking`.
-_VERSION_6 = (
-    _track("CREATE FUNCTION"),
-)
+_VERSION_6 = (_track("CREATE FUNCTION"),)
 
 # What is recorded is of this table, and not of its name; see `databases.ports.Instantiation.is_remade`.
 _VERSION_7 = (
@@ -249,7 +262,8 @@ _VERSION_10 = (
 _VERSION_11 = view_statements(11)
 _VERSION_12 = view_statements(12)
 
-# Rows are there only between the death of an apply server in a handler and the next one's success: see `spark_apply.handlers.crashes`.
+# Rows are there only between the death of an apply server in a handler and the next one's success: see
+# `spark_apply.handlers.crashes`.
 _VERSION_13 = (
     """CREATE TABLE headrace.handler_call (
     topology text NOT NULL, apply text NOT NULL, scn bigint NOT NULL, function text NOT NULL, calls integer NOT NULL,
@@ -278,8 +292,25 @@ _VERSION_18 = (
 )
 
 VERSIONS: tuple[tuple[str, ...], ...] = (
-    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10, _VERSION_11,
-    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15, NOTED_SETS, _VERSION_17, _VERSION_18, QUOTED_SCHEMA,
+    _VERSION_1,
+    _VERSION_2,
+    _VERSION_3,
+    _VERSION_4,
+    _VERSION_5,
+    _VERSION_6,
+    _VERSION_7,
+    _VERSION_8,
+    _VERSION_9,
+    _VERSION_10,
+    _VERSION_11,
+    _VERSION_12,
+    _VERSION_13,
+    ROW_CHANGES,
+    _VERSION_15,
+    NOTED_SETS,
+    _VERSION_17,
+    _VERSION_18,
+    QUOTED_SCHEMA,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts
@@ -303,8 +334,15 @@ def missing_tables(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
         connection: to the database.
     """
     version = schema_version(connection)
-    made = [found[1] for number in range(version or VERSION) for text in VERSIONS[number] if (found := _TABLE.match(text))]
-    there = {row[0] for row in connection.execute("SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass(t) IS NOT NULL", (made,))}
+    made = [
+        found[1] for number in range(version or VERSION) for text in VERSIONS[number] if (found := _TABLE.match(text))
+    ]
+    there = {
+        row[0]
+        for row in connection.execute(
+            "SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass(t) IS NOT NULL", (made,)
+        )
+    }
     return tuple(name for name in made if name not in there) if version or there else ()
 
 
@@ -321,15 +359,22 @@ def check_schema(connection: psycopg.Connection[Any]) -> None:
         version = schema_version(connection)
     if version > VERSION:
         raise DatabaseError(
-            f"the schema headrace has version {version}, this program knows {VERSION}", hint="use the newer Headrace that made it", version=version,
+            f"the schema headrace has version {version}, this program knows {VERSION}",
+            hint="use the newer Headrace that made it",
+            version=version,
         )
     if version < VERSION:
         raise DatabaseError(
-            f"the schema headrace has version {version}, this program needs {VERSION}" if version else "the schema headrace is not there",
-            hint=AS_ADMIN, version=version,
+            f"the schema headrace has version {version}, this program needs {VERSION}"
+            if version
+            else "the schema headrace is not there",
+            hint=AS_ADMIN,
+            version=version,
         )
     if missing := missing_tables(connection):
-        raise DatabaseError(f"the schema headrace is damaged: {', '.join(missing)} is not there", hint=INSTANTIATE_AGAIN)
+        raise DatabaseError(
+            f"the schema headrace is damaged: {', '.join(missing)} is not there", hint=INSTANTIATE_AGAIN
+        )
 
 
 def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
@@ -351,10 +396,13 @@ def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
         if version > VERSION:
             raise DatabaseError(
                 f"the schema headrace has version {version}, this program knows {VERSION}",
-                hint="use the newer Headrace that made it", version=version,
+                hint="use the newer Headrace that made it",
+                version=version,
             )
         if missing := missing_tables(connection):
-            raise DatabaseError(f"the schema headrace is damaged: {', '.join(missing)} is not there", hint=INSTANTIATE_AGAIN)
+            raise DatabaseError(
+                f"the schema headrace is damaged: {', '.join(missing)} is not there", hint=INSTANTIATE_AGAIN
+            )
         for number in range(version, VERSION):
             for statement in (*VERSIONS[number], f"UPDATE headrace.schema_version SET version = {number + 1}"):
                 if statement.startswith("CREATE SCHEMA") and _has_schema(connection):

@@ -1,6 +1,7 @@
 """One apply server's session at a PostgreSQL destination.
 
-Longer than 500 lines: each method is a promise of `DestinationSession` over the state of one connection and transaction.
+Longer than 500 lines: each method is a promise of `DestinationSession` over the state of one connection and
+transaction.
 
 Job
     Write sets of row changes and the progress they mean in one transaction, tagged and fenced.
@@ -17,13 +18,14 @@ States (memory only; the database has the durable truth)
 
 Durable when
     COMMIT was answered, with the log on disk whatever `synchronous_commit` the server, the role or the database has
-    (`fencing.commit_durably`). A session that was opened with `is_lazy` does not wait for the disk in the COMMIT of rows alone: these
-    are durable when the server's flushed position says so (`DestinationDatabase.log_positions`), and a crash before takes rows and
-    progress together. What is told to an operator or read by other processes is always waited for: a transaction that writes or takes
-    error transactions, and all that is no `commit`. `commit` moves the server's row in headrace.apply_progress by compare-and-set (epoch,
-    sequence) in the transaction of the data: of two sessions that believe to be the same server at most one
-    commits, and after a newer epoch none of the older ones. An epoch ends with the server's life in which it began
-    (`fencing`): what a crash, a failover or a restore took back is not hidden below what later commits record.
+    (`fencing.commit_durably`). A session that was opened with `is_lazy` does not wait for the disk in the COMMIT of
+    rows alone: these are durable when the server's flushed position says so (`DestinationDatabase.log_positions`), and
+    a crash before takes rows and progress together. What is told to an operator or read by other processes is always
+    waited for: a transaction that writes or takes error transactions, and all that is no `commit`. `commit` moves the
+    server's row in headrace.apply_progress by compare-and-set (epoch, sequence) in the transaction of the data: of two
+    sessions that believe to be the same server at most one commits, and after a newer epoch none of the older ones. An
+    epoch ends with the server's life in which it began (`fencing`): what a crash, a failover or a restore took back is
+    not hidden below what later commits record.
 
 Who holds what
     Two session-level advisory locks: the apply process's in share mode (`raise_epoch` finds and ends all its sessions
@@ -171,8 +173,8 @@ _SETTINGS = {
     "jit": "off",
 }
 
-# Plans kept: a table's version and the set of its changed columns have one each, and a table of n large columns has 2 to the
-# n such sets. A plan has one prepared statement at least, so more of them than those would seldom help.
+# Plans kept: a table's version and the set of its changed columns have one each, and a table of n large columns has 2
+# to the n such sets. A plan has one prepared statement at least, so more of them than those would seldom help.
 PLANS_MAX = PREPARED_MAX
 
 _DIVISION_BY_ZERO = "22012"
@@ -180,7 +182,8 @@ _UNTRANSLATABLE = "22P05"
 
 _BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = Statement(sql="COMMIT")
-# A session that writes no such table for so long asks again how far transactions are: a number that is 2^31 behind would be taken for one to come.
+# A session that writes no such table for so long asks again how far transactions are: a number that is 2^31 behind
+# would be taken for one to come.
 _HORIZON_LASTS_S = 600.0
 _HORIZON = Statement(sql=MOMENT, prepared=True)  # behind a COMMIT, whose transaction has ended then
 # What is deferred runs before the checks of the session, and not behind them in the COMMIT.
@@ -192,9 +195,13 @@ _LOOPS = Statement(sql="SET LOCAL enable_nestloop = on")
 # without a round trip in between.
 # As bytes: this database's encoding may lack a letter of the source's, and data must not fail for the label's sake.
 _LABEL = f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', $1::bytea)"
-_MAY_LABEL = "SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'EXECUTE')) FROM pg_catalog.pg_proc WHERE proname = 'pg_logical_emit_message'"
+_MAY_LABEL = (
+    "SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'EXECUTE')) FROM pg_catalog.pg_proc"
+    " WHERE proname = 'pg_logical_emit_message'"
+)
 
-# Tables of a foreign key whose rows are left out while they are copied, or that have joined the others and are behind them yet.
+# Tables of a foreign key whose rows are left out while they are copied, or that have joined the others and are behind
+# them yet.
 _NOT_LEVEL = """SELECT FROM headrace.instantiation i JOIN headrace.apply_process p USING (topology, apply)
 WHERE topology = $1::text AND apply = $2::text AND ((owner, name) = ($3::text, $4::text) OR (owner, name) = ($5::text, $6::text))
   AND (state NOT IN ('DONE', 'KEPT', 'LEFT', 'JOINING') OR (state = 'JOINING' AND $7::int8 < ahead)) LIMIT 1"""
@@ -218,7 +225,9 @@ class _State(Enum):
 class PostgresSession:
     """See the module, and `databases.ports.DestinationSession`. Used by one thread."""
 
-    def __init__(self, dsn: str, identity: SessionIdentity, settings: TableSettings = NO_TABLE_SETTINGS, *, is_lazy: bool = False) -> None:
+    def __init__(
+        self, dsn: str, identity: SessionIdentity, settings: TableSettings = NO_TABLE_SETTINGS, *, is_lazy: bool = False
+    ) -> None:
         """Open the session; ends a predecessor's that is still there.
 
         Args:
@@ -262,7 +271,8 @@ class PostgresSession:
             self._foreign_keys = ForeignKeyChecks(self._settings)
             self._marks: list[bool] = []  # whether there was a savepoint when each was set
             self._writes_labels: bool | None = None  # not asked yet
-            self._checked: set[tuple[str, str]] = set()  # tables that have the form they were described with, and are locked
+            # tables that have the form they were described with, and are locked
+            self._checked: set[tuple[str, str]] = set()
             with translated("opening an apply server's session"):
                 self._settle()
             self._read_progress()
@@ -282,7 +292,9 @@ class PostgresSession:
         )
         take_server_lock(connection, identity)
         self._may_stamp = take_origin(connection, identity)
-        self._advance = _ADVANCE.replace(" FROM moved", f", {identity.stamp} FROM moved") if self._may_stamp else _ADVANCE
+        self._advance = (
+            _ADVANCE.replace(" FROM moved", f", {identity.stamp} FROM moved") if self._may_stamp else _ADVANCE
+        )
         self._advance_lazily = self._advance.replace(" FROM moved", f", {COMMIT_LAZILY} FROM moved")
 
     def _read_progress(self) -> None:
@@ -300,7 +312,9 @@ class PostgresSession:
 
     def missing_alter(self, version: TableVersion) -> str:
         """See `DestinationSession.missing_alter`."""
-        return missing_alter(version, self._catalog(version.owner, version.name)) or missing_key(version, self._settings)
+        return missing_alter(version, self._catalog(version.owner, version.name)) or missing_key(
+            version, self._settings
+        )
 
     def _catalog(self, owner: str, name: str, *, fresh: bool = False) -> CatalogTable | None:
         found = self._tables.get((owner, name))
@@ -386,13 +400,24 @@ class PostgresSession:
         watermark = max(self._low_watermark, low_watermark)
         ranges = merge_ranges([*self._applied, *applied], watermark)
         advance = Statement(
-            sql=self._advance_lazily if self._is_lazy and not self._waits_for_disk else self._advance, prepared=True, parameters=(
-                identity.topology.encode(), identity.apply.encode(), _int4(identity.server), _int8(identity.epoch),
-                _int8(self._sequence), _int8(watermark), _int8_array(ranges_to_bounds(ranges)),
+            sql=self._advance_lazily if self._is_lazy and not self._waits_for_disk else self._advance,
+            prepared=True,
+            parameters=(
+                identity.topology.encode(),
+                identity.apply.encode(),
+                _int4(identity.server),
+                _int8(identity.epoch),
+                _int8(self._sequence),
+                _int8(watermark),
+                _int8_array(ranges_to_bounds(ranges)),
             ),
         )
         written = [Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels if self._may_label()]
-        checks = [*self._guard.check(next(iter(self._wrappers), "")), self._guard.owner_check()] if self._guard.is_needed else []
+        checks = (
+            [*self._guard.check(next(iter(self._wrappers), "")), self._guard.owner_check()]
+            if self._guard.is_needed
+            else []
+        )
         deferred = [_ALL_NOW] if checks else []
         waits = [wait_for_clock(self._latest_us)] if self._latest_us else []
         if checks:  # what users' SQL wrote may be rows of tables with latest_timestamp
@@ -425,7 +450,15 @@ class PostgresSession:
         self._low_watermark = watermark
         self._applied = ranges
 
-    def _explain_commit(self, error: DatabaseError, statements: Sequence[Statement], commit: int, *, checks: Sequence[Statement], waits: bool) -> None:
+    def _explain_commit(
+        self,
+        error: DatabaseError,
+        statements: Sequence[Statement],
+        commit: int,
+        *,
+        checks: Sequence[Statement],
+        waits: bool,
+    ) -> None:
         place, identity = error.context.get("statement"), self._identity
         if isinstance(place, int) and place > commit:
             self._close()  # it is committed, and the next session finds that
@@ -433,13 +466,15 @@ class PostgresSession:
         self._raise_changed(error, is_check=isinstance(place, int) and statements[place] in checks)
         if error.context.get("sqlstate") == _DIVISION_BY_ZERO and waits and place == commit - 2:
             raise DatabaseError(
-                f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with latest_timestamp nothing is applied until"
-                " it has passed", hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
+                f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with"
+                " latest_timestamp nothing is applied until it has passed",
+                hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
             ) from error
         if error.context.get("sqlstate") == _DIVISION_BY_ZERO and place == commit - 1:
             raise FencedError(
                 f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
-                apply=identity.apply, epoch=identity.epoch,
+                apply=identity.apply,
+                epoch=identity.epoch,
             ) from error
         if isinstance(place, int) and statements[place] in {_ALL_NOW, _COMMIT}:
             raise_refused_at_end(error)  # by a trigger that runs at the end of the transaction
@@ -448,7 +483,10 @@ class PostgresSession:
         """See `note_origin`; outside of all savepoints, within which a row would not have the transaction's own number."""
         is_set = self._marks[0] if self._marks else self._has_savepoint
         released = [*(["headrace_mark_1"] if self._marks else []), *(["headrace"] if is_set else [])]
-        return [*(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in released), note_origin(self._identity.origin, self._source, has_times=self._may_stamp)]
+        return [
+            *(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in released),
+            note_origin(self._identity.origin, self._source, has_times=self._may_stamp),
+        ]
 
     def _take_back(self) -> None:
         """Let go of what users' SQL has left behind; the transaction is committed, whatever becomes of the session."""
@@ -482,11 +520,19 @@ class PostgresSession:
         found.clear()
 
     def _is_level(self, key: CheckedKey, applied: Sequence[ScnRange]) -> bool:
-        """Whether both tables of a foreign key are as of one moment: none is left out for its copy, or still behind the others."""
+        """Whether both tables of a foreign key are as of one moment.
+
+        None is left out for its copy, or still behind the others.
+        """
         identity = self._identity
         names = (identity.topology, identity.apply, key.owner, key.name, key.referred_owner, key.referred_name)
-        parameters = (*(name.encode() for name in names), _int8(min((each.after for each in applied), default=_AHEAD_OF_ALL)))
-        return not self._run([Statement(sql=_NOT_LEVEL, parameters=parameters)], "asking which tables are copied")[-1].ntuples
+        parameters = (
+            *(name.encode() for name in names),
+            _int8(min((each.after for each in applied), default=_AHEAD_OF_ALL)),
+        )
+        return not self._run([Statement(sql=_NOT_LEVEL, parameters=parameters)], "asking which tables are copied")[
+            -1
+        ].ntuples
 
     def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
         """See `DestinationSession.ask_outcome`."""
@@ -507,7 +553,8 @@ class PostgresSession:
     def _begin_write(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
         self._in_transaction()
         writes = [self._timed(write) for write in writes]
-        every = [*writes, *writes, *writes]  # rows affected in the tables, what is noted of them, and what was noted that is later
+        # rows affected in the tables, what is noted of them, and what was noted that is later
+        every = [*writes, *writes, *writes]
         counts = [0] * len(every)
         noted = [0] * len(writes)
         statements: list[tuple[int, Statement]] = []
@@ -543,14 +590,24 @@ class PostgresSession:
                 for write in writes:
                     self._foreign_keys.note(write, self._fitting(write))
             found, notes, later = (counts[place * len(writes) : (place + 1) * len(writes)] for place in range(3))
-            return tuple(count if notes[number] == noted[number] and not later[number] else -1 for number, count in enumerate(found))
+            return tuple(
+                count if notes[number] == noted[number] and not later[number] else -1
+                for number, count in enumerate(found)
+            )
 
         return counted
 
     def _with_own_rights(self, statements: list[Statement]) -> list[Statement]:
-        """Statements of what Headrace notes beside the rows: a role that was taken for these (`as_role`) has no rights on it, and needs none."""
+        """Statements of what Headrace notes beside the rows.
+
+        A role that was taken for these (`as_role`) has no rights on it, and needs none.
+        """
         role = self._guard.role
-        return [Statement(sql="RESET ROLE"), *statements, Statement(sql=f"SET LOCAL ROLE {quote(role)}")] if role and statements else statements
+        return (
+            [Statement(sql="RESET ROLE"), *statements, Statement(sql=f"SET LOCAL ROLE {quote(role)}")]
+            if role and statements
+            else statements
+        )
 
     def _run_own(self, statement: Statement, what: str) -> pq.abc.PGresult:
         """Run one statement of what Headrace notes; its result."""
@@ -577,14 +634,25 @@ class PostgresSession:
             return write
         if time.monotonic() >= self._horizon_until:
             self._note_moments(self._run_own(Statement(sql=MOMENTS), "asking how far transactions are"))
-        # Without the right to stamp, the server has one commit time for all transactions of the session: rows need notes.
+        # Without the right to stamp, the server has one commit time for all transactions of the session: rows need
+        # notes.
         return write if self._may_stamp else replace(write, times=replace(write.times, has_one_source=False, keys=None))
 
     def _add(
-        self, writes: Sequence[Write], number: int, planned: Sequence[SetStatement], counts: list[int], statements: list[tuple[int, Statement]],
-        *, is_paired: bool = False, is_own: bool = False,
+        self,
+        writes: Sequence[Write],
+        number: int,
+        planned: Sequence[SetStatement],
+        counts: list[int],
+        statements: list[tuple[int, Statement]],
+        *,
+        is_paired: bool = False,
+        is_own: bool = False,
     ) -> list[tuple[int, Statement]]:
-        """Add a write's statements to those that were not sent yet; answers those that are not sent yet. `is_own`: they are of Headrace's tables."""
+        """Add a write's statements to those that were not sent yet; answers those that are not sent yet.
+
+        `is_own`: they are of Headrace's tables.
+        """
         write = writes[number]
         for statement in planned:
             for first, last in row_chunks(statement, write):
@@ -646,13 +714,32 @@ class PostgresSession:
         catalog = self._catalog(version.owner, version.name)
         columns = catalog.table.columns if catalog else ()
         moves = (
-            write.command is Command.UPDATE and any(column.is_identity_always for column in columns)
-            and catalog is not None and identity_may_change(write, catalog)
+            write.command is Command.UPDATE
+            and any(column.is_identity_always for column in columns)
+            and catalog is not None
+            and identity_may_change(write, catalog)
         )
         key = (
-            version.owner, version.name, version.version or version.columns, write.command, write.match_columns,
-            write.compare_columns, write.set_columns, write.paired, moves, catalog is not None and _counts_alone(write, catalog),
-            None if (times := write.times) is None else (times.source, times.has_one_source, times.keys is None, times.is_decided, times.awaited is None, times.keeps_key),
+            version.owner,
+            version.name,
+            version.version or version.columns,
+            write.command,
+            write.match_columns,
+            write.compare_columns,
+            write.set_columns,
+            write.paired,
+            moves,
+            catalog is not None and _counts_alone(write, catalog),
+            None
+            if (times := write.times) is None
+            else (
+                times.source,
+                times.has_one_source,
+                times.keys is None,
+                times.is_decided,
+                times.awaited is None,
+                times.keeps_key,
+            ),
         )
         plan = self._plans.get(key)
         if plan is None:
@@ -669,7 +756,9 @@ class PostgresSession:
         return plan
 
     def _make_wrappers(self, plan: WritePlan, write: Write) -> None:
-        missing = {name: form for form in plan.wrapped if (name := wrapper_name(form, self._generation)) not in self._wrappers}
+        missing = {
+            name: form for form in plan.wrapped if (name := wrapper_name(form, self._generation)) not in self._wrappers
+        }
         statements = [Statement(sql=f"CREATE TYPE {name} AS (f {form.type_name})") for name, form in missing.items()]
         if not statements:
             return
@@ -697,7 +786,11 @@ class PostgresSession:
             self._plans.clear()
 
     def _run_writes(
-        self, writes: Sequence[Write], statements: list[tuple[int, Statement]], counts: list[int], *,
+        self,
+        writes: Sequence[Write],
+        statements: list[tuple[int, Statement]],
+        counts: list[int],
+        *,
         unchecked: Sequence[int] = (),
     ) -> None:
         """Run statements, and see that their tables have the form they were written for.
@@ -711,7 +804,11 @@ class PostgresSession:
         self._send_writes(writes, statements, counts, unchecked=unchecked)()
 
     def _send_writes(
-        self, writes: Sequence[Write], statements: list[tuple[int, Statement]], counts: list[int], *,
+        self,
+        writes: Sequence[Write],
+        statements: list[tuple[int, Statement]],
+        counts: list[int],
+        *,
         unchecked: Sequence[int] = (),
     ) -> Callable[[], None]:
         """As `_run_writes`, but only send; the answer reads what came of it."""
@@ -731,7 +828,8 @@ class PostgresSession:
                 if isinstance(place, int) and place >= before + len(statements):
                     self._raise_altered(tables, error)
                 number = statements[place - before][0] if isinstance(place, int) and place >= before else -1
-                # What is noted of rows comes behind the rows' own writes (`_begin_write`), and is in tables of Headrace.
+                # What is noted of rows comes behind the rows' own writes (`_begin_write`), and is in tables of
+                # Headrace.
                 if 0 <= number < max(1, len(writes) // 3):
                     self._explain(error, [writes[number].version], writes[number].command.name)
                 raise
@@ -745,11 +843,14 @@ class PostgresSession:
     def _check(self, tables: set[tuple[str, str]]) -> list[Statement]:
         """Whether tables that were just written, and so are locked, still are what they were described as.
 
-        A statement that was made for another form often works all the same, through an assignment cast or because two types
-        have values of one length: it would write something else.
+        A statement that was made for another form often works all the same, through an assignment cast or because two
+        types have values of one length: it would write something else.
         """
         described = [catalog for catalog in (self._tables.get(key) for key in sorted(tables)) if catalog is not None]
-        return [Statement(sql=SAME_FORM, parameters=(_int8(catalog.oid), _int8(catalog.form)), prepared=True) for catalog in described]
+        return [
+            Statement(sql=SAME_FORM, parameters=(_int8(catalog.oid), _int8(catalog.form)), prepared=True)
+            for catalog in described
+        ]
 
     def _raise_altered(self, tables: set[tuple[str, str]], error: DatabaseError) -> None:
         if error.context.get("sqlstate") != _DIVISION_BY_ZERO:
@@ -758,7 +859,10 @@ class PostgresSession:
             self._forget(*key)
         names = ", ".join(".".join(key) for key in sorted(tables))
         raise UnfitTableError(
-            f"the destination table {names} was altered meanwhile", hint="it is described again at the next attempt", table=names, altered="meanwhile",
+            f"the destination table {names} was altered meanwhile",
+            hint="it is described again at the next attempt",
+            table=names,
+            altered="meanwhile",
         ) from error
 
     def _explain(self, error: DatabaseError, tables: Sequence[TableVersion | DestinationTable], command: str) -> None:
@@ -772,26 +876,41 @@ class PostgresSession:
         if is_stale(error) and (altered := self._altered(tables)):
             raise UnfitTableError(
                 f"the destination table {', '.join(altered)} is not as it was described: {error.message}",
-                hint="it is described again at the next attempt", table=", ".join(altered), altered="meanwhile",
+                hint="it is described again at the next attempt",
+                table=", ".join(altered),
+                altered="meanwhile",
             ) from error
         for table in tables:
             found = self._tables.get((table.owner, table.name))
-            types += [details.form.type_name for details in found.columns if details.form.type_number >= FIRST_USER_TYPE] if found else []
+            types += (
+                [details.form.type_name for details in found.columns if details.form.type_number >= FIRST_USER_TYPE]
+                if found
+                else []
+            )
         grants: Sequence[str] = ()
         if is_right(error):  # in another session, as `_altered` asks
-            catalogs = [(catalog, table) for table in tables if (catalog := self._tables.get((table.owner, table.name))) is not None]
+            catalogs = [
+                (catalog, table)
+                for table in tables
+                if (catalog := self._tables.get((table.owner, table.name))) is not None
+            ]
             grants = missing_grants(self._dsn, self._identity.application_name, self._guard.role, catalogs, command)
         explain(error, names, command, list(dict.fromkeys(types)), grants)
 
     def _altered(self, tables: Sequence[TableVersion | DestinationTable]) -> list[str]:
-        """Those tables that are not as they were described, which is forgotten. Asked in another session: nothing can be asked in a transaction that has failed."""
+        """Those tables that are not as they were described, which is forgotten.
+
+        Asked in another session: nothing can be asked in a transaction that has failed.
+        """
         with contextlib.closing(connect(self._dsn, application_name=self._identity.application_name)) as connection:
             with translated("preparing a look at altered tables"):
                 # What is altered right now may wait for this session's transaction.
                 connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
             altered = {
-                (table.owner, table.name): None for table in tables
-                if describe_table(connection, table.owner, table.name, self._settings) != self._tables.get((table.owner, table.name))
+                (table.owner, table.name): None
+                for table in tables
+                if describe_table(connection, table.owner, table.name, self._settings)
+                != self._tables.get((table.owner, table.name))
             }
         for key in altered:
             self._forget(*key)
@@ -820,7 +939,9 @@ class PostgresSession:
         plan = plan_find(write, catalog, question, self._generation)
         if plan is None:
             return ()
-        return tuple(row for first, result in self._ask(plan, write) for row in read_rows(result, catalog, question, first=first))
+        return tuple(
+            row for first, result in self._ask(plan, write) for row in read_rows(result, catalog, question, first=first)
+        )
 
     def last_changes(self, write: Write) -> tuple[LastChange, ...]:
         """See `DestinationSession.last_changes`."""
@@ -829,13 +950,17 @@ class PostgresSession:
         found = [each for _, result in self._ask(plan, write, is_own=True) for each in read_last_changes(result)]
         if write.times is None:
             return tuple(change for change, _ in found)
-        return exact_changes(lambda asked: self._run_own(asked, "looking for rows in the way"), catalog, write.times, found)
+        return exact_changes(
+            lambda asked: self._run_own(asked, "looking for rows in the way"), catalog, write.times, found
+        )
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
         """See `DestinationSession.forget_changes`."""
         self._live()
         if self._state is not _State.IDLE:
-            raise BugError(f"changes are forgotten in a transaction of their own, and the session is {self._state.value}")
+            raise BugError(
+                f"changes are forgotten in a transaction of their own, and the session is {self._state.value}"
+            )
         with translated("forgetting the times of old changes"):
             return forget_changes(self._connection, age_s=age_s, count=count)
 
@@ -921,7 +1046,9 @@ class PostgresSession:
         """What is prepared goes with the session; the rows, or the handler, are not at fault."""
         if is_outdated(error):
             self._close()
-            raise DatabaseUnavailable(f"{error.message}: a table was altered", hint="the statement is prepared again, in another session") from error
+            raise DatabaseUnavailable(
+                f"{error.message}: a table was altered", hint="the statement is prepared again, in another session"
+            ) from error
 
     def mark(self) -> int:
         """See `DestinationSession.mark`. Travels with the next statement."""
@@ -937,7 +1064,10 @@ class PostgresSession:
         self._ahead.forget()
         self._live()
         self._forget_marks(mark)
-        self._pending += [Statement(sql=f"ROLLBACK TO SAVEPOINT headrace_mark_{mark}"), Statement(sql=f"RELEASE SAVEPOINT headrace_mark_{mark}")]
+        self._pending += [
+            Statement(sql=f"ROLLBACK TO SAVEPOINT headrace_mark_{mark}"),
+            Statement(sql=f"RELEASE SAVEPOINT headrace_mark_{mark}"),
+        ]
         self._checked.clear()  # a table's lock goes with what locked it
         self._has_timeout = self._had_timeout  # as it was at the mark, for all that is known
         if self._state is _State.FAILED:
@@ -963,7 +1093,10 @@ class PostgresSession:
         self._note_fired([table])
         parameters = tuple(part.encode() for part in number.split(" "))
         try:
-            self._run([Statement(sql=remove_statement(catalog), parameters=parameters, prepared=True)], "deleting a row that is in the way")
+            self._run(
+                [Statement(sql=remove_statement(catalog), parameters=parameters, prepared=True)],
+                "deleting a row that is in the way",
+            )
         except DatabaseError as error:
             self._explain(error, [table], "DELETE")
             raise
@@ -972,7 +1105,9 @@ class PostgresSession:
     def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
         """See `DestinationSession.record_conflicts`."""
         with self._own_statements("writing the history of conflicts"):
-            record_conflicts(self._connection, self._identity.topology, records, count_max=count_max, age_max_s=age_max_s)
+            record_conflicts(
+                self._connection, self._identity.topology, records, count_max=count_max, age_max_s=age_max_s
+            )
 
     def _fitting(self, write: Write) -> CatalogTable:
         """The table of a write, which must fit."""
@@ -985,12 +1120,17 @@ class PostgresSession:
         return catalog
 
     def _ask(self, plan: WritePlan, write: Write, *, is_own: bool = False) -> list[tuple[int, pq.abc.PGresult]]:
-        """Run a plan's only statement over the values of a write; for each chunk of its rows the first one's number, and the result. `is_own`: see `_add`."""
+        """Run a plan's only statement over the values of a write.
+
+        For each chunk of its rows the first one's number, and the result. `is_own`: see `_add`.
+        """
         self._make_wrappers(plan, write)
         (statement,) = plan.statements
         results: list[tuple[int, pq.abc.PGresult]] = []
         for first, last in row_chunks(statement, write):
-            asked = Statement(sql=statement.sql, parameters=parameters(statement, write, first, last, self._horizon), prepared=True)
+            asked = Statement(
+                sql=statement.sql, parameters=parameters(statement, write, first, last, self._horizon), prepared=True
+            )
             try:
                 what = "looking for rows in the way"
                 results.append((first, self._run_own(asked, what) if is_own else self._run([asked], what)[-1]))
@@ -1002,14 +1142,24 @@ class PostgresSession:
     # ------------------------------------------------------------------ error queue
 
     def put_error(
-        self, transaction: ErrorTransaction, batch: bytes, key_hashes: NDArray[np.uint64],
-        *, part: int, readable: Sequence[str] = (),
+        self,
+        transaction: ErrorTransaction,
+        batch: bytes,
+        key_hashes: NDArray[np.uint64],
+        *,
+        part: int,
+        readable: Sequence[str] = (),
     ) -> int:
         """See `DestinationSession.put_error`."""
         self._waits_for_disk = True
         with self._own_statements("writing to the error queue"):
             return put_error(
-                self._connection, self._identity.topology, transaction, batch, key_hashes, part=part,
+                self._connection,
+                self._identity.topology,
+                transaction,
+                batch,
+                key_hashes,
+                part=part,
                 readable=readable or transaction.readable,
             )
 
@@ -1036,7 +1186,10 @@ class PostgresSession:
                 self._connection.execute(statement.encode())
                 self._guard.role = role
             except (psycopg.errors.InvalidParameterValue, psycopg.errors.InsufficientPrivilege) as error:
-                raise DataError(f"the session cannot take the role {role!r}: {error.diag.message_primary}", sqlstate=error.sqlstate or "") from error
+                raise DataError(
+                    f"the session cannot take the role {role!r}: {error.diag.message_primary}",
+                    sqlstate=error.sqlstate or "",
+                ) from error
 
     @property
     def is_closed(self) -> bool:
@@ -1127,7 +1280,10 @@ class PostgresSession:
         return self._send(statements, what)()
 
     def _send(self, statements: Sequence[Statement], what: str) -> Callable[[], list[pq.abc.PGresult]]:
-        """Send what is pending and these; a function reads the answers of these, and must be called before anything else is sent."""
+        """Send what is pending and these.
+
+        A function reads the answers of these, and must be called before anything else is sent.
+        """
         self._ahead.settle()
         pending, self._pending = self._pending, []
         with self._failing():
@@ -1195,8 +1351,15 @@ class PostgresSession:
 
 
 def _counts_alone(write: Write, catalog: CatalogTable) -> bool:
-    """Whether a write's count shows how many rows its one row finds; False as well if it does not fit, which is found out next."""
-    if write.row_count != 1 or write.command is Command.INSERT or any(column.name not in catalog.positions for column in write.version.columns):
+    """Whether a write's count shows how many rows its one row finds.
+
+    False as well if it does not fit, which is found out next.
+    """
+    if (
+        write.row_count != 1
+        or write.command is Command.INSERT
+        or any(column.name not in catalog.positions for column in write.version.columns)
+    ):
         return False
     return located(write, catalog).found is FoundRows.SINGLE
 

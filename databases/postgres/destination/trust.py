@@ -1,7 +1,8 @@
 """Who else can act as the role that applies: owners of what its statements run, and of the schema headrace.
 
-Functions of checks, index expressions, defaults, generated columns, domains, policies, casts, triggers and rules run as the role that writes. Whoever may put one
-there has that role's rights. What such functions call, and functions behind operators, are not looked for.
+Functions of checks, index expressions, defaults, generated columns, domains, policies, casts, triggers and rules run as
+the role that writes. Whoever may put one there has that role's rights. What such functions call, and functions behind
+operators, are not looked for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from databases.postgres.destination.catalog import CatalogTable, is_reserved
 if TYPE_CHECKING:
     from streams.table_name import TableName
 
-__all__ = ["SCHEMA_OWNER", "changes_of_owner", "owner_findings", "owners_of_schema", "reserved_findings", "schema_owner_findings"]
+__all__ = [
+    "SCHEMA_OWNER",
+    "changes_of_owner",
+    "owner_findings",
+    "owners_of_schema",
+    "reserved_findings",
+    "schema_owner_findings",
+]
 
 # Superusers and the database's owner can do what they like anyway.
 _IS_OTHER = """NOT {role}.rolsuper AND {role}.rolname <> current_user
@@ -72,9 +80,13 @@ def owner_findings(connection: psycopg.Connection[Any], path: str, catalog: Cata
     if found:
         kinds = ", ".join(f"{kind} ({count})" for _, kind, count in found)
         yield Finding(
-            path=path, is_error=False,
-            problem=f"its owner {found[0][0]} can act as the role that applies: functions of roles that are no superusers run as it, in {kinds}",
-            fix=f"nothing, if you trust these roles with all that is replicated here; else let the database's owner have the functions, and the table: ALTER TABLE {qualified(catalog.table.owner, catalog.table.name)} OWNER TO ...",
+            path=path,
+            is_error=False,
+            problem=f"its owner {found[0][0]} can act as the role that applies: functions of roles that are no"
+            f" superusers run as it, in {kinds}",
+            fix="nothing, if you trust these roles with all that is replicated here; else let the database's owner"
+            f" have the functions, and the table: ALTER TABLE {qualified(catalog.table.owner, catalog.table.name)}"
+            " OWNER TO ...",
         )
 
 
@@ -98,19 +110,26 @@ def changes_of_owner(found: Iterable[tuple[str, str, str]], role: str) -> str:
     return " ".join(f"ALTER {kind} {name} OWNER TO {quote(role)};" for kind, name, _ in found)
 
 
-def schema_owner_findings(connection: psycopg.Connection[Any], path: str, owner: str | None, role: str) -> Iterator[Finding]:
-    """Refuse a schema headrace that somebody else owns: who does can put functions of their own in the place of ours, which the role calls.
+def schema_owner_findings(
+    connection: psycopg.Connection[Any], path: str, owner: str | None, role: str
+) -> Iterator[Finding]:
+    """Refuse a schema headrace that somebody else owns.
+
+    Who does can put functions of their own in the place of ours, which the role calls.
 
     Args:
         connection: as the role that will apply.
         path: of the finding.
-        owner: of the schema, as `SCHEMA_OWNER` has it; None: it is the role's, or its owner can do what they like anyway.
+        owner: of the schema, as `SCHEMA_OWNER` has it; None: it is the role's, or its owner can do what they like
+            anyway.
         role: that will apply.
     """
     if owner is not None:
         yield Finding(
-            path=path, problem=f"the schema headrace belongs to {quote(owner)}, who can act as the role that applies",
-            fix=f"{changes_of_owner(owners_of_schema(connection), role)} -- or to the database's owner, if several roles apply here",
+            path=path,
+            problem=f"the schema headrace belongs to {quote(owner)}, who can act as the role that applies",
+            fix=f"{changes_of_owner(owners_of_schema(connection), role)} -- or to the database's owner, if several"
+            " roles apply here",
         )
 
 
@@ -124,6 +143,7 @@ def reserved_findings(site: str, tables: Iterable[TableName]) -> Iterator[Findin
     for table in tables:
         if is_reserved(table.owner):
             yield Finding(
-                path=f"sites.{site} table {table}", problem=f"the schema {table.owner} is the server's or Headrace's own: no changes are applied there",
+                path=f"sites.{site} table {table}",
+                problem=f"the schema {table.owner} is the server's or Headrace's own: no changes are applied there",
                 fix="leave the table out of the rules, or rename it there (rename_table, rename_schema)",
             )

@@ -1,12 +1,17 @@
-"""What needs more rights at a source than capturing: its publication, which only an owner of its tables may make and change.
+"""What needs more rights at a source than capturing.
+
+Its publication, which only an owner of its tables may make and change.
 
 Job
-    Where a site has an `admin_dsn`, do as its role what `up` and `down --purge` do with the publication. The role of `dsn` then owns neither that nor a
-    table: it may read the log and the tables. The slot is its own: it needs REPLICATION for the log anyway.
+    Where a site has an `admin_dsn`, do as its role what `up` and `down --purge` do with the publication. The role of
+    `dsn` then owns neither that nor a table: it may read the log and the tables. The slot is its own: it needs
+    REPLICATION for the log anyway.
 
 Main path
-    `headrace check` -> PostgresSourceAdmin.preflight -> findings. `headrace up` -> prepare, before the controller is asked: the publication names the new
-    tables, too; what runs takes them for strangers until the controller has them in its record (decision 95) -> everything is settled -> take_out: it names
+    `headrace check` -> PostgresSourceAdmin.preflight -> findings. `headrace up` -> prepare, before the controller is
+      asked: the publication names the new
+    tables, too; what runs takes them for strangers until the controller has them in its record (decision 95) ->
+      everything is settled -> take_out: it names
     those that left no more. `headrace down --purge` -> the site drops its slot -> remove.
 
 Bounds
@@ -72,10 +77,14 @@ class PostgresSourceAdmin:
     def prepare(self, topology: str, rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
         """See `SourceAdmin.prepare`.
 
-        Of a slot without a publication, and of the publication of a source that lost its slot, nothing is made again: what runs says what is gone.
+        Of a slot without a publication, and of the publication of a source that lost its slot, nothing is made again:
+        what runs says what is gone.
         """
         running, name = self._administrator.running_role(), self._name(topology)
-        with own_ddl(self._admin_dsn, self._site), self._administrator.session("preparing the source as its administrator") as connection:
+        with (
+            own_ddl(self._admin_dsn, self._site),
+            self._administrator.session("preparing the source as its administrator") as connection,
+        ):
             tables = select_tables(connection, rules)
             for finding in self._findings(connection, running, name, tables):
                 if finding.is_error:
@@ -87,32 +96,47 @@ class PostgresSourceAdmin:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
                 if is_there and not has_slot and not was_source:
-                    # Of an earlier time: its entries would say of tables that their changes have been in the log since then.
+                    # Of an earlier time: its entries would say of tables that their changes have been in the log since
+                    # then.
                     statements += _run(connection, [f"DROP PUBLICATION {quote(name)}"])
                 steps = publication_steps(connection, name, tables)
-                statements += _run(connection, [step.statement for step in steps if not step.is_done and not _drops(name, step)])
+                statements += _run(
+                    connection, [step.statement for step in steps if not step.is_done and not _drops(name, step)]
+                )
             return tuple(statements)
 
     def take_out(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
         """See `SourceAdmin.take_out`. A publication of which nothing is left, and that nobody reads, goes whole."""
         name = self._name(topology)
-        with own_ddl(self._admin_dsn, self._site), self._administrator.session("taking tables out as the source's administrator") as connection:
+        with (
+            own_ddl(self._admin_dsn, self._site),
+            self._administrator.session("taking tables out as the source's administrator") as connection,
+        ):
             there = captured_tables(connection, name)
             gone = [qualified(table.owner, table.name) for table in there if table.identity not in kept]
             if len(gone) == len(there) and not _is_true(connection, _HAS_SLOT, name):
                 return tuple(_run(connection, _drop(connection, name)))
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
-                return tuple(_run(connection, [f"ALTER PUBLICATION {quote(name)} DROP TABLE {', '.join(gone)}"] if gone else []))
+                return tuple(
+                    _run(connection, [f"ALTER PUBLICATION {quote(name)} DROP TABLE {', '.join(gone)}"] if gone else [])
+                )
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `SourceAdmin.remove`. Not while there is a slot, which could not be read without it."""
         name = self._name(topology)
-        with own_ddl(self._admin_dsn, self._site), self._administrator.session("removing as the source's administrator") as connection:
+        with (
+            own_ddl(self._admin_dsn, self._site),
+            self._administrator.session("removing as the source's administrator") as connection,
+        ):
             return () if _is_true(connection, _HAS_SLOT, name) else tuple(_run(connection, _drop(connection, name)))
 
     def _findings(
-        self, connection: psycopg.Connection[Any], running: tuple[str, str], name: str, tables: Sequence[CatalogTable],
+        self,
+        connection: psycopg.Connection[Any],
+        running: tuple[str, str],
+        name: str,
+        tables: Sequence[CatalogTable],
     ) -> Iterator[Finding]:
         path = f"sites.{self._site}"
         roles, found = self._administrator.roles(connection, running)
@@ -122,14 +146,16 @@ class PostgresSourceAdmin:
         row = connection.execute(_OWNER, (roles.running, name)).fetchone()
         if row is None and not roles.may_create:
             yield Finding(
-                path=path, problem="the role of admin_dsn may not create a publication",
+                path=path,
+                problem="the role of admin_dsn may not create a publication",
                 fix=f"GRANT CREATE ON DATABASE {quote(roles.database)} TO {quote(roles.admin)};",
             )
         elif row is None:
             yield from trial_findings(connection, path, SOURCE_TRIALS)
         elif not row[1] or (roles.is_apart and row[2]):
             yield Finding(
-                path=path, problem=f"the publication {quote(name)} belongs to {quote(row[0])}, and not to the role of admin_dsn",
+                path=path,
+                problem=f"the publication {quote(name)} belongs to {quote(row[0])}, and not to the role of admin_dsn",
                 fix=f"ALTER PUBLICATION {quote(name)} OWNER TO {quote(roles.admin)};",
             )
         yield from _table_findings(connection, path, roles, tables)
@@ -138,22 +164,42 @@ class PostgresSourceAdmin:
         return slot_name(topology, self._site)
 
 
-def _table_findings(connection: psycopg.Connection[Any], path: str, roles: Roles, tables: Sequence[CatalogTable]) -> Iterator[Finding]:
+def _table_findings(
+    connection: psycopg.Connection[Any], path: str, roles: Roles, tables: Sequence[CatalogTable]
+) -> Iterator[Finding]:
     admin, running = quote(roles.admin), quote(roles.running)
-    for (schema,) in connection.execute(_CLOSED_SCHEMAS, ([table.number for table in tables if table.is_owned],)).fetchall():
-        yield Finding(path=path, problem=f"the role of admin_dsn may not use the schema {schema}", fix=f"GRANT USAGE ON SCHEMA {quote(schema)} TO {admin};")
+    for (schema,) in connection.execute(
+        _CLOSED_SCHEMAS, ([table.number for table in tables if table.is_owned],)
+    ).fetchall():
+        yield Finding(
+            path=path,
+            problem=f"the role of admin_dsn may not use the schema {schema}",
+            fix=f"GRANT USAGE ON SCHEMA {quote(schema)} TO {admin};",
+        )
     for table in tables:
         if not table.is_owned:
             yield Finding(
-                path=f"{path} table {table.owner}.{table.name}", problem="the role of admin_dsn does not own it and cannot publish it",
+                path=f"{path} table {table.owner}.{table.name}",
+                problem="the role of admin_dsn does not own it and cannot publish it",
                 # Nobody should be made a superuser for this.
-                fix=f"ALTER TABLE {qualified(table.owner, table.name)} OWNER TO {admin};" if table.is_superusers else f"GRANT {quote(table.owner_role)} TO {admin};",
+                fix=f"ALTER TABLE {qualified(table.owner, table.name)} OWNER TO {admin};"
+                if table.is_superusers
+                else f"GRANT {quote(table.owner_role)} TO {admin};",
             )
-    for owner, name, of in connection.execute(_OWNED, ([table.number for table in tables], roles.running)).fetchall() if roles.is_apart else ():
-        own = f"ALTER TABLE {qualified(owner, name)} OWNER TO {admin}; GRANT SELECT ON {qualified(owner, name)} TO {running}; "
+    for owner, name, of in (
+        connection.execute(_OWNED, ([table.number for table in tables], roles.running)).fetchall()
+        if roles.is_apart
+        else ()
+    ):
+        own = (
+            f"ALTER TABLE {qualified(owner, name)} OWNER TO {admin}; GRANT SELECT ON {qualified(owner, name)} TO"
+            f" {running}; "
+        )
         yield Finding(
-            path=f"{path} table {owner}.{name}", is_error=False,
-            problem=f"the role of dsn, {running}, can alter it and write it: it is {'its own' if of == roles.running else f'of {quote(of)}, as whom it can act'}",
+            path=f"{path} table {owner}.{name}",
+            is_error=False,
+            problem=f"the role of dsn, {running}, can alter it and write it: it is"
+            f" {'its own' if of == roles.running else f'of {quote(of)}, as whom it can act'}",
             fix=own + remark("or another owner") if of == roles.running else f"REVOKE {quote(of)} FROM {running};",
         )
 

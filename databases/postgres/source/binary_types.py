@@ -14,8 +14,17 @@ FIRST_NUMBER_NOT_FIXED = 10_000  # type numbers from here on differ from cluster
 
 # Types whose binary form is a number of the source's own catalog.
 _CATALOG_NUMBER_TYPES = (
-    "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regrole", "regnamespace", "regconfig",
-    "regdictionary", "regcollation",
+    "regproc",
+    "regprocedure",
+    "regoper",
+    "regoperator",
+    "regclass",
+    "regtype",
+    "regrole",
+    "regnamespace",
+    "regconfig",
+    "regdictionary",
+    "regcollation",
 )
 # PostgreSQL's receive functions of these refuse the form its send functions give an empty value.
 _NOT_RECEIVED_TYPES = ("int2vector", "oidvector")
@@ -49,7 +58,9 @@ _BAD_TYPES = """
         )
 """
 _BAD_TYPES_NAMED = {
-    "numbers": list(_CATALOG_NUMBER_TYPES), "not_received": list(_NOT_RECEIVED_TYPES), "fixed": FIRST_NUMBER_NOT_FIXED,
+    "numbers": list(_CATALOG_NUMBER_TYPES),
+    "not_received": list(_NOT_RECEIVED_TYPES),
+    "fixed": FIRST_NUMBER_NOT_FIXED,
 }
 
 
@@ -76,11 +87,14 @@ def binary_obstacles(connection: psycopg.Connection[Any], relations: Sequence[in
         relations: oids of tables and partitions, see `published_relations`.
     """
     rows = connection.execute(
-        _BAD_TYPES.format(seeds="""
+        _BAD_TYPES.format(
+            seeds="""
             SELECT DISTINCT a.atttypid, a.atttypid, 'column'
             FROM pg_attribute a
             WHERE a.attrelid = ANY (%(relations)s) AND a.attnum > 0 AND NOT a.attisdropped
-        """) + """
+        """
+        )
+        + """
         SELECT n.nspname::text, c.relname::text, a.attname::text, format_type(a.atttypid, a.atttypmod), min(bad.reason)
         FROM pg_attribute a JOIN bad ON bad.top = a.atttypid AND bad.reason IS NOT NULL
         JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -101,14 +115,15 @@ def type_obstacles(connection: psycopg.Connection[Any], types: Collection[int], 
     Args:
         connection: to the source.
         types: oids of columns' types, as the log has them.
-        are_seen: whatever altered one of them is visible. If not, one that is not in the catalog yet, and a composite, which may
-            have got another attribute, is an obstacle: nothing is known of it.
+        are_seen: whatever altered one of them is visible. If not, one that is not in the catalog yet, and a composite,
+            which may have got another attribute, is an obstacle: nothing is known of it.
 
     Returns:
         The reason by the oid of each that does.
     """
     rows = connection.execute(
-        _BAD_TYPES.format(seeds="SELECT given, given, 'column' FROM unnest(%(types)s::oid[]) AS given") + """
+        _BAD_TYPES.format(seeds="SELECT given, given, 'column' FROM unnest(%(types)s::oid[]) AS given")
+        + """
         SELECT given::int8, coalesce((SELECT min(bad.reason) FROM bad WHERE bad.top = given), CASE
             WHEN %(are_seen)s THEN NULL
             WHEN NOT EXISTS (SELECT FROM pg_type t WHERE t.oid = given) THEN 'the catalog does not show it yet'

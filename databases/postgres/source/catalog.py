@@ -17,15 +17,28 @@ from rules.rule import RuleSet
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "CatalogTable", "Leaf", "UnloggedTable", "captured_tables", "logged_generated", "older_values", "publication_tables",
-    "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "table_names", "unlogged_tables",
+    "CatalogTable",
+    "Leaf",
+    "UnloggedTable",
+    "captured_tables",
+    "logged_generated",
+    "older_values",
+    "publication_tables",
+    "published_objects",
+    "published_relations",
+    "select_tables",
+    "slot_name",
+    "source_tables",
+    "table_names",
+    "unlogged_tables",
 ]
 
 _NAME_BYTES_MAX = 63  # PostgreSQL's limit for identifiers
-GENERATED_FROM = 180000  # from this version on a publication can have the values of stored generated columns, never those of virtual ones
+# from this version on a publication can have the values of stored generated columns, never those of virtual ones
+GENERATED_FROM = 180000
 
-# How long a lock on a partition is waited for to read which rows it holds: a COMMIT lets go of its locks within a millisecond of
-# becoming visible, and whoever holds one for longer must not stop the log writer.
+# How long a lock on a partition is waited for to read which rows it holds: a COMMIT lets go of its locks within a
+# millisecond of becoming visible, and whoever holds one for longer must not stop the log writer.
 BOUNDS_WAIT_MS = 200
 
 
@@ -167,8 +180,16 @@ def select_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) 
     leaves = _leaves(connection, wanted)
     return tuple(
         CatalogTable(
-            number=int(row[0]), owner=row[1], name=row[2], is_partitioned=row[3], owner_role=row[4], is_owned=row[5],
-            can_select=row[6], hides_rows=row[7], is_superusers=row[8], leaves=tuple(leaves.get(int(row[0]), ())),
+            number=int(row[0]),
+            owner=row[1],
+            name=row[2],
+            is_partitioned=row[3],
+            owner_role=row[4],
+            is_owned=row[5],
+            can_select=row[6],
+            hides_rows=row[7],
+            is_superusers=row[8],
+            leaves=tuple(leaves.get(int(row[0]), ())),
         )
         for row in rows
     )
@@ -204,8 +225,14 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
     leaves: dict[int, list[Leaf]] = {}
     for row in rows:
         leaf = Leaf(
-            number=int(row[1]), owner=row[2], name=row[3], identity=row[4], has_identity=row[5], is_unlogged=row[6],
-            generated_virtual=tuple(row[7]), unlogged_identity=tuple(row[8]),
+            number=int(row[1]),
+            owner=row[2],
+            name=row[3],
+            identity=row[4],
+            has_identity=row[5],
+            is_unlogged=row[6],
+            generated_virtual=tuple(row[7]),
+            unlogged_identity=tuple(row[8]),
         )
         leaves.setdefault(int(row[0]), []).append(leaf)
     return leaves
@@ -250,13 +277,21 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
             JOIN pg_class c ON c.oid = member.number AND c.relkind = 'r'
         ) AS size (row_estimate, bytes)
         """,
-        {"tables": [table.number for table in tables], "logged": list(logged_generated(connection.info.server_version))},
+        {
+            "tables": [table.number for table in tables],
+            "logged": list(logged_generated(connection.info.server_version)),
+        },
     ).fetchall()
     facts = {int(row[0]): row for row in rows}
     return tuple(
         SourceTable(
-            owner=table.owner, name=table.name, columns=tuple(facts[table.number][1]), is_partitioned=table.is_partitioned,
-            row_estimate=int(facts[table.number][2]), bytes=int(facts[table.number][3]), computed=tuple(facts[table.number][4]),
+            owner=table.owner,
+            name=table.name,
+            columns=tuple(facts[table.number][1]),
+            is_partitioned=table.is_partitioned,
+            row_estimate=int(facts[table.number][2]),
+            bytes=int(facts[table.number][3]),
+            computed=tuple(facts[table.number][4]),
             unlogged=tuple(facts[table.number][5]),
         )
         for table in tables
@@ -265,7 +300,9 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
 
 
 def older_values(connection: psycopg.Connection[Any], numbers: Sequence[int]) -> dict[tuple[int, str], str | None]:
-    """`Column.older_value` of every column, by its table's oid and its name: the server keeps one for rows that it did not write again.
+    """`Column.older_value` of every column, by its table's oid and its name.
+
+    The server keeps one for rows that it did not write again.
 
     Args:
         connection: to the source.
@@ -306,7 +343,8 @@ def publication_tables(connection: psycopg.Connection[Any], publication: str) ->
 def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tuple[CapturedTable, ...]:
     """Tables that a publication names, each with its identity.
 
-    The number of the publication's entry is part of it: a table that leaves the publication and comes back has another one.
+    The number of the publication's entry is part of it: a table that leaves the publication and comes back has another
+    one.
 
     Args:
         connection: to the source.
@@ -327,7 +365,9 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
         (publication,),
     ).fetchall()
     return tuple(
-        CapturedTable(identity=row[0], owner=row[1], name=row[2], object_numbers=tuple(ObjectNumber(int(n)) for n in row[3]))
+        CapturedTable(
+            identity=row[0], owner=row[1], name=row[2], object_numbers=tuple(ObjectNumber(int(n)) for n in row[3])
+        )
         for row in rows
     )
 
@@ -335,8 +375,8 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
 def published_objects(connection: psycopg.Connection[Any], publication: str) -> tuple[DictionaryTable, ...]:
     """Every table that changes can come from, partitions with the root that LCRs name.
 
-    A partition that is partitioned itself is none: the log never names it, not even when all of the table is truncated. Of a
-    partition that is locked for `BOUNDS_WAIT_MS` the rows are not known.
+    A partition that is partitioned itself is none: the log never names it, not even when all of the table is truncated.
+    Of a partition that is locked for `BOUNDS_WAIT_MS` the rows are not known.
 
     Args:
         connection: to the source, without a transaction.
@@ -359,8 +399,13 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
     held = _rows_held(connection, [int(row[0]) for row in rows if row[0] != row[5]])
     return tuple(
         DictionaryTable(
-            object_number=ObjectNumber(int(row[0])), owner=row[1], name=row[2], stored_owner=row[3], stored_name=row[4],
-            rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "", root_number=ObjectNumber(int(row[5])),
+            object_number=ObjectNumber(int(row[0])),
+            owner=row[1],
+            name=row[2],
+            stored_owner=row[3],
+            stored_name=row[4],
+            rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "",
+            root_number=ObjectNumber(int(row[5])),
             computed=tuple(row[6]),
         )
         for row in rows
@@ -368,7 +413,10 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
 
 
 def _rows_held(connection: psycopg.Connection[Any], partitions: Sequence[int]) -> dict[int, str]:
-    """Which rows partitions hold; those that cannot be read without waiting for a session that locked them are left out."""
+    """Which rows partitions hold.
+
+    Those that cannot be read without waiting for a session that locked them are left out.
+    """
     if not partitions:
         return {}
     with contextlib.suppress(psycopg.errors.LockNotAvailable):

@@ -78,11 +78,13 @@ if TYPE_CHECKING:
 __all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
 
 MARKER_PREFIX = "headrace.marker"
-_HOLDS_TIMEOUT = "5s"  # rows of one partition's bounds: what has none of them is passed over without reading, but for a default partition
+# rows of one partition's bounds: what has none of them is passed over without reading, but for a default partition
+_HOLDS_TIMEOUT = "5s"
 _LOCK_TIMEOUT = "10s"  # for the locks a publication needs: a busy table must not block everybody behind us
 _RELEASE_TIMEOUT_S = 10.0  # how long a slot may be held by a session that was told to end
 _POLL_S = 0.05
-# How long a snapshot is waited for: a commit takes milliseconds to become visible, unless a synchronous standby is away.
+# How long a snapshot is waited for: a commit takes milliseconds to become visible, unless a synchronous standby is
+# away.
 _VISIBLE_TIMEOUT_S = 60.0
 _VISIBLE_POLL_S = 0.002  # what a commit's flush takes
 # What is running now is in none of the exported snapshot's parts that count as committed.
@@ -117,10 +119,14 @@ class PostgresSnapshot:
         return self._name
 
     def is_captured(self) -> bool:
-        """See `Snapshot.is_captured`: what the log writer's slot was confirmed up to. A command on its own session would end it."""
+        """See `Snapshot.is_captured`: what the log writer's slot was confirmed up to.
+
+        A command on its own session would end it.
+        """
         with translated("asking how far the log was read"):
             row = self._session.execute(
-                "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s", (self._slot,)
+                "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s",
+                (self._slot,),
             ).fetchone()
         return row is not None and row[0] is not None and int(row[0]) >= self._scn
 
@@ -141,7 +147,15 @@ class PostgresSource:
         has_admin: another role makes and changes the publication (`source.admin`).
     """
 
-    def __init__(self, dsn: str, *, site: str = "", allow_any_version: bool = False, decoding_memory: int = 0, has_admin: bool = False) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        site: str = "",
+        allow_any_version: bool = False,
+        decoding_memory: int = 0,
+        has_admin: bool = False,
+    ) -> None:
         self._dsn = dsn
         self._site = site
         self._allow_any_version = allow_any_version
@@ -169,10 +183,20 @@ class PostgresSource:
         with translated("describing the tables"):
             logged = logged_generated(self._session().info.server_version)
             catalogs = [describe_table(self._session(), table.owner, table.name) for table in tables]
-            found = [table_version(catalog, is_binary=is_binary, logged=logged) for catalog in catalogs if catalog is not None]
+            found = [
+                table_version(catalog, is_binary=is_binary, logged=logged)
+                for catalog in catalogs
+                if catalog is not None
+            ]
             older = older_values(self._session(), [int(version.object_number) for version in found])
         return tuple(
-            replace(version, columns=tuple(replace(each, older_value=older.get((int(version.object_number), each.name))) for each in version.columns))
+            replace(
+                version,
+                columns=tuple(
+                    replace(each, older_value=older.get((int(version.object_number), each.name)))
+                    for each in version.columns
+                ),
+            )
             for version in found
         )
 
@@ -193,12 +217,22 @@ class PostgresSource:
             return logged_tables(connection, select_tables(connection, rules), needs) if needs else ()
 
     def preflight(
-        self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = (), may_be_copied: Callable[[TableName], bool] = bool,
+        self,
+        rules: Sequence[object],
+        *,
+        streams: int,
+        needs: Sequence[LogNeed] = (),
+        may_be_copied: Callable[[TableName], bool] = bool,
     ) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""
         with translated("checking the source"):
             found = preflight_source(
-                self._session(), rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version, may_be_copied=may_be_copied,
+                self._session(),
+                rules,
+                site=self._site,
+                streams=streams,
+                allow_any_version=self._allow_any_version,
+                may_be_copied=may_be_copied,
                 has_admin=self._has_admin,
             ) + tuple(memory_findings(self._session(), self._decoding_memory, f"sites.{self._site}"))
         if not needs:
@@ -233,7 +267,10 @@ class PostgresSource:
     # ------------------------------------------------------------------ publication and slot
 
     def check_prepared(self, topology: str, start: Scn) -> str:
-        """See `SourceDatabase.check_prepared`: from version 18 on a missing publication is no error, changes are left out."""
+        """See `SourceDatabase.check_prepared`.
+
+        From version 18 on a missing publication is no error, changes are left out.
+        """
         name = self._name(topology)
         with translated("asking for the slot and the publication"):
             # The slot first: on another server both are missing, and that is no fault of this one.
@@ -274,19 +311,30 @@ class PostgresSource:
 
     def is_default_part(self, part: str) -> bool:
         """See `SourceDatabase.is_default_part`."""
-        query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(%s::oid::regclass) a JOIN pg_catalog.pg_partitioned_table p ON p.partdefid = a.relid)"
+        query = (
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(%s::oid::regclass) a JOIN"
+            " pg_catalog.pg_partitioned_table p ON p.partdefid = a.relid)"
+        )
         return bool(self._value("looking for a default partition", query, (part,)))
 
     def has_part(self, part: str) -> bool:
         """See `SourceDatabase.has_part`."""
-        return bool(self._value("looking for a table", "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = %s::oid)", (part,)))
+        return bool(
+            self._value(
+                "looking for a table", "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = %s::oid)", (part,)
+            )
+        )
 
     def holds(self, table: TableName, rows: str) -> bool:
         """See `SourceDatabase.holds`."""
         with translated("looking for rows"), self._session().transaction():
             # Somebody holds a lock at the destination meanwhile.
             self._session().execute(f"SET LOCAL statement_timeout = '{_HOLDS_TIMEOUT}'".encode())
-            found = self._session().execute(f"SELECT EXISTS (SELECT FROM {qualified(*table)} WHERE {rows})".encode()).fetchone()
+            found = (
+                self._session()
+                .execute(f"SELECT EXISTS (SELECT FROM {qualified(*table)} WHERE {rows})".encode())
+                .fetchone()
+            )
         return found is not None and bool(found[0])
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
@@ -295,14 +343,20 @@ class PostgresSource:
             connection = self._session()
             name = self._name(topology)
             tables = select_tables(connection, rules)
-            steps = [*publication_steps(connection, name, tables, has_admin=self._has_admin), slot_step(connection, name)]
+            steps = [
+                *publication_steps(connection, name, tables, has_admin=self._has_admin),
+                slot_step(connection, name),
+            ]
             return tuple(steps)
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """See `SourceDatabase.prepare`. Making a slot waits for every transaction that is running. An administrator has made the publication before.
+        """See `SourceDatabase.prepare`. Making a slot waits for every transaction that is running.
+
+        An administrator has made the publication before.
 
         Raises:
-            DatabaseUnavailable: a table stayed locked, or an earlier call went on and did the same meanwhile; nothing is half done, call again.
+            DatabaseUnavailable: a table stayed locked, or an earlier call went on and did the same meanwhile; nothing
+                is half done, call again.
             DatabaseError: something else has our name, or a right is missing.
             LogGone: the publication of a slot that exists is gone.
         """
@@ -321,7 +375,10 @@ class PostgresSource:
                 try:
                     connection.execute(statement)
                 except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedObject) as error:
-                    raise DatabaseUnavailable(f"another session prepares the source, too: {error.diag.message_primary}", sqlstate=str(error.sqlstate)) from error
+                    raise DatabaseUnavailable(
+                        f"another session prepares the source, too: {error.diag.message_primary}",
+                        sqlstate=str(error.sqlstate),
+                    ) from error
                 finally:
                     with contextlib.suppress(psycopg.Error):
                         connection.execute("SET lock_timeout = 0")
@@ -335,11 +392,14 @@ class PostgresSource:
             connection = self._session()
             if self._release_slot(connection, name):
                 statements.append(f"SELECT pg_drop_replication_slot({literal(name)})")
-            has_publication = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
+            has_publication = (
+                connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
+            )
             if has_publication and not self._has_admin:
                 statements.append(f"DROP PUBLICATION {quote(name)}")
         for statement in statements:
-            with own_ddl(self._dsn, self._site), translated(statement):  # who can run it, if this role cannot, needs it as it is
+            # who can run it, if this role cannot, needs it as it is
+            with own_ddl(self._dsn, self._site), translated(statement):
                 connection.execute(statement.encode())
         return (*statements, *([LEFT_TO_ADMIN] if has_publication and self._has_admin else []))
 
@@ -353,15 +413,24 @@ class PostgresSource:
             if row is None or row[0] is None:
                 return row is not None
             if time.monotonic() > deadline:
-                raise DatabaseUnavailable(f"slot {name} is still in use", hint="stop the log writer first", pid=int(row[0]))
+                raise DatabaseUnavailable(
+                    f"slot {name} is still in use", hint="stop the log writer first", pid=int(row[0])
+                )
             connection.execute("SELECT pg_terminate_backend(%s)", (row[0],))
             time.sleep(_POLL_S)
 
     # ------------------------------------------------------------------ the log
 
     def open_stream(
-        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,
-        last_commit_scn: Scn = FIRST_SCN, force_libpq: bool = False,
+        self,
+        topology: str,
+        start: Scn,
+        *,
+        timeline: int = 0,
+        allow_binary: bool = True,
+        last_transaction: int = 0,
+        last_commit_scn: Scn = FIRST_SCN,
+        force_libpq: bool = False,
     ) -> PostgresLogStream:
         """See `SourceDatabase.open_stream`.
 
@@ -384,27 +453,47 @@ class PostgresSource:
         name = self._name(topology)
         with translated("opening the log stream"):
             connection = self._session()
-            checked = continues(connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start)
+            checked = continues(
+                connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start
+            )
             begin = check_slot(connection, name, start)
             check_last_transaction(connection, start, last_transaction)
             publication_found(connection, name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
-            check_same_log(connection, name, name, start, binary=binary, last_commit_scn=last_commit_scn, transaction=last_transaction)
+            check_same_log(
+                connection,
+                name,
+                name,
+                start,
+                binary=binary,
+                last_commit_scn=last_commit_scn,
+                transaction=last_transaction,
+            )
         stream = open_log_stream(
             # As the slot: what synchronous_standby_names can name must be one site's alone.
-            self._dsn, slot=name, publication=name, start=begin, binary=binary, application_name=name,
-            force_libpq=force_libpq, decoding_memory=self._decoding_memory,
+            self._dsn,
+            slot=name,
+            publication=name,
+            start=begin,
+            binary=binary,
+            application_name=name,
+            force_libpq=force_libpq,
+            decoding_memory=self._decoding_memory,
         )
-        if stream.options.timeline != checked:  # another connection, so perhaps another server of the dsn: it was not checked
+        # another connection, so perhaps another server of the dsn: it was not checked
+        if stream.options.timeline != checked:
             stream.close()
             self.close()
             raise DatabaseUnavailable(
-                f"the log stream is on timeline {stream.options.timeline}, and the log that was checked is on timeline {checked}: the "
-                "dsn leads to another server now, or it was just promoted", hint="no action needed: it is checked again",
+                f"the log stream is on timeline {stream.options.timeline}, and the log that was checked is on timeline"
+                f" {checked}: the dsn leads to another server now, or it was just promoted",
+                hint="no action needed: it is checked again",
             )
         return stream
 
-    def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
+    def check_stream(
+        self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]
+    ) -> None:
         """See `SourceDatabase.check_stream`: types may have come by ALTER TABLE while a binary stream runs."""
         found = {column.type_number: (table, column.name) for table in described for column in table.columns}
         asked = found.keys() - self._binary_types
@@ -505,8 +594,10 @@ class PostgresSource:
             while not (session.execute(_IS_VISIBLE, {"exported": exported}).fetchone() or (False,))[0]:
                 if time.monotonic() > deadline:
                     raise DatabaseUnavailable(
-                        f"a transaction that committed before SCN {scn_text(snapshot.scn)} is not visible after {_VISIBLE_TIMEOUT_S:.0f} s",
-                        hint="see SELECT * FROM pg_stat_activity WHERE wait_event = 'SyncRep': is a synchronous standby away?",
+                        f"a transaction that committed before SCN {scn_text(snapshot.scn)} is not visible after"
+                        f" {_VISIBLE_TIMEOUT_S:.0f} s",
+                        hint="see SELECT * FROM pg_stat_activity WHERE wait_event = 'SyncRep': is a synchronous standby"
+                        " away?",
                     )
                 time.sleep(_VISIBLE_POLL_S)
 

@@ -1,8 +1,9 @@
 """What the session that reads a source's log may hold of transactions in flight.
 
-The server collects every transaction until its commit, and spills to its disk what exceeds `logical_decoding_work_mem` (64 MB unless the
-server's settings differ), to read it back at the commit. A transaction of 500,000 rows took 119 MB; held in memory it went through in
-2.38 s instead of 3.29 s, with 1.49 s of the server's processor instead of 2.65 s. The memory is taken only while such transactions run.
+The server collects every transaction until its commit, and spills to its disk what exceeds `logical_decoding_work_mem`
+(64 MB unless the server's settings differ), to read it back at the commit. A transaction of 500,000 rows took 119 MB;
+held in memory it went through in 2.38 s instead of 3.29 s, with 1.49 s of the server's processor instead of 2.65 s. The
+memory is taken only while such transactions run.
 
 Every role may set the parameter, for its own session: it needs no right, and a REVOKE does not take it away.
 """
@@ -28,8 +29,8 @@ DEFAULT_BYTES_MAX = 512 << 20
 def default_kb(server_kb: int, shared_buffers_kb: int) -> int:
     """What is held where the topology file is silent.
 
-    The server's own setting is never lowered. `shared_buffers` is what its operator gave it: by PostgreSQL's advice a quarter of the
-    machine's memory, so as much again is there.
+    The server's own setting is never lowered. `shared_buffers` is what its operator gave it: by PostgreSQL's advice a
+    quarter of the machine's memory, so as much again is there.
 
     Args:
         server_kb: `logical_decoding_work_mem` of the server, in kB.
@@ -49,9 +50,10 @@ def memory_findings(connection: psycopg.Connection[Any], size: int, path: str) -
     shared_buffers = _settings_kb(connection)[1] << 10
     if size > shared_buffers:
         yield Finding(
-            path=f"{path}.database.decoding_memory", is_error=False,
-            problem=f"{size >> 20} MB is more than shared_buffers ({shared_buffers >> 20} MB): the log writer's session at the server may take it"
-            " while large transactions are read",
+            path=f"{path}.database.decoding_memory",
+            is_error=False,
+            problem=f"{size >> 20} MB is more than shared_buffers ({shared_buffers >> 20} MB): the log writer's session"
+            " at the server may take it while large transactions are read",
             fix="no action needed where the server has the memory; else write a smaller size, or leave it out",
         )
 
@@ -74,7 +76,8 @@ def set_decoding_memory(connection: psycopg.Connection[Any], size: int) -> None:
 def _settings_kb(connection: psycopg.Connection[Any]) -> tuple[int, int]:
     """The session's `logical_decoding_work_mem`, and the server's `shared_buffers`."""
     row = connection.execute(
-        "SELECT pg_size_bytes(current_setting('logical_decoding_work_mem')) / 1024, pg_size_bytes(current_setting('shared_buffers')) / 1024"
+        "SELECT pg_size_bytes(current_setting('logical_decoding_work_mem')) / 1024,"
+        " pg_size_bytes(current_setting('shared_buffers')) / 1024"
     ).fetchone()
     assert row is not None
     return int(row[0]), int(row[1])

@@ -1,7 +1,10 @@
-"""What has rows or values that a rule's names reach and no log brings: said by `check`, as nobody would miss it before a switch-over.
+"""What has rows or values that a rule's names reach and no log brings.
 
-A materialized view and a foreign table have rows, as a table has. A partition is captured as its table. A large object is known by a number: the number is
-replicated, and its bytes are not. Sequences and views are asked about only by name (`headrace sequences` compares sequences).
+Said by `check`, as nobody would miss it before a switch-over.
+
+A materialized view and a foreign table have rows, as a table has. A partition is captured as its table. A large object
+is known by a number: the number is replicated, and its bytes are not. Sequences and views are asked about only by name
+(`headrace sequences` compares sequences).
 """
 
 from __future__ import annotations
@@ -60,7 +63,10 @@ class Relation:
     def described(self) -> str:
         """What it is, and what a rule for it should say."""
         if self.root:
-            return f"{self.owner}.{self.name} is a partition: name its table, {self.root}, which is captured with all of its partitions"
+            return (
+                f"{self.owner}.{self.name} is a partition: name its table, {self.root}, which is captured with all"
+                " of its partitions"
+            )
         return f"{self.owner}.{self.name} is a {self.kind}, and only tables are captured"
 
 
@@ -70,11 +76,16 @@ def not_captured(connection: psycopg.Connection[Any]) -> tuple[Relation, ...]:
     Args:
         connection: to the source.
     """
-    return tuple(Relation(owner=owner, name=name, kind=kind, root=root) for owner, name, kind, root in connection.execute(_RELATIONS, (list(NEVER_CAPTURED),)).fetchall())
+    return tuple(
+        Relation(owner=owner, name=name, kind=kind, root=root)
+        for owner, name, kind, root in connection.execute(_RELATIONS, (list(NEVER_CAPTURED),)).fetchall()
+    )
 
 
 def left_out_findings(relations: Sequence[Relation], rules: Sequence[object], path: str) -> Iterator[Finding]:
-    """Of relations that have rows and that the rules would take if they were tables; of those that a rule names, that rule is told.
+    """Of relations that have rows and that the rules would take if they were tables.
+
+    Of those that a rule names, that rule is told.
 
     Args:
         relations: from `not_captured`.
@@ -84,13 +95,22 @@ def left_out_findings(relations: Sequence[Relation], rules: Sequence[object], pa
     sets = [rule_set for rule_set in rules if isinstance(rule_set, RuleSet)]
     named = {(rule.owner, rule.name) for rule_set in sets for rule in rule_set.include or ()}
     for each in relations:
-        if each.kind in _WITH_ROWS and (each.owner, each.name) not in named and any(rule_set.keeps(each.owner, each.name) for rule_set in sets):
+        if (
+            each.kind in _WITH_ROWS
+            and (each.owner, each.name) not in named
+            and any(rule_set.keeps(each.owner, each.name) for rule_set in sets)
+        ):
             yield Finding(
-                path=f"{path} table {each.owner}.{each.name}", problem=f"is a {each.kind}: its rows are in no log", fix=_WITH_ROWS[each.kind], is_error=False,
+                path=f"{path} table {each.owner}.{each.name}",
+                problem=f"is a {each.kind}: its rows are in no log",
+                fix=_WITH_ROWS[each.kind],
+                is_error=False,
             )
 
 
-def large_object_findings(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], path: str) -> Iterator[Finding]:
+def large_object_findings(
+    connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], path: str
+) -> Iterator[Finding]:
     """Of columns that may have numbers of large objects, where the database has some.
 
     Args:
@@ -102,6 +122,8 @@ def large_object_findings(connection: psycopg.Connection[Any], tables: Sequence[
     for number, column in connection.execute(_LARGE_OBJECTS, (list(names),)).fetchall():
         yield Finding(
             path=f"{path} table {names[int(number)]}",
-            problem=f"column {column} is a number, and this database has large objects: if it names one, the number is replicated, and the object is not",
-            fix="keep the values in a bytea column; or copy the objects yourself (pg_dump --large-objects)", is_error=False,
+            problem=f"column {column} is a number, and this database has large objects: if it names one, the number is"
+            " replicated, and the object is not",
+            fix="keep the values in a bytea column; or copy the objects yourself (pg_dump --large-objects)",
+            is_error=False,
         )

@@ -58,7 +58,8 @@ class PostgresLogDecoder:
         self._truncates: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
         self._messages: list[tuple[int, str, bytes]] = []
         self._scratch = _Scratch(_ROWS_MIN)
-        # Numbers of the tables described, where each one's columns begin in the third array (and the last one's end), their forms.
+        # Numbers of the tables described, where each one's columns begin in the third array (and the last one's end),
+        # their forms.
         self._table_index = (np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.uint8))
         self._index_origins()
 
@@ -101,8 +102,13 @@ class PostgresLogDecoder:
         if why == kernels.AT_END and start + consumed != data.shape[0]:
             raise ProtocolError("a redo record ends inside a message", position=start + consumed)
         return scratch.chunk(
-            state, consumed=consumed, continues=continues, versions=tuple(versions.values()),
-            truncates=self._truncates, tags=tuple(self._tags), messages=tuple(self._messages),
+            state,
+            consumed=consumed,
+            continues=continues,
+            versions=tuple(versions.values()),
+            truncates=self._truncates,
+            tags=tuple(self._tags),
+            messages=tuple(self._messages),
         )
 
     def describe(self, data: NDArray[np.uint8]) -> tuple[TableVersion, ...]:
@@ -183,7 +189,7 @@ class PostgresLogDecoder:
         number, owner, name = message.integer(4), message.text() or "pg_catalog", message.text()
         identity = chr(message.integer(1))
         columns = tuple(self._column(message, type_names) for _ in range(message.integer(2)))
-        if identity == "f":
+        if identity == "f":  # noqa: SIM108
             old_image = OldImage.FULL
         else:
             old_image = OldImage.KEY if any(column.is_key for column in columns) else OldImage.NONE
@@ -200,7 +206,11 @@ class PostgresLogDecoder:
         else:
             type_name, has_binary = type_names.get(number, f"pg_catalog.oid{number}"), True
         return Column(
-            name=name, type_name=type_name, type_number=number, type_modifier=modifier, is_key=bool(flags & 1),
+            name=name,
+            type_name=type_name,
+            type_number=number,
+            type_modifier=modifier,
+            is_key=bool(flags & 1),
             is_binary=self._binary and has_binary,
         )
 
@@ -238,8 +248,9 @@ class PostgresLogDecoder:
     def _set_tag(self, tag: Tag) -> None:
         """Tag the open transaction, as its user asks.
 
-        A transaction has one tag. So a message behind its first change says nothing any more: that change may have gone on without it.
-        And what an apply process did keeps the apply process's tag, which is what keeps it from going home.
+        A transaction has one tag. So a message behind its first change says nothing any more: that change may have gone
+        on without it. And what an apply process did keeps the apply process's tag, which is what keeps it from going
+        home.
         """
         known = int(self._state[kernels.STATE_TAG])
         if self._has_changed() or (known >= 0 and (self._tags[known].topology or self._tags[known].apply)):
@@ -256,7 +267,9 @@ class PostgresLogDecoder:
     def _forget_tags(self) -> None:
         """Keep the tags of origins and of the open transaction only; a chunk has copies of its own."""
         tags, self._tags, self._tag_numbers = self._tags, [], {}
-        self._origins = [(name, number if number < 0 else self._tag_number(tags[number])) for name, number in self._origins]
+        self._origins = [
+            (name, number if number < 0 else self._tag_number(tags[number])) for name, number in self._origins
+        ]
         self._index_origins()
         known = int(self._state[kernels.STATE_TAG])
         if self._state[kernels.STATE_OPEN] and known >= 0:
@@ -306,9 +319,20 @@ class _Scratch:
         self.tag = np.empty(transactions, np.int16)
         self.first_row = np.empty(transactions + 1, np.int32)
         self.arrays = (
-            self.command, self.object_number, self.old_image, self.old_first, self.new_first,
-            self.value_offset, self.value_length, self.value_binary,
-            self.transaction_id, self.order_scn, self.commit_scn, self.commit_time, self.tag, self.first_row,
+            self.command,
+            self.object_number,
+            self.old_image,
+            self.old_first,
+            self.new_first,
+            self.value_offset,
+            self.value_length,
+            self.value_binary,
+            self.transaction_id,
+            self.order_scn,
+            self.commit_scn,
+            self.commit_time,
+            self.tag,
+            self.first_row,
         )
 
     def at_least(self, rows: int) -> _Scratch:
@@ -325,8 +349,14 @@ class _Scratch:
         state[kernels.STATE_TRANSACTIONS] = 1
 
     def chunk(
-        self, state: NDArray[np.int64], *, consumed: int, continues: bool, versions: tuple[TableVersion, ...],
-        truncates: dict[int, tuple[tuple[int, ...], bool, bool]], tags: tuple[Tag, ...],
+        self,
+        state: NDArray[np.int64],
+        *,
+        consumed: int,
+        continues: bool,
+        versions: tuple[TableVersion, ...],
+        truncates: dict[int, tuple[tuple[int, ...], bool, bool]],
+        tags: tuple[Tag, ...],
         messages: tuple[tuple[int, str, bytes], ...],
     ) -> DecodedChunk:
         rows, values = int(state[kernels.STATE_ROWS]), int(state[kernels.STATE_VALUES])

@@ -15,8 +15,22 @@ import numpy as np
 from numba import njit
 
 __all__ = [
-    "AT_END", "BINARY", "BROKEN", "FULL", "MESSAGE", "ORIGIN", "RELATION", "SCAN_STATE_SIZE", "STATE_SIZE", "TEXT",
-    "TRUNCATE", "TYPE", "WRONG_FORM", "decode", "find_descriptions", "scan",
+    "AT_END",
+    "BINARY",
+    "BROKEN",
+    "FULL",
+    "MESSAGE",
+    "ORIGIN",
+    "RELATION",
+    "SCAN_STATE_SIZE",
+    "STATE_SIZE",
+    "TEXT",
+    "TRUNCATE",
+    "TYPE",
+    "WRONG_FORM",
+    "decode",
+    "find_descriptions",
+    "scan",
 ]
 
 # Why `decode` stopped.
@@ -115,7 +129,8 @@ def scan(buffer, start, filled, state, objects, describers):
         filled: end of the bytes in the buffer.
         state: int64[SCAN_STATE_SIZE], in and out, see SCAN_*.
         objects: int64, object numbers of the table descriptions; when it is full the scan stops early.
-        describers: int64, of the same length, numbers of the transactions that have one of them, or a TRUNCATE, each once.
+        describers: int64, of the same length, numbers of the transactions that have one of them, or a TRUNCATE, each
+            once.
 
     Returns:
         Where it stopped: the first byte that was not taken. Taken data ends at state[SCAN_KEPT].
@@ -158,7 +173,9 @@ def scan(buffer, start, filled, state, objects, describers):
                     break
                 is_listed = described > 0 and describers[described - 1] == transaction
                 # Before the names of its types count as taken: they go with it.
-                if (what == _RELATION and found == objects.shape[0]) or (not is_listed and described == describers.shape[0]):
+                if (what == _RELATION and found == objects.shape[0]) or (
+                    not is_listed and described == describers.shape[0]
+                ):
                     break
                 if not is_listed:
                     describers[described] = transaction
@@ -273,12 +290,29 @@ def _is_ours(b, p, end):
 
 @njit(cache=True)
 def decode(
-    b, state, rows_max,
-    command, object_number, old_image, old_first, new_first,
-    value_offset, value_length, value_binary,
-    transaction_id, order_scn, commit_scn, commit_time, tag, first_row,
-    table_object, table_first, table_form,
-    origin_first, origin_bytes, origin_tag,
+    b,
+    state,
+    rows_max,
+    command,
+    object_number,
+    old_image,
+    old_first,
+    new_first,
+    value_offset,
+    value_length,
+    value_binary,
+    transaction_id,
+    order_scn,
+    commit_scn,
+    commit_time,
+    tag,
+    first_row,
+    table_object,
+    table_first,
+    table_form,
+    origin_first,
+    origin_bytes,
+    origin_tag,
 ):
     """Decode frames from state[STATE_POSITION] on until something stops it; see the module.
 

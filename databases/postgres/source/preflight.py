@@ -64,7 +64,8 @@ class _Server:
     idle_slot_timeout: str
     encoding: str
     standbys: tuple[str, ...]  # slots that standbys read and synchronized_standby_slots does not name
-    awaited: tuple[tuple[str, bool], ...]  # slots that it names and no standby reads, and whether there is one of the name
+    # slots that it names and no standby reads, and whether there is one of the name
+    awaited: tuple[tuple[str, bool], ...]
     pending: tuple[str, ...]  # settings that a restart will change
 
 
@@ -77,13 +78,21 @@ def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
             lines.append(f"UPDATE and DELETE on {name}: it has no replica identity")
         elif leaf.identity == "f" and leaf.generated_virtual:
             columns = ", ".join(leaf.generated_virtual)
-            lines.append(f"UPDATE and DELETE on {name}: REPLICA IDENTITY FULL with virtual generated columns ({columns})")
+            lines.append(
+                f"UPDATE and DELETE on {name}: REPLICA IDENTITY FULL with virtual generated columns ({columns})"
+            )
     return tuple(lines)
 
 
 def preflight_source(
-    connection: psycopg.Connection[Any], rules: Sequence[object], *, site: str, streams: int, allow_any_version: bool,
-    may_be_copied: Callable[[TableName], bool], has_admin: bool = False,
+    connection: psycopg.Connection[Any],
+    rules: Sequence[object],
+    *,
+    site: str,
+    streams: int,
+    allow_any_version: bool,
+    may_be_copied: Callable[[TableName], bool],
+    has_admin: bool = False,
 ) -> tuple[Finding, ...]:
     """Check everything; see the module.
 
@@ -112,17 +121,23 @@ def preflight_source(
     for table in tables:
         findings += _table_findings(table, server, path, has_admin=has_admin)
         if table.is_partitioned:
-            findings += rows_of_others(f"{path} table {table.owner}.{table.name}", stored_tables(connection, table.number))
+            findings += rows_of_others(
+                f"{path} table {table.owner}.{table.name}", stored_tables(connection, table.number)
+            )
     for unlogged in unlogged_tables(connection, rules):
         name = qualified(unlogged.owner, unlogged.name)
         findings.append(
             Finding(
-                path=f"{path} table {unlogged.owner}.{unlogged.name}", problem="is unlogged: its changes are in no log",
-                fix=f"ALTER TABLE {name} SET LOGGED; -- or exclude it", is_error=False,
+                path=f"{path} table {unlogged.owner}.{unlogged.name}",
+                problem="is unlogged: its changes are in no log",
+                fix=f"ALTER TABLE {name} SET LOGGED; -- or exclude it",
+                is_error=False,
             )
         )
     findings += _deferrable_findings(connection, tables, path, may_be_copied)
-    findings += _form_findings(binary_obstacles(connection, [leaf.number for table in tables for leaf in table.leaves]), path)
+    findings += _form_findings(
+        binary_obstacles(connection, [leaf.number for table in tables for leaf in table.leaves]), path
+    )
     return tuple(findings)
 
 
@@ -157,29 +172,48 @@ def _server(connection: psycopg.Connection[Any]) -> _Server:
     ).fetchone()
     assert row is not None
     return _Server(
-        wal_level=row[0], is_standby=row[1], role=row[2], database=row[3], can_replicate=row[4], can_create=row[5],
-        slots_free=int(row[6]), slots_max=int(row[7]), senders_free=int(row[8]), senders_max=int(row[9]),
-        has_slot=row[10], has_sender=row[11], keeps_mb=int(row[12]), idle_slot_timeout=row[13], encoding=row[14],
-        standbys=tuple(row[15] or ()), awaited=tuple((name, bool(kind)) for name, kind in row[16] or ()),
+        wal_level=row[0],
+        is_standby=row[1],
+        role=row[2],
+        database=row[3],
+        can_replicate=row[4],
+        can_create=row[5],
+        slots_free=int(row[6]),
+        slots_max=int(row[7]),
+        senders_free=int(row[8]),
+        senders_max=int(row[9]),
+        has_slot=row[10],
+        has_sender=row[11],
+        keeps_mb=int(row[12]),
+        idle_slot_timeout=row[13],
+        encoding=row[14],
+        standbys=tuple(row[15] or ()),
+        awaited=tuple((name, bool(kind)) for name, kind in row[16] or ()),
         pending=tuple(row[17]),
     )
 
 
 def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Finding]:
     if server.is_standby:
-        yield Finding(path=path, problem="is a standby: nothing can be prepared there", fix="name the primary in the dsn")
+        yield Finding(
+            path=path, problem="is a standby: nothing can be prepared there", fix="name the primary in the dsn"
+        )
     if server.wal_level != "logical":
         yield Finding(
-            path=path, problem=f"wal_level is {server.wal_level}: the log cannot be decoded",
+            path=path,
+            problem=f"wal_level is {server.wal_level}: the log cannot be decoded",
             fix="ALTER SYSTEM SET wal_level = logical; -- and restart the server",
         )
     # When everything runs already, one of those in use is ours.
     for setting in server.pending if server.wal_level == "logical" else ():
         yield Finding(
-            path=path, is_error=False,
-            problem=f"{setting} was changed and takes effect with the next restart: below what is needed, the log cannot be read then"
-            + (", and slots are lost" if setting == "wal_level" else ""),
-            fix="ALTER SYSTEM SET wal_level = logical; SELECT pg_reload_conf();" if setting == "wal_level" else f"look at {setting} in the server's configuration before it is restarted",
+            path=path,
+            is_error=False,
+            problem=f"{setting} was changed and takes effect with the next restart: below what is needed, the log"
+            " cannot be read then" + (", and slots are lost" if setting == "wal_level" else ""),
+            fix="ALTER SYSTEM SET wal_level = logical; SELECT pg_reload_conf();"
+            if setting == "wal_level"
+            else f"look at {setting} in the server's configuration before it is restarted",
         )
     for setting, free, most, ours in (
         ("max_replication_slots", server.slots_free, server.slots_max, server.has_slot),
@@ -188,39 +222,52 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
         needed = streams - ours
         if free < needed:
             yield Finding(
-                path=path, problem=f"{max(free, 0)} of {most} {setting} are free, {needed} are needed",
+                path=path,
+                problem=f"{max(free, 0)} of {most} {setting} are free, {needed} are needed",
                 fix=f"ALTER SYSTEM SET {setting} = {most + needed - free}; -- and restart the server",
             )
     if server.keeps_mb >= 0:
         yield Finding(
-            path=path, is_error=False,
-            problem=f"max_slot_wal_keep_size is {server.keeps_mb} MB: an outage of the log writer that takes longer loses the slot",
+            path=path,
+            is_error=False,
+            problem=f"max_slot_wal_keep_size is {server.keeps_mb} MB: an outage of the log writer that takes longer"
+            " loses the slot",
             fix="ALTER SYSTEM SET max_slot_wal_keep_size = -1; SELECT pg_reload_conf();",
         )
     if server.idle_slot_timeout not in {"", "0"}:
         yield Finding(
-            path=path, is_error=False,
-            problem=f"idle_replication_slot_timeout is {server.idle_slot_timeout}: a stopped log writer loses its slot after that",
+            path=path,
+            is_error=False,
+            problem=f"idle_replication_slot_timeout is {server.idle_slot_timeout}: a stopped log writer loses its slot"
+            " after that",
             fix="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
         )
     for slot in server.standbys:
         yield Finding(
-            path=path, is_error=False,
-            problem=f"the standby of slot {slot} is not in synchronized_standby_slots: changes that it does not have are captured, and after its"
-            " promotion the redo log would be refused",
-            fix="ALTER SYSTEM SET synchronized_standby_slots = '<the slots of all standbys that may be promoted>'; SELECT pg_reload_conf();",
+            path=path,
+            is_error=False,
+            problem=f"the standby of slot {slot} is not in synchronized_standby_slots: changes that it does not have"
+            " are captured, and after its promotion the redo log would be refused",
+            fix="ALTER SYSTEM SET synchronized_standby_slots = '<the slots of all standbys that may be promoted>';"
+            " SELECT pg_reload_conf();",
         )
     for slot, is_there in server.awaited:
         why = "no standby reads" if is_there else "does not exist"
         yield Finding(
-            path=path, is_error=not is_there,
-            problem=f"synchronized_standby_slots names slot {slot}, which {why}: the server sends changes to no subscriber before the standby has them",
-            fix="start the standby; or ALTER SYSTEM SET synchronized_standby_slots = '<without it>'; SELECT pg_reload_conf();",
+            path=path,
+            is_error=not is_there,
+            problem=f"synchronized_standby_slots names slot {slot}, which {why}: the server sends changes to no"
+            " subscriber before the standby has them",
+            fix="start the standby; or ALTER SYSTEM SET synchronized_standby_slots = '<without it>'; SELECT"
+            " pg_reload_conf();",
         )
     if server.encoding == "SQL_ASCII":
         yield Finding(
-            path=path, problem="its encoding is SQL_ASCII: a text value or a name that is not UTF-8 stops its capture at that change for good, and its copy",
-            fix="move to a UTF8 database, or see to it that all text in this one is UTF-8", is_error=False,
+            path=path,
+            problem="its encoding is SQL_ASCII: a text value or a name that is not UTF-8 stops its capture at that"
+            " change for good, and its copy",
+            fix="move to a UTF8 database, or see to it that all text in this one is UTF-8",
+            is_error=False,
         )
 
 
@@ -232,22 +279,31 @@ def _role_findings(server: _Server, path: str, *, has_admin: bool) -> Iterator[F
         )
     if not (server.can_create or has_admin):
         yield Finding(
-            path=path, problem=f"role {server.role} may not create a publication",
+            path=path,
+            problem=f"role {server.role} may not create a publication",
             fix=f"GRANT CREATE ON DATABASE {quote(server.database)} TO {role};",
         )
 
 
 def _rule_findings(
-    rules: Sequence[object], tables: Sequence[CatalogTable], known: Sequence[tuple[str, str]], relations: Sequence[Relation], path: str
+    rules: Sequence[object],
+    tables: Sequence[CatalogTable],
+    known: Sequence[tuple[str, str]],
+    relations: Sequence[Relation],
+    path: str,
 ) -> Iterator[Finding]:
     others = {(each.owner, each.name): each for each in relations}
     hints = {
-        f"{rule.owner}.{rule.name}": found.described() if (found := others.get((rule.owner, rule.name))) else _did_you_mean(rule, known)
-        for rule in _rules(rules) if rule.dml
+        f"{rule.owner}.{rule.name}": found.described()
+        if (found := others.get((rule.owner, rule.name)))
+        else _did_you_mean(rule, known)
+        for rule in _rules(rules)
+        if rule.dml
     }
     if not tables:
         yield Finding(
-            path=path, problem="no table of this database is selected by the rules",
+            path=path,
+            problem="no table of this database is selected by the rules",
             fix="create the tables, and run the command again; or correct the names in `replicate` or `include`"
             + "".join(f": {hint}" for hint in sorted(set(hints.values()) - {""})),
         )
@@ -257,8 +313,17 @@ def _rule_findings(
         name = f"{rule.owner}.{rule.name}"
         if rule.dml and name not in reported and not any(rule.matches_object(t.owner, t.name) for t in tables):
             reported.add(name)
-            fix = f"{hints[name]}. Correct the name, or remove the rule" if hints[name] else "correct the name (upper and lower case count), or remove the rule"
-            yield Finding(path=f"{path} rule {name}", problem="matches no table here", fix=fix.replace("?. ", "? "), is_error=False)
+            fix = (
+                f"{hints[name]}. Correct the name, or remove the rule"
+                if hints[name]
+                else "correct the name (upper and lower case count), or remove the rule"
+            )
+            yield Finding(
+                path=f"{path} rule {name}",
+                problem="matches no table here",
+                fix=fix.replace("?. ", "? "),
+                is_error=False,
+            )
 
 
 def _rules(rules: Sequence[object]) -> Iterator[Rule]:
@@ -291,25 +356,33 @@ def _table_findings(table: CatalogTable, server: _Server, path: str, *, has_admi
     name, role = qualified(table.owner, table.name), quote(server.role)
     if not (table.is_owned or has_admin):
         yield Finding(
-            path=where, problem=f"role {server.role} does not own it and cannot publish it",
+            path=where,
+            problem=f"role {server.role} does not own it and cannot publish it",
             # Nobody should be made a superuser for this.
-            fix=f"ALTER TABLE {name} OWNER TO {role};" if table.is_superusers else f"GRANT {quote(table.owner_role)} TO {role};",
+            fix=f"ALTER TABLE {name} OWNER TO {role};"
+            if table.is_superusers
+            else f"GRANT {quote(table.owner_role)} TO {role};",
         )
     elif not table.can_select:
         yield Finding(
-            path=where, problem=f"role {server.role} may not read it",
+            path=where,
+            problem=f"role {server.role} may not read it",
             fix=f"GRANT USAGE ON SCHEMA {quote(table.owner)} TO {role}; GRANT SELECT ON {name} TO {role};",
         )
     if table.hides_rows:
         yield Finding(
-            path=where, problem=f"row-level security hides rows from role {server.role}", fix=f"ALTER ROLE {role} BYPASSRLS;"
+            path=where,
+            problem=f"row-level security hides rows from role {server.role}",
+            fix=f"ALTER ROLE {role} BYPASSRLS;",
         )
     for leaf in table.leaves:
         leaf_where = where if leaf.number == table.number else f"{where} partition {leaf.owner}.{leaf.name}"
         leaf_name = qualified(leaf.owner, leaf.name)
         if leaf.is_unlogged:
             yield Finding(
-                path=leaf_where, problem="is unlogged: its changes are in no log", fix=f"ALTER TABLE {leaf_name} SET LOGGED;"
+                path=leaf_where,
+                problem="is unlogged: its changes are in no log",
+                fix=f"ALTER TABLE {leaf_name} SET LOGGED;",
             )
         if not leaf.has_identity:
             yield Finding(
@@ -321,15 +394,16 @@ def _table_findings(table: CatalogTable, server: _Server, path: str, *, has_admi
             columns = ", ".join(leaf.generated_virtual)
             yield Finding(
                 path=leaf_where,
-                problem=f"has REPLICA IDENTITY FULL and virtual generated columns ({columns}): your own UPDATE and DELETE"
-                " on it would start to fail",
-                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY DEFAULT; -- with a primary key; or make the columns STORED",
+                problem=f"has REPLICA IDENTITY FULL and virtual generated columns ({columns}): your own UPDATE and"
+                " DELETE on it would start to fail",
+                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY DEFAULT; -- with a primary key; or make the columns"
+                " STORED",
             )
         elif leaf.unlogged_identity:
             yield Finding(
                 path=leaf_where,
-                problem=f"its replica identity has generated columns ({', '.join(leaf.unlogged_identity)}), whose values are not in the log before version 18: changes would"
-                " not tell which row they are of",
+                problem=f"its replica identity has generated columns ({', '.join(leaf.unlogged_identity)}), whose"
+                " values are not in the log before version 18: changes would not tell which row they are of",
                 fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY FULL;",
             )
 
@@ -342,29 +416,38 @@ def _why_no_identity(identity: str) -> str:
 
 
 def _deferrable_findings(
-    connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], path: str, may_be_copied: Callable[[TableName], bool],
+    connection: psycopg.Connection[Any],
+    tables: Sequence[CatalogTable],
+    path: str,
+    may_be_copied: Callable[[TableName], bool],
 ) -> Iterator[Finding]:
     """Unique keys that are checked behind the statement here, and at each row at the destination.
 
-    A deferrable one at the destination is refused: the sessions of apply would not check it at all (`destination.preflight`).
+    A deferrable one at the destination is refused: the sessions of apply would not check it at all
+    (`destination.preflight`).
     """
     names = {table.number: (table.owner, table.name) for table in tables}
     names |= {leaf.number: (table.owner, table.name) for table in tables for leaf in table.leaves}
     for number, relation, name, definition in connection.execute(_DEFERRABLE, (list(names),)).fetchall():
         owner, table = names[number]
         shown = argument(TableName(owner, table))
-        # A copy deletes such a transaction. One that has rows of other tables stays, and an execution writes those alone.
+        # A copy deletes such a transaction. One that has rows of other tables stays, and an execution writes those
+        # alone.
         repair = (
-            f"headrace copy FILE {shown}, then, if that leaves error transactions with rows of other tables: headrace errors execute FILE --all"
-            if may_be_copied(TableName(owner, table)) else f"headrace errors delete FILE NUMBER, then headrace verify FILE {shown} and the fix that it prints"
+            f"headrace copy FILE {shown}, then, if that leaves error transactions with rows of other tables: headrace"
+            " errors execute FILE --all"
+            if may_be_copied(TableName(owner, table))
+            else f"headrace errors delete FILE NUMBER, then headrace verify FILE {shown} and the fix that it prints"
         )
         yield Finding(
-            path=f"{path} table {owner}.{table}", is_error=False,
-            problem=f"the constraint {quote(name)} is DEFERRABLE, and that of the destination is not: a transaction that gives rows each other's values (pos = 11 - pos,"
-            " pos = pos + 1) cannot be written there; it goes into the error queue, and each execution fails",
-            fix=f"ALTER TABLE {relation} DROP CONSTRAINT {quote(name)}, ADD CONSTRAINT {quote(name)} {immediate(definition)}; " + remark(
-                f"then such statements fail here; or, behind such a transaction: {repair}"
-            ),
+            path=f"{path} table {owner}.{table}",
+            is_error=False,
+            problem=f"the constraint {quote(name)} is DEFERRABLE, and that of the destination is not: a transaction"
+            " that gives rows each other's values (pos = 11 - pos, pos = pos + 1) cannot be written there; it goes into"
+            " the error queue, and each execution fails",
+            fix=f"ALTER TABLE {relation} DROP CONSTRAINT {quote(name)}, ADD CONSTRAINT {quote(name)}"
+            f" {immediate(definition)}; "
+            + remark(f"then such statements fail here; or, behind such a transaction: {repair}"),
         )
 
 
@@ -372,7 +455,8 @@ def _form_findings(obstacles: Sequence[BinaryObstacle], path: str) -> Iterator[F
     """One for each column: which ones they are is asked for when a row is too long for text form."""
     for found in obstacles:
         yield Finding(
-            path=f"{path} column {found.owner}.{found.table}.{found.column}", is_error=False,
+            path=f"{path} column {found.owner}.{found.table}.{found.column}",
+            is_error=False,
             problem=f"changes travel in text form, which is slower, because of {found.type_name}: {found.reason}",
             fix="no action needed; exclude these tables if speed matters more",
         )

@@ -1,4 +1,7 @@
-"""The publication of a source: what names the captured tables to the log decoder. Whether it is still the one that was made, and the steps that make it."""
+"""The publication of a source: what names the captured tables to the log decoder.
+
+Whether it is still the one that was made, and the steps that make it.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,14 @@ def publication_found(connection: psycopg.Connection[Any], name: str) -> str:
         raise publication_gone(name)
     number, has_all, filtered = row
     if not has_all or filtered is not None:
-        what = f"has a row filter or a column list for {filtered}" if filtered is not None else "does not publish all kinds of changes, or publishes by root"
+        what = (
+            f"has a row filter or a column list for {filtered}"
+            if filtered is not None
+            else "does not publish all kinds of changes, or publishes by root"
+        )
         raise CapturedNoMore(
-            f"publication {name} was altered and {what}: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN,
+            f"publication {name} was altered and {what}: what was changed since then cannot be read from the log",
+            hint=INSTANTIATE_AGAIN,
         )
     return f"publication {name} ({number})"
 
@@ -50,12 +58,17 @@ def publication_found(connection: psycopg.Connection[Any], name: str) -> str:
 def publication_gone(name: str) -> CapturedNoMore:
     """Made again, it would not hold for what was changed while it was gone: those changes are not sent."""
     return CapturedNoMore(
-        f"publication {name} was dropped: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN
+        f"publication {name} was dropped: what was changed since then cannot be read from the log",
+        hint=INSTANTIATE_AGAIN,
     )
 
 
-def publication_steps(connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable], *, has_admin: bool = False) -> list[PlannedStatement]:
-    """The statements that make the publication, or bring it to these tables and our options; one that is done already if it needs none.
+def publication_steps(
+    connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable], *, has_admin: bool = False
+) -> list[PlannedStatement]:
+    """The statements that make the publication, or bring it to these tables and our options.
+
+    One that is done already if it needs none.
 
     Args:
         connection: to the source.
@@ -77,7 +90,9 @@ def publication_steps(connection: psycopg.Connection[Any], name: str, tables: Se
         (name,),
     ).fetchone()
     breaks = tuple(line for table in tables for line in identity_breaks(table))
-    lock = "SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE, CREATE INDEX"
+    lock = (
+        "SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE, CREATE INDEX"
+    )
     if row is None:
         listed = f" FOR TABLE {_listed(wanted.values())}" if wanted else ""
         statement = f"CREATE PUBLICATION {quote(name)}{listed} WITH ({options})"
@@ -86,13 +101,16 @@ def publication_steps(connection: psycopg.Connection[Any], name: str, tables: Se
     if row[0]:
         raise DatabaseError(
             f"publication {name} is not ours: it is for all tables",
-            hint=f"drop it (DROP PUBLICATION {quote(name)}), or give the topology another name", publication=name,
+            hint=f"drop it (DROP PUBLICATION {quote(name)}), or give the topology another name",
+            publication=name,
         )
     if not row[2] and not has_admin:
         role = quote(connection.info.user)
         raise DatabaseError(
-            f"publication {name} belongs to the role {row[3]}", publication=name,
-            hint=f"ALTER PUBLICATION {quote(name)} OWNER TO {role}; " + remark("where an admin_dsn made it; if it is not of this topology, give the topology another name"),
+            f"publication {name} belongs to the role {row[3]}",
+            publication=name,
+            hint=f"ALTER PUBLICATION {quote(name)} OWNER TO {role}; "
+            + remark("where an admin_dsn made it; if it is not of this topology, give the topology another name"),
         )
     steps = []
     if not row[1]:

@@ -9,13 +9,15 @@ Main path
 When it reads
     Idle: at once, as soon as the first byte is there; the rest of a transaction that has begun is waited for up to a
     millisecond, so that a small transaction is one chunk. Behind (data was there before anybody asked): not before a
-    window since the last read has passed or 128 KiB are there; the window doubles up to 10 ms and ends with the backlog.
+    window since the last read has passed or 128 KiB are there; the window doubles up to 10 ms and ends with the
+    backlog.
 
 When nothing comes
-    From 16 on, a server's sender can miss the news of a commit that comes in the moment when it goes to sleep: it looks at
-    the log's end first and lists itself for the next commit's news after that. Measured on 18 beside nothing else: once in
-    some thousand transactions, and the transaction waits for the next commit or for half of `wal_sender_timeout` (30 s).
-    Any message of ours makes the sender look again, so a status goes out 10 ms after the last news, 0.1 s, and 1 s.
+    From 16 on, a server's sender can miss the news of a commit that comes in the moment when it goes to sleep: it looks
+    at the log's end first and lists itself for the next commit's news after that. Measured on 18 beside nothing else:
+    once in some thousand transactions, and the transaction waits for the next commit or for half of
+    `wal_sender_timeout` (30 s). Any message of ours makes the sender look again, so a status goes out 10 ms after the
+    last news, 0.1 s, and 1 s.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ WINDOW_MIN_S = 0.000_25
 WINDOW_MAX_S = 0.010  # measured: more gains nothing
 IDLE_S = 0.002  # a wait this long for the first byte means that we keep up
 TRANSACTION_GRACE_S = 0.001  # a begun transaction's rest follows within microseconds if it is small
-# Seconds after the last news when the server is reminded to look at its log again. A commit that it missed came within microseconds of
-# what it sent before; later ones only help when a reminder, too, met such a moment.
+# Seconds after the last news when the server is reminded to look at its log again. A commit that it missed came within
+# microseconds of what it sent before; later ones only help when a reminder, too, met such a moment.
 REMINDERS_S = (0.010, 0.1, 1.0)
 OBJECTS_MAX = 4096  # table descriptions in one chunk; a chunk ends early at more
 
@@ -89,8 +91,14 @@ class PostgresLogStream:
     """
 
     def __init__(
-        self, connection: psycopg.Connection[Any], wire: Wire, *, options: StreamOptions, start_scn: Scn,
-        received: bytes = b"", monotonic: Callable[[], float] = time.monotonic,
+        self,
+        connection: psycopg.Connection[Any],
+        wire: Wire,
+        *,
+        options: StreamOptions,
+        start_scn: Scn,
+        received: bytes = b"",
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = connection
         self._wire = wire
@@ -283,7 +291,8 @@ class PostgresLogStream:
 
     def _wait_and_remind(self, limit: float) -> bool:
         """Wait for bytes until `limit`, on the clock; see "When nothing comes"."""
-        count = len(REMINDERS_S) if self._options.server_version >= 16 else 0  # until 15 the news sets a latch: it cannot be missed
+        # until 15 the news sets a latch: it cannot be missed
+        count = len(REMINDERS_S) if self._options.server_version >= 16 else 0
         while self._ended is None and self._reminders < count:
             due = self._news_at + REMINDERS_S[self._reminders]
             if due > limit:
@@ -302,8 +311,9 @@ class PostgresLogStream:
     def _send_status(self) -> None:
         """Standby status update: everything up to the confirmed SCN is durable here.
 
-        What is only in memory is not "written" either: with `synchronous_commit = remote_write` a COMMIT would return for it. Before
-        anything is confirmed it is, as the server then ends an orderly shutdown by it, and lets no COMMIT return.
+        What is only in memory is not "written" either: with `synchronous_commit = remote_write` a COMMIT would return
+        for it. Before anything is confirmed it is, as the server then ends an orderly shutdown by it, and lets no
+        COMMIT return.
         """
         now_us = int((time.time() - _EPOCH_S) * 1e6)
         written = self._confirmed_scn or int(self._state[kernels.SCAN_TOLD])
@@ -319,7 +329,14 @@ class PostgresLogStream:
 
 
 def open_log_stream(
-    dsn: str, *, slot: str, publication: str, start: Scn, binary: bool, application_name: str, force_libpq: bool = False,
+    dsn: str,
+    *,
+    slot: str,
+    publication: str,
+    start: Scn,
+    binary: bool,
+    application_name: str,
+    force_libpq: bool = False,
     decoding_memory: int = 0,
 ) -> PostgresLogStream:
     """Authenticate, start replication and hand over the socket.
@@ -385,8 +402,13 @@ def _identify(connection: psycopg.Connection[Any], *, binary: bool) -> StreamOpt
     # Text of such a database has no known encoding, so the server does not convert it.
     is_raw = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
     return StreamOptions(
-        database_kind="postgres", system_identifier=str(row[0]), timeline=timeline, binary=binary,
-        encoding="SQL_ASCII" if is_raw else "UTF8", server_version=connection.info.server_version // 10000, switches=switches,
+        database_kind="postgres",
+        system_identifier=str(row[0]),
+        timeline=timeline,
+        binary=binary,
+        encoding="SQL_ASCII" if is_raw else "UTF8",
+        server_version=connection.info.server_version // 10000,
+        switches=switches,
     )
 
 

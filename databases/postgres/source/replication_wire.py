@@ -30,16 +30,26 @@ from streams.errors import (
 )
 
 __all__ = [
-    "GULP_BYTES", "MESSAGE_BYTES_MAX", "Buffer", "LibpqWire", "RawWire", "Wire", "broken", "end_of_stream", "size_receive_buffer",
-    "start_libpq", "start_raw",
+    "GULP_BYTES",
+    "MESSAGE_BYTES_MAX",
+    "Buffer",
+    "LibpqWire",
+    "RawWire",
+    "Wire",
+    "broken",
+    "end_of_stream",
+    "size_receive_buffer",
+    "start_libpq",
+    "start_raw",
 ]
 
 GULP_BYTES = 4 << 20  # most bytes of a chunk, unless one message is larger
 MESSAGE_BYTES_MAX = (1 << 30) + 4096  # PostgreSQL allocates at most 1 GiB for a message; the rest is framing
 RECEIVE_BUFFER_BYTES = 4 << 20  # over a network: what the server can send while we write and sync
-# On one machine the server writes faster than we read, and each row is a packet of its own. A small buffer is full of a few hundred of them, and the kernel
-# joins packets over and over to make room, in the sender's processor time: a backlog of 45 MB cost it 1.4 to 1.7 s with 64 KiB, 0.9 s with 512 KiB (measured,
-# with `ACCUMULATE_BYTES` of a quarter of it).
+# On one machine the server writes faster than we read, and each row is a packet of its own. A small buffer is full of a
+# few hundred of them, and the kernel joins packets over and over to make room, in the sender's processor time: a
+# backlog of 45 MB cost it 1.4 to 1.7 s with 64 KiB, 0.9 s with 512 KiB (measured, with `ACCUMULATE_BYTES` of a quarter
+# of it).
 LOCAL_RECEIVE_BUFFER_BYTES = 512 << 10
 HANDSHAKE_TIMEOUT_S = 60.0
 
@@ -113,7 +123,10 @@ class Wire(Protocol):
         ...
 
     def send(self, data: bytes) -> None:
-        """Send a status, without waiting; one that does not fit is dropped for the next, or the rest of it goes with the next."""
+        """Send a status, without waiting.
+
+        One that does not fit is dropped for the next, or the rest of it goes with the next.
+        """
         ...
 
     def close(self) -> None:
@@ -152,8 +165,8 @@ class RawWire:
             sent = 0
         except OSError as error:
             raise broken(str(error)) from error
-        # A message that was begun must end, or the server could not read any later one. A status that was not begun is dropped: the
-        # next one says more.
+        # A message that was begun must end, or the server could not read any later one. A status that was not begun is
+        # dropped: the next one says more.
         self._rest = unsent[sent:] if sent > begun else self._rest[sent:]
 
     def close(self) -> None:
@@ -190,7 +203,8 @@ class LibpqWire:
         result = self._connection.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             fields = (
-                (b"C", pq.DiagnosticField.SQLSTATE), (b"M", pq.DiagnosticField.MESSAGE_PRIMARY),
+                (b"C", pq.DiagnosticField.SQLSTATE),
+                (b"M", pq.DiagnosticField.MESSAGE_PRIMARY),
                 (b"H", pq.DiagnosticField.MESSAGE_HINT),
             )
             body = b"".join(key + (result.error_field(field) or b"") + b"\0" for key, field in fields) + b"\0"
@@ -228,7 +242,9 @@ def start_libpq(pgconn: pq.abc.PGconn, command: bytes, slot: str) -> None:
         result = pgconn.exec_(command)
         if result.status != pq.ExecStatus.COPY_BOTH:
             sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"XX000").decode()
-            message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no answer").decode("utf-8", "replace")
+            message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no answer").decode(
+                "utf-8", "replace"
+            )
             raise _refused(sqlstate, message, slot=slot)
         pgconn.nonblocking = 1
 
@@ -277,7 +293,10 @@ def start_raw(wire: socket.socket, command: bytes, slot: str) -> bytes:
 
 
 def size_receive_buffer(wire: socket.socket) -> None:
-    """Give the socket a receive buffer for the way to the server: large over a network, small on one machine; see `LOCAL_RECEIVE_BUFFER_BYTES`."""
+    """Give the socket a receive buffer for the way to the server: large over a network, small on one machine.
+
+    See `LOCAL_RECEIVE_BUFFER_BYTES`.
+    """
     if wire.family == getattr(socket, "AF_UNIX", None):
         return
     with contextlib.suppress(OSError, ValueError):
@@ -292,12 +311,17 @@ def size_receive_buffer(wire: socket.socket) -> None:
 
 _TOO_LONG = "invalid memory alloc request size"  # an internal error (XX000): the server has no code for it
 _TOO_LONG_HINT = (
-    "the log has a value that is longer than 1 GB as text. Where changes travel in text form, `headrace check FILE` names the columns that make it so: take their tables out of the"
-    " file, run `headrace up FILE`, and then `headrace start FILE site:S` with the name of this source: in binary form the value fits"
+    "the log has a value that is longer than 1 GB as text. Where changes travel in text form, `headrace check FILE`"
+    " names the columns that make it so: take their tables out of the"
+    " file, run `headrace up FILE`, and then `headrace start FILE site:S` with the name of this source: in binary form"
+    " the value fits"
 )
 
 # Whoever reads the log gets no further, and it does not name the table.
-_NOT_UTF8_HINT = f"the log cannot be read past that change: correct the text at the source, and what writes it; then {INSTANTIATE_AGAIN}"
+_NOT_UTF8_HINT = (
+    "the log cannot be read past that change: correct the text at the source, and what writes it; then"
+    f" {INSTANTIATE_AGAIN}"
+)
 
 
 def end_of_stream(frame: bytes) -> Exception | None:

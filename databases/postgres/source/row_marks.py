@@ -3,16 +3,18 @@
 What says that rows were rewritten, and by what
 
     a new file        ALTER TABLE with a rewrite; but also VACUUM FULL, CLUSTER, TRUNCATE, another tablespace.
-    a new stamp of    of a column without a default: the transaction that wrote its row of `pg_attribute`; of one with a default, the number of
+    a new stamp of    of a column without a default: the transaction that wrote its row of `pg_attribute`; of one with a
+                      default, the number of
     a column          its default. ALTER COLUMN TYPE changes either; so do SET NOT NULL, SET STATISTICS, SET DEFAULT. VACUUM FULL writes the
                       attribute's row of a column with a default anew, and no default.
 
-Only both together say that values were made anew (USING, an expression of a generated column, a default of a new column that is
-not the same for all rows). ALTER TABLE does it to a partitioned table and to all its partitions at once, so the stamps are of the
-table alone.
+Only both together say that values were made anew (USING, an expression of a generated column, a default of a new column
+that is not the same for all rows). ALTER TABLE does it to a partitioned table and to all its partitions at once, so the
+stamps are of the table alone.
 
-A partition that was created as one has the same transaction in `pg_inherits` and in the rows of its system columns, which
-nothing changes later; one that was attached has another, unless both were done in one transaction, which has its rows then.
+A partition that was created as one has the same transaction in `pg_inherits` and in the rows of its system columns,
+which nothing changes later; one that was attached has another, unless both were done in one transaction, which has its
+rows then.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ SELECT b.root::int8, c.oid::int8, n.nspname::text, c.relname::text, c.relfilenod
 FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.number AND c.relkind = 'r' JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 
-# Types that are not built in: those of the columns, elements of arrays, bounds of ranges, fields of composites, what domains are over.
+# Types that are not built in: those of the columns, elements of arrays, bounds of ranges, fields of composites, what
+# domains are over.
 _TYPES = """
 WITH RECURSIVE walk (root, number) AS (
     SELECT a.attrelid, a.atttypid FROM pg_catalog.pg_attribute a
@@ -129,7 +132,10 @@ def computed_in(connection: psycopg.Connection[Any], identity: str) -> dict[str,
     Raises:
         psycopg.Error: a user has locked it.
     """
-    query = "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s"
+    query = (
+        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON"
+        " n.oid = c.relnamespace WHERE c.oid = %s"
+    )
     row = connection.execute(query, (int(identity.split(".")[2]),)).fetchone()
     return {} if row is None else computed_as(connection, TableName(*row))
 
@@ -150,6 +156,9 @@ def began_empty(connection: psycopg.Connection[Any], number: int) -> bool:
     owner, name, transaction = created
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
-        query = f"SELECT EXISTS (SELECT FROM ONLY {qualified(owner, name)} WHERE ctid < '({_FIRST_BLOCKS},0)'::tid AND xmin = '{int(transaction)}'::xid)"
+        query = (
+            f"SELECT EXISTS (SELECT FROM ONLY {qualified(owner, name)} WHERE ctid < '({_FIRST_BLOCKS},0)'::tid"
+            f" AND xmin = '{int(transaction)}'::xid)"
+        )
         row = connection.execute(query.encode()).fetchone()
     return row is not None and not row[0]

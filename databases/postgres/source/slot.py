@@ -1,7 +1,8 @@
 """The slot of a source: how it is made, whether it has what redo needs, and how it survives the promotion of a standby.
 
-From PostgreSQL 17 on a slot is made for failover: a standby with `sync_replication_slots` keeps a copy of it, and has it when it is
-promoted. The copy may be behind what the log writer confirmed; a stream begins where redo ends, so nothing comes twice.
+From PostgreSQL 17 on a slot is made for failover: a standby with `sync_replication_slots` keeps a copy of it, and has
+it when it is promoted. The copy may be behind what the log writer confirmed; a stream begins where redo ends, so
+nothing comes twice.
 """
 
 from __future__ import annotations
@@ -21,12 +22,22 @@ from streams.scn import FIRST_SCN, Scn, scn_text
 from streams.table_name import literal
 
 __all__ = [
-    "MAKES_SLOT", "check_last_transaction", "check_same_log", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step", "timelines_left",
+    "MAKES_SLOT",
+    "check_last_transaction",
+    "check_same_log",
+    "check_slot",
+    "continues",
+    "keep_at_standbys",
+    "slot_positions",
+    "slot_statement",
+    "slot_step",
+    "timelines_left",
 ]
 
 MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
 _FAILOVER_SLOTS_FROM = 170000
-_COMMIT_END = slice(10, 18)  # of pgoutput's commit message: where the transaction ends in the log, which is its commit SCN
+# of pgoutput's commit message: where the transaction ends in the log, which is its commit SCN
+_COMMIT_END = slice(10, 18)
 _STANDBYS_TIMEOUT = "20s"  # the site asks again, and says meanwhile what it waits for
 
 
@@ -51,9 +62,12 @@ def slot_positions(connection: psycopg.Connection[Any], name: str, start: Scn) -
         (name,),
     ).fetchone()
     if row is None:
-        hint = INSTANTIATE_AGAIN if start != FIRST_SCN else "`headrace down --purge`, then `headrace up`, makes it again"
+        hint = (
+            INSTANTIATE_AGAIN if start != FIRST_SCN else "`headrace down --purge`, then `headrace up`, makes it again"
+        )
         raise LogGone(
-            f"slot {name} does not exist: everything after SCN {scn_text(start)} is gone", after_scn=start,
+            f"slot {name} does not exist: everything after SCN {scn_text(start)} is gone",
+            after_scn=start,
             hint=f"{_why_no_slot(connection)}{hint}",
         )
     if not row[3]:
@@ -65,7 +79,8 @@ def slot_positions(connection: psycopg.Connection[Any], name: str, start: Scn) -
         )
         raise LogGone(
             f"slot {name} was invalidated (see {setting}): its WAL after SCN {scn_text(max(start, confirmed))} is gone",
-            hint=f"fix {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}", after_scn=max(start, confirmed),
+            hint=f"fix {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}",
+            after_scn=max(start, confirmed),
         )
     return confirmed, int(row[2])
 
@@ -85,15 +100,18 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
     confirmed, end = slot_positions(connection, name, start)
     if start != FIRST_SCN and confirmed > start:
         raise LogGone(
-            f"slot {name} is ahead of the redo log: transactions that committed after SCN {scn_text(start)} and up to SCN "
-            f"{scn_text(confirmed)} are missing ({confirmed - start} bytes of log)",
-            hint=f"the slot was made again, or advanced by another client: {INSTANTIATE_AGAIN}", after_scn=start,
+            f"slot {name} is ahead of the redo log: transactions that committed after SCN {scn_text(start)} and up to"
+            f" SCN {scn_text(confirmed)} are missing ({confirmed - start} bytes of log)",
+            hint=f"the slot was made again, or advanced by another client: {INSTANTIATE_AGAIN}",
+            after_scn=start,
             through_scn=confirmed,
         )
     if start > end:
         raise DatabaseSetBack(
-            f"the log ends at SCN {scn_text(end)}, the redo log at SCN {scn_text(start)}: the database was set back to an older state",
-            hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", after_scn=end,
+            f"the log ends at SCN {scn_text(end)}, the redo log at SCN {scn_text(start)}: the database was set back to"
+            " an older state",
+            hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}",
+            after_scn=end,
             through_scn=start,
         )
     return start if start != FIRST_SCN else Scn(confirmed)
@@ -102,8 +120,9 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
 def check_last_transaction(connection: psycopg.Connection[Any], start: Scn, transaction: int) -> None:
     """See that the server still has the last transaction of the redo log.
 
-    One that was set back has written other log since, perhaps beyond the end of redo: positions alone do not tell. It may also have
-    given the transaction's number to another one that committed; so the first refusal is kept (`redo.source_refusal`).
+    One that was set back has written other log since, perhaps beyond the end of redo: positions alone do not tell. It
+    may also have given the transaction's number to another one that committed; so the first refusal is kept
+    (`redo.source_refusal`).
 
     Args:
         connection: to the source.
@@ -120,23 +139,35 @@ def check_last_transaction(connection: psycopg.Connection[Any], start: Scn, tran
         (status,) = connection.execute("SELECT pg_xact_status(%s::text::xid8)", (whole,)).fetchone() or (None,)
     except psycopg.errors.InvalidParameterValue:
         status = "in the future"
-    # In progress: committed in the log and not visible yet, as while a synchronous standby is away. None: too old to be known.
+    # In progress: committed in the log and not visible yet, as while a synchronous standby is away. None: too old to be
+    # known.
     if status in {"in the future", "aborted"}:
         raise DatabaseSetBack(
-            f"the redo log ends at SCN {scn_text(start)} with transaction {transaction}, which the database does not have (it is {status}): "
-            "the database was set back to an older state",
-            hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", through_scn=start,
+            f"the redo log ends at SCN {scn_text(start)} with transaction {transaction}, which the database does not"
+            f" have (it is {status}): the database was set back to an older state",
+            hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}",
+            through_scn=start,
         )
 
 
 def check_same_log(
-    connection: psycopg.Connection[Any], name: str, publication: str, start: Scn, *, binary: bool, last_commit_scn: Scn, transaction: int,
+    connection: psycopg.Connection[Any],
+    name: str,
+    publication: str,
+    start: Scn,
+    *,
+    binary: bool,
+    last_commit_scn: Scn,
+    transaction: int,
 ) -> None:
-    """See that what the server has committed between the slot's confirmed position and the end of the redo log is what the redo log ends with.
+    """See that what the server has committed up to the end of the redo log is what the log ends with.
 
-    The slot of a database that was set back was set back with it: it is confirmed up to less than redo has. So is the slot of a server that crashed, and of a
-    log writer that ended before it confirmed; then the server still has the same transactions. The transaction with which both end says which it is: its place in the
-    log and its number. A log that is the same there is the same before.
+    It is asked from the slot's confirmed position on.
+
+    The slot of a database that was set back was set back with it: it is confirmed up to less than redo has. So is the
+    slot of a server that crashed, and of a log writer that ended before it confirmed; then the server still has the
+    same transactions. The transaction with which both end says which it is: its place in the log and its number. A log
+    that is the same there is the same before.
 
     Args:
         connection: to the source.
@@ -156,25 +187,34 @@ def check_same_log(
     if confirmed >= start or (last_commit_scn > confirmed and not transaction):
         return
     with connection.transaction():
-        (standbys,) = connection.execute("SELECT coalesce(current_setting('synchronized_standby_slots', true), '')").fetchone() or ("",)
+        (standbys,) = connection.execute(
+            "SELECT coalesce(current_setting('synchronized_standby_slots', true), '')"
+        ).fetchone() or ("",)
         if standbys:  # the server shows nothing that they do not have, and may wait for one for as long as it is away
             connection.execute(f"SET LOCAL statement_timeout = '{_STANDBYS_TIMEOUT}'".encode())
         found = connection.execute(
-            "SELECT xid::text::int8, data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, 'proto_version', '1', 'messages', 'true', 'binary', %s,"
-            " 'publication_names', %s) WHERE get_byte(data, 0) = ascii('C')",
+            "SELECT xid::text::int8, data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL,"
+            " 'proto_version', '1', 'messages', 'true', 'binary', %s, 'publication_names', %s) WHERE get_byte(data, 0)"
+            " = ascii('C')",
             (name, format_lsn(start), str(binary).lower(), quote(publication)),
         ).fetchall()
-    commits = [(scn, number) for number, data in found if (scn := int.from_bytes(bytes(data)[_COMMIT_END], "big")) <= start]
+    commits = [
+        (scn, number) for number, data in found if (scn := int.from_bytes(bytes(data)[_COMMIT_END], "big")) <= start
+    ]
     ours = [(int(last_commit_scn), transaction)] if last_commit_scn > confirmed else []
     if commits[-1:] == ours:
         return
     words = [
-        f"transaction {number} that committed at SCN {scn_text(Scn(scn))}" if number else "no transaction" for scn, number in (*(ours or [(0, 0)]), *(commits[-1:] or [(0, 0)]))
+        f"transaction {number} that committed at SCN {scn_text(Scn(scn))}" if number else "no transaction"
+        for scn, number in (*(ours or [(0, 0)]), *(commits[-1:] or [(0, 0)]))
     ]
     raise DatabaseSetBack(
-        f"up to SCN {scn_text(start)} the redo log ends with {words[0]}, and the database's log with {words[1]}, both behind SCN {scn_text(Scn(confirmed))}: "
-        "the database was set back to an older state, and has written other transactions since",
-        hint=f"the destinations hold transactions the source lost, and lack others: {INSTANTIATE_AGAIN}", after_scn=confirmed, through_scn=start,
+        f"up to SCN {scn_text(start)} the redo log ends with {words[0]}, and the database's log with {words[1]}, both"
+        f" behind SCN {scn_text(Scn(confirmed))}: the database was set back to an older state, and has written other"
+        " transactions since",
+        hint=f"the destinations hold transactions the source lost, and lack others: {INSTANTIATE_AGAIN}",
+        after_scn=confirmed,
+        through_scn=start,
     )
 
 
@@ -201,7 +241,10 @@ def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timel
 
 
 def _timeline(connection: psycopg.Connection[Any]) -> int:
-    """The timeline of the log now; pg_control_checkpoint() tells the one of before until the first checkpoint after a promotion."""
+    """The timeline of the log now.
+
+    Pg_control_checkpoint() tells the one of before until the first checkpoint after a promotion.
+    """
     (now,) = connection.execute("SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)").fetchone() or ("1",)
     return int(now, 16)
 
@@ -213,8 +256,8 @@ def _why_no_slot(connection: psycopg.Connection[Any]) -> str:
     if connection.info.server_version < _FAILOVER_SLOTS_FROM:
         return "where a standby was promoted: before PostgreSQL 17 no slot comes with it; "
     return (
-        "where a standby was promoted: a slot comes with it that it had in step (sync_replication_slots = on, hot_standby_feedback = on,"
-        " a primary_slot_name, and dbname in primary_conninfo); "
+        "where a standby was promoted: a slot comes with it that it had in step (sync_replication_slots = on,"
+        " hot_standby_feedback = on, a primary_slot_name, and dbname in primary_conninfo); "
     )
 
 
@@ -300,7 +343,8 @@ def slot_step(connection: psycopg.Connection[Any], name: str) -> PlannedStatemen
     if row is not None and not row[0]:
         raise DatabaseError(
             f"slot {name} belongs to another database or plugin",
-            hint=f"drop it (SELECT pg_drop_replication_slot({literal(name)})), or give the topology another name", slot=name,
+            hint=f"drop it (SELECT pg_drop_replication_slot({literal(name)})), or give the topology another name",
+            slot=name,
         )
     return PlannedStatement(
         statement=slot_statement(name, has_failover=connection.info.server_version >= _FAILOVER_SLOTS_FROM),

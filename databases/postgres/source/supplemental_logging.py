@@ -2,7 +2,8 @@
 
     DEFAULT, INDEX   of UPDATE and DELETE the old values of the key's columns; no others
     FULL             the whole old row
-    any              of an UPDATE every new value but large ones (stored out of line) that it left alone; under FULL these are in the old row
+    any              of an UPDATE every new value but large ones (stored out of line) that it left alone; under FULL these
+                     are in the old row
 
 So a rule that looks at other old values, or at a column that may be stored out of line, needs FULL.
 """
@@ -29,11 +30,16 @@ from streams.lcr_batch import TableVersion
 
 __all__ = ["logged_tables", "logging_findings", "refused_conditions"]
 
-_IN_ORDER_OF_UTF8 = ("UTF8", "LATIN1", "SQL_ASCII")  # encodings whose bytes are in the order of code points, or travel as they are
+# encodings whose bytes are in the order of code points, or travel as they are
+_IN_ORDER_OF_UTF8 = ("UTF8", "LATIN1", "SQL_ASCII")
 
 
-def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
-    """What the log must have of each table, or of its partitions, for the rules; tables without such rules are not named.
+def logged_tables(
+    connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], needs: Sequence[LogNeed]
+) -> tuple[LoggedTable, ...]:
+    """What the log must have of each table, or of its partitions, for the rules.
+
+    Tables without such rules are not named.
 
     Args:
         connection: to the source.
@@ -45,13 +51,26 @@ def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
     for table in tables:
         for need in needs:
             if need.concerns(table.owner, table.name):
-                columns = needed_columns(need.rule, *need.called(table.owner, table.name)) if need.is_of_rule else NeededColumns(old=need.old, new=need.new)
+                columns = (
+                    needed_columns(need.rule, *need.called(table.owner, table.name))
+                    if need.is_of_rule
+                    else NeededColumns(old=need.old, new=need.new)
+                )
                 if need.function and not need.new:
-                    found += [_logged(leaf, need, NeededColumns(new=columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
+                    found += [
+                        _logged(leaf, need, NeededColumns(new=columns_of(leaf).names), columns_of(leaf))
+                        for leaf in table.leaves
+                    ]
                 elif need.every_old:
-                    found += [_logged(leaf, need, _every_old(need, table, columns_of(leaf)), columns_of(leaf)) for leaf in table.leaves]
+                    found += [
+                        _logged(leaf, need, _every_old(need, table, columns_of(leaf)), columns_of(leaf))
+                        for leaf in table.leaves
+                    ]
                 elif columns != NeededColumns():
-                    found += [_logged(leaf, need, _at_source(columns, need, table, columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
+                    found += [
+                        _logged(leaf, need, _at_source(columns, need, table, columns_of(leaf).names), columns_of(leaf))
+                        for leaf in table.leaves
+                    ]
     return tuple(found)
 
 
@@ -79,7 +98,10 @@ def _every_old(need: LogNeed, table: CatalogTable, there: _Columns) -> NeededCol
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """A table's columns in their order; those that identify a changed row in the log; those whose values may be stored out of line."""
+    """A table's columns in their order; those that identify a changed row in the log.
+
+    Those whose values may be stored out of line.
+    """
 
     names: tuple[str, ...]
     identifying: frozenset[str]
@@ -93,7 +115,10 @@ def _logged(leaf: Leaf, need: LogNeed, needed: NeededColumns, there: _Columns) -
     is_full = leaf.identity == "f"
     wanted = (*(f"old {name}" for name in needed.old), *(f"new {name}" for name in needed.new))
     return LoggedTable(
-        owner=leaf.owner, name=leaf.name, place=need.place, columns=("every column, old and new",) if needed.whole_row else wanted,
+        owner=leaf.owner,
+        name=leaf.name,
+        place=need.place,
+        columns=("every column, old and new",) if needed.whole_row else wanted,
         lacking=() if is_full else ("the whole old row",) if needed.whole_row else lacking,
         uncertain=() if is_full or needed.whole_row else maybe,
         statement="" if is_full else f"ALTER TABLE {qualified(leaf.owner, leaf.name)} REPLICA IDENTITY FULL;",
@@ -101,10 +126,12 @@ def _logged(leaf: Leaf, need: LogNeed, needed: NeededColumns, there: _Columns) -
 
 
 def _columns(connection: psycopg.Connection[Any], leaf: Leaf) -> _Columns:
-    # MAIN values go out of line where a row does not fit a page otherwise. Types that are MAIN by themselves, such as numeric, have no such values in practice.
+    # MAIN values go out of line where a row does not fit a page otherwise. Types that are MAIN by themselves, such as
+    # numeric, have no such values in practice.
     rows = connection.execute(
         """
-        SELECT a.attname::text, coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false), a.attstorage IN ('e', 'x') OR (a.attstorage = 'm' AND t.typstorage <> 'm')
+        SELECT a.attname::text, coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false), a.attstorage
+            IN ('e', 'x') OR (a.attstorage = 'm' AND t.typstorage <> 'm')
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_index i ON i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident END
         WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -112,7 +139,9 @@ def _columns(connection: psycopg.Connection[Any], leaf: Leaf) -> _Columns:
         (leaf.number,),
     ).fetchall()
     return _Columns(
-        tuple(row[0] for row in rows), frozenset(row[0] for row in rows if row[1]), frozenset(row[0] for row in rows if row[2]),
+        tuple(row[0] for row in rows),
+        frozenset(row[0] for row in rows if row[1]),
+        frozenset(row[0] for row in rows if row[2]),
     )
 
 
@@ -126,13 +155,19 @@ def logging_findings(tables: Sequence[LoggedTable], path: str) -> Iterator[Findi
     for table in tables:
         where = f"{path} table {table.owner}.{table.name}"
         if table.lacking:
-            yield Finding(path=where, problem=f"{table.place} needs {', '.join(table.lacking)}, which the log does not have", fix=table.statement)
+            yield Finding(
+                path=where,
+                problem=f"{table.place} needs {', '.join(table.lacking)}, which the log does not have",
+                fix=table.statement,
+            )
         elif table.uncertain:
             yield Finding(
-                path=where, is_error=False,
-                problem=f"{table.place} needs {', '.join(table.uncertain)}, which the log does not have where it is stored out of line (about 2 kB or"
-                " more) and an UPDATE left it alone: a rule stops its client then, a handler has no value, and a transformation function that does not expect"
-                " that (`lcr.is_unchanged`) stops its client",
+                path=where,
+                is_error=False,
+                problem=f"{table.place} needs {', '.join(table.uncertain)}, which the log does not have where it is"
+                " stored out of line (about 2 kB or"
+                " more) and an UPDATE left it alone: a rule stops its client then, a handler has no value, and a"
+                " transformation function that does not expect that (`lcr.is_unchanged`) stops its client",
                 fix=table.statement,
             )
 
@@ -155,7 +190,9 @@ def refused_conditions(
     for need in needs:
         if not keeps_order and any(_orders_bytes(each.tree) for each in need.rule.conditions):
             yield Finding(
-                path=need.place, problem=f'COLLATE "C" orders texts by their bytes in the encoding of the database, {found and found[0]}, and changes travel in UTF8',
+                path=need.place,
+                problem='COLLATE "C" orders texts by their bytes in the encoding of the database,'
+                f" {found and found[0]}, and changes travel in UTF8",
                 fix="compare with =, IN or LIKE",
             )
         for version in versions if need.is_of_rule else ():
@@ -165,18 +202,25 @@ def refused_conditions(
                 compared = _compared(need, version)
                 for name in sorted(compared & without_bytes(version)) if compared else ():
                     yield Finding(
-                        path=need.place, problem=f"table {version.qualified_name}: equal texts of {name} may have other bytes: its collation is not deterministic",
+                        path=need.place,
+                        problem=f"table {version.qualified_name}: equal texts of {name} may have other bytes: its"
+                        " collation is not deterministic",
                         fix="keep what the rule needs in a column with a deterministic collation",
                     )
                 for name in sorted(compared & composite(version)) if compared else ():
                     yield Finding(
-                        path=need.place, problem=f"table {version.qualified_name}: {name} is of a composite type, which IS NULL where all its fields are: the log does not say that",
+                        path=need.place,
+                        problem=f"table {version.qualified_name}: {name} is of a composite type, which IS NULL where"
+                        " all its fields are: the log does not say that",
                         fix="keep what the rule needs in a column of another type",
                     )
 
 
 def _before_the_rule(need: LogNeed, version: TableVersion) -> TableVersion:
-    """A table version as it comes to a rule; where it cannot be transformed, as far as it can: that is reported by itself."""
+    """A table version as it comes to a rule.
+
+    Where it cannot be transformed, as far as it can: that is reported by itself.
+    """
     with contextlib.suppress(TransformationError):
         for each in need.transformations(version.owner, version.name):
             version = transformed_version(version, each)[0]
@@ -184,7 +228,10 @@ def _before_the_rule(need: LogNeed, version: TableVersion) -> TableVersion:
 
 
 def _orders_bytes(tree: Node) -> bool:
-    return any(isinstance(each, Compare) and each.bytewise and each.operator not in ("=", "<>") for each in comparisons_of(tree))
+    return any(
+        isinstance(each, Compare) and each.bytewise and each.operator not in ("=", "<>")
+        for each in comparisons_of(tree)
+    )
 
 
 def _compared(need: LogNeed, version: TableVersion) -> frozenset[str]:

@@ -39,8 +39,8 @@ def whole_number(connection: psycopg.Connection[Any], transaction: int) -> int:
 def _snapshot(connection: psycopg.Connection[Any]) -> tuple[int, set[int]]:
     """The first number that had not ended yet, and those before it that run."""
     row = connection.execute(
-        "SELECT pg_snapshot_xmax(now)::text::int8, ARRAY(SELECT running::text::int8 FROM pg_snapshot_xip(now) AS running)"
-        " FROM pg_current_snapshot() AS now"
+        "SELECT pg_snapshot_xmax(now)::text::int8, ARRAY(SELECT running::text::int8 FROM pg_snapshot_xip(now) AS"
+        " running) FROM pg_current_snapshot() AS now"
     ).fetchone()
     assert row is not None
     return int(row[0]), set(row[1])

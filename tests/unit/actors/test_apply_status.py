@@ -34,9 +34,15 @@ def made(spec: Any, clock: Clock, status: Callable[[], pb.ApplyStatus]) -> Apply
     return host
 
 
-@pytest.mark.parametrize(("asked_us", "expected"), [(990, 990), (1010, 1010), (0, 1000)], ids=["busy since", "answered", "not yet running"])
-def test_position_is_as_old_as_the_question_though_the_process_stood_still_after_it(spec: Any, asked_us: int, expected: int) -> None:
-    """Found by `headrace chaos`: a process that was frozen between the answer and a look at the clock told an old watermark as a new one."""
+@pytest.mark.parametrize(
+    ("asked_us", "expected"), [(990, 990), (1010, 1010), (0, 1000)], ids=["busy since", "answered", "not yet running"]
+)
+def test_position_is_as_old_as_the_question_though_the_process_stood_still_after_it(
+    spec: Any, asked_us: int, expected: int
+) -> None:
+    """Found by `headrace chaos`: a process that was frozen between the answer and a look at the clock told an old
+    watermark as a new one.
+    """
     clock = Clock()
 
     def status() -> pb.ApplyStatus:
@@ -49,10 +55,18 @@ def test_position_is_as_old_as_the_question_though_the_process_stood_still_after
     assert host._latest["low_watermark_scn"] == 7
 
 
-@pytest.mark.parametrize(("said", "expected"), [
-    (pb.ApplyStatus(state="INITIALIZING"), None), (pb.ApplyStatus(state="IDLE", epoch=1), 0), (pb.ApplyStatus(state="IDLE", epoch=1, errors=2), 2),
-], ids=["starting", "empty", "two"])
-def test_error_queue_is_unknown_and_not_empty_until_a_driver_has_read_it(spec: Any, said: pb.ApplyStatus, expected: int | None) -> None:
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (pb.ApplyStatus(state="INITIALIZING"), None),
+        (pb.ApplyStatus(state="IDLE", epoch=1), 0),
+        (pb.ApplyStatus(state="IDLE", epoch=1, errors=2), 2),
+    ],
+    ids=["starting", "empty", "two"],
+)
+def test_error_queue_is_unknown_and_not_empty_until_a_driver_has_read_it(
+    spec: Any, said: pb.ApplyStatus, expected: int | None
+) -> None:
     host = made(spec, Clock(), lambda: said)
     host.step()
     assert host.details().get("errors") == expected
@@ -75,13 +89,24 @@ def test_views_of_an_apply_process_come_from_its_driver_and_without_one_from_its
     host = ApplyHost(spec, "x", "label")
     host._described = {"source_database": "a", "rules": [{"schema_name": "hr"}]}
     views = host.views()
-    assert [(row["topology"], row["streams_name"], row["streams_type"], row["schema_name"], row["object_name"]) for row in views["dba_streams_rules"]] == [
+    assert [
+        (row["topology"], row["streams_name"], row["streams_type"], row["schema_name"], row["object_name"])
+        for row in views["dba_streams_rules"]
+    ] == [
         (spec.name, "x", "APPLY", "hr", None),
     ]
-    assert views["dba_apply"] == views["dba_apply_progress"] == views["v_streams_apply_coordinator"] == views["v_streams_apply_server"] == []
+    assert (
+        views["dba_apply"]
+        == views["dba_apply_progress"]
+        == views["v_streams_apply_coordinator"]
+        == views["v_streams_apply_server"]
+        == []
+    )
     said = {"topology": "t", "apply_name": "x", "epoch": 7, "configuration": {}, "state": {"status": "ENABLED"}}
     host._driver = SimpleNamespace(control=SimpleNamespace(said=lambda: said))
-    assert [(row["apply_name"], row["epoch"], row["status"]) for row in host.views()["dba_apply"]] == [("x", 7, "ENABLED")]
+    assert [(row["apply_name"], row["epoch"], row["status"]) for row in host.views()["dba_apply"]] == [
+        ("x", 7, "ENABLED")
+    ]
 
 
 def test_apply_process_that_starts_is_looked_at_often_until_it_is_ready_or_waits_for_something_else(spec: Any) -> None:

@@ -52,7 +52,7 @@ def test_batch_without_credit_is_sent_once_when_there_is_some(capture: Capture) 
 
 def test_required_checkpoint_follows_what_is_durable_not_what_is_sent(capture: Capture) -> None:
     capture.step()
-    (_, through), = capture.queue.sent
+    ((_, through),) = capture.queue.sent
     capture._clock.advance(CHECKPOINT_INTERVAL_S)
     capture.step()
     assert capture.redo.checkpoints == []
@@ -65,7 +65,7 @@ def test_required_checkpoint_follows_what_is_durable_not_what_is_sent(capture: C
 def test_new_subscriber_begins_where_redo_is_kept_from_not_with_the_oldest_that_is_left(capture: Capture) -> None:
     """What is older may be purged at any moment: a destination that copies its tables meanwhile would miss it then."""
     capture.step()
-    (_, kept), = capture.queue.sent
+    ((_, kept),) = capture.queue.sent
     capture.insert()
     drain(capture.writer, capture.source)
     capture._told_scn = kept  # as the site has it on record
@@ -83,7 +83,7 @@ def test_status_shows_captured_sent_applied_and_required_checkpoint_scn(capture:
     capture.step()
     capture.insert()
     drain(capture.writer, capture.source)
-    (_, first), = capture.queue.sent
+    ((_, first),) = capture.queue.sent
     capture.queue.durable = first
     capture._clock.advance(CHECKPOINT_INTERVAL_S)
     capture.step()
@@ -136,11 +136,16 @@ class Actors:
             raise self.error
 
 
-def test_start_scn_is_checked_by_the_site_before_the_queue_is_asked(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_scn_is_checked_by_the_site_before_the_queue_is_asked(
+    capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     actors = Actors()
     monkeypatch.setattr(runtime, "actors_of", lambda topology: actors)
     capture.capture_again(50)
-    assert actors.calls == [("site:dbs1", "set_start_scn", "capture_dbs1", 50), ("queue:q_dbs1", "capture_again", "capture_dbs1", 50)]
+    assert actors.calls == [
+        ("site:dbs1", "set_start_scn", "capture_dbs1", 50),
+        ("queue:q_dbs1", "capture_again", "capture_dbs1", 50),
+    ]
     actors = Actors(ConfigError("start SCN is below"))
     with pytest.raises(ConfigError, match="is below"):
         capture.capture_again(5)
@@ -168,7 +173,8 @@ class Site(RedoKeeper):
 
 
 def test_start_scn_above_what_the_destinations_have_applied_is_refused_and_nothing_is_captured_again(
-    capture: Capture, monkeypatch: pytest.MonkeyPatch,
+    capture: Capture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site(capture)
     monkeypatch.setattr(runtime, "actors_of", lambda topology: site)
@@ -177,7 +183,11 @@ def test_start_scn_above_what_the_destinations_have_applied_is_refused_and_nothi
     capture.steps()
     assert capture.queue.sent[-1][1] == last > applied
     for above in (applied + 1, last):
-        with pytest.raises(ConfigError, match=f"start SCN {scn_text(above)} of capture process capture_dbs1 is above what every destination has applied, {scn_text(applied)}"):
+        with pytest.raises(
+            ConfigError,
+            match=f"start SCN {scn_text(above)} of capture process capture_dbs1 is above what every destination has"
+            f" applied, {scn_text(applied)}",
+        ):
             capture.capture_again(above)
     assert site.calls == []
     assert site.capture_scns()["capture_dbs1"]["start_scn"] < applied
@@ -215,7 +225,7 @@ def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_
     for _ in range(5):
         capture.step()
         capture._clock.advance(LEFT_INTERVAL_S / 2)
-        assert [through for _, through in capture.queue.sent[len(before):]] <= [before[-1][1]]
+        assert [through for _, through in capture.queue.sent[len(before) :]] <= [before[-1][1]]
     while not capture.details().get("detail"):
         capture.step()
     assert capture.detail_state() == "PAUSED: A TABLE LEFT THE RULES"
@@ -235,10 +245,12 @@ def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_
     assert capture.queue.sent[-1][1] > before[-1][1]
 
 
-def test_new_subscriber_is_told_where_it_begins_although_the_capture_process_waits_at_a_table_that_left_the_rules(capture: Capture) -> None:
+def test_new_subscriber_is_told_where_it_begins_although_the_capture_process_waits_at_a_table_that_left_the_rules(
+    capture: Capture,
+) -> None:
     """Without the mark 0..kept, a batch that begins at `kept` says that one before it is missing."""
     capture.step()
-    (_, kept), = capture.queue.sent
+    ((_, kept),) = capture.queue.sent
     capture.source.rename_table("hr.t", "t2")
     with capture.source.transaction() as transaction:
         transaction.insert("hr.t2", id="100")
@@ -299,7 +311,9 @@ def test_redo_that_is_purged_while_it_is_mined_again_is_told_the_queue_too(captu
 
 
 def refused(capture: Capture) -> Scn:
-    """Let `apply_a` come back from a backup whose redo is gone, and abort; what it lacks is gone up to the SCN returned."""
+    """Let `apply_a` come back from a backup whose redo is gone, and abort; what it lacks is gone up to the SCN
+    returned.
+    """
     last = capture.commit(60)
     assert capture.writer.purge(last) > 0
     capture.redo.checkpoints.append(last)
@@ -341,7 +355,13 @@ def test_refusal_is_forgotten_when_the_capture_process_enqueues_or_is_a_new_one(
 
 def test_refusal_of_an_apply_process_is_forgotten_when_another_one_takes_its_place(capture: Capture) -> None:
     refused(capture)
-    mounted_core(capture._spec, capture._capture, capture._spec.apply("apply_far"), acknowledged=capture._told_scn, clock=capture._clock)
+    mounted_core(
+        capture._spec,
+        capture._capture,
+        capture._spec.apply("apply_far"),
+        acknowledged=capture._told_scn,
+        clock=capture._clock,
+    )
     assert capture.open_combined().status()["gone_scn"] is None
 
 
@@ -355,7 +375,8 @@ def test_redo_is_held_again_for_an_apply_process_that_was_refused_and_began_anew
     delivery = mounted.core.dequeue(session)
     assert delivery is not None
     assert (delivery.header.previous_scn, delivery.header.through_scn) == (FIRST_SCN, kept)
-    for _ in range(2):  # it copies its tables: what is committed meanwhile waits for it, in every life of the capture process
+    # it copies its tables: what is committed meanwhile waits for it, in every life of the capture process
+    for _ in range(2):
         mounted = capture.open_combined()
         assert mounted.status()["gone_scn"] is None
         capture.commit(10)

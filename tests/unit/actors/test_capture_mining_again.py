@@ -1,4 +1,6 @@
-"""Redo that is mined again for a destination that lost commits: how long a bounded redo log keeps it for the capture process."""
+"""Redo that is mined again for a destination that lost commits: how long a bounded redo log keeps it for the capture
+process.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def bounded(tmp_path: Path) -> Capture:
 
 
 def fill_redo(capture: Capture) -> None:
-    """Write a transaction so large that the redo log, with what it keeps already, is full before its end: its last commit stays the last one."""
+    """Write a transaction so large that the redo log, with what it keeps already, is full before its end: its last
+    commit stays the last one.
+    """
     last = capture.source.log[-1].commit_scn
     with capture.source.transaction() as transaction:
         for number in range(200):
@@ -84,7 +88,9 @@ def test_redo_that_an_earlier_life_mined_again_is_let_go_once_everything_is_dura
     bounded._queue, bounded._redo = bounded.queue, bounded.redo  # type: ignore[assignment]
     bounded._durable_scn, bounded._told_scn = FIRST_SCN, bounded.redo.checkpoint(FIRST_SCN)
     bounded._begin(last)
-    assert_kept_until_durable(bounded, lost, last, "the queue may lose what it holds: it did not tell that everything is durable")
+    assert_kept_until_durable(
+        bounded, lost, last, "the queue may lose what it holds: it did not tell that everything is durable"
+    )
 
 
 def test_redo_is_held_while_it_is_mined_again_for_an_operator_though_everything_is_durable(bounded: Capture) -> None:

@@ -23,7 +23,9 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChildProcess:
 
 
 def make(folder: Path) -> ChildProcess:
-    return ChildProcess("spark:b", "the Spark application", module="m", file=folder / "child.json", log=folder / "child.log")
+    return ChildProcess(
+        "spark:b", "the Spark application", module="m", file=folder / "child.json", log=folder / "child.log"
+    )
 
 
 def script(folder: Path, *lines: str) -> None:
@@ -33,7 +35,9 @@ def script(folder: Path, *lines: str) -> None:
 
 
 @pytest.mark.parametrize(("retry", "kind"), [("timed", ChildEnded), ("manual", ChildRefused), ("never", ChildRefused)])
-def test_words_of_a_process_that_ends_before_it_serves_are_told(child: ChildProcess, tmp_path: Path, retry: str, kind: type):
+def test_words_of_a_process_that_ends_before_it_serves_are_told(
+    child: ChildProcess, tmp_path: Path, retry: str, kind: type
+):
     words = {"error": "SparkUnavailable", "message": "no room", "hint": "make room", "retry": retry}
     script(tmp_path, f"echo '{json.dumps(words)}'", "exit 1")
     child.start("{}")
@@ -53,7 +57,7 @@ def test_process_that_ends_without_a_word_names_its_code_and_its_log(child: Chil
 
 
 def test_process_of_an_earlier_life_is_gone_before_the_next_one_starts(child: ChildProcess, tmp_path: Path):
-    script(tmp_path, "echo '{\"endpoint\": \"a:1\"}'", "read -r nothing")
+    script(tmp_path, 'echo \'{"endpoint": "a:1"}\'', "read -r nothing")
     child.start("{}")
     assert child.first_answer(START_S, lambda: True) == {"endpoint": "a:1"}
     older = psutil.Process(child.pid)
@@ -68,7 +72,7 @@ def test_process_of_an_earlier_life_is_gone_before_the_next_one_starts(child: Ch
 
 def test_copied_folder_does_not_end_the_process_of_the_original(child: ChildProcess, tmp_path: Path):
     original, copy = tmp_path / "one", tmp_path / "two"
-    script(tmp_path, "echo '{\"endpoint\": \"a:1\"}'", "read -r nothing")
+    script(tmp_path, 'echo \'{"endpoint": "a:1"}\'', "read -r nothing")
     one = make(original)
     one.start("{}")
     assert one.first_answer(START_S, lambda: True) == {"endpoint": "a:1"}
@@ -91,7 +95,7 @@ def test_copied_folder_does_not_end_the_process_of_the_original(child: ChildProc
 def test_step_of_the_clock_and_an_earlier_version_s_file_do_not_hide_the_process_of_an_earlier_life(
     child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    script(tmp_path, "echo '{\"endpoint\": \"a:1\"}'", "read -r nothing")
+    script(tmp_path, 'echo \'{"endpoint": "a:1"}\'', "read -r nothing")
     real = psutil._pslinux.boot_time
     for is_earlier in (False, True):
         before = make(tmp_path)

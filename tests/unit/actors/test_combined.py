@@ -26,7 +26,9 @@ APPLY = ApplySpec(name="apply", site="dbs2", source="dbs1", queue="q_in")
 
 
 class Combined:
-    """The queue that the capture process mounts, and what tests do to it all the time; another one of the same folder is the next life."""
+    """The queue that the capture process mounts, and what tests do to it all the time; another one of the same folder
+    is the next life.
+    """
 
     def __init__(self, folder: Path, acknowledged: int = 0, serve=Unserved) -> None:
         self.wakes = 0
@@ -34,7 +36,9 @@ class Combined:
         self.folder = folder
         self.clock = VirtualClock()
         spec = one_way(folder)
-        self.core: QueueCore = mounted_core(spec, spec.captures[0], APPLY, acknowledged=Scn(acknowledged), clock=self.clock)
+        self.core: QueueCore = mounted_core(
+            spec, spec.captures[0], APPLY, acknowledged=Scn(acknowledged), clock=self.clock
+        )
         self.outlet = MountedQueue(self.core, spec.captures[0].name, "dbs1", serve, wake=self._woken, clock=self.clock)
 
     def _woken(self) -> None:
@@ -64,7 +68,9 @@ class Combined:
 
     def offer_part(self, part: int, parts: int, previous: int = 10, commit: int = 20, size: int = 1 << 20) -> None:
         """A part of a transaction of so many parts, of a megabyte each."""
-        found = insert_batch([commit], previous=previous, is_open=part < parts - 1, continues=part > 0, first_position=part)
+        found = insert_batch(
+            [commit], previous=previous, is_open=part < parts - 1, continues=part > 0, first_position=part
+        )
         self.outlet.send_nowait(header_of(found), bytes(size))
 
     def unacknowledged_s(self) -> float:
@@ -105,7 +111,9 @@ def test_nothing_is_taken_while_the_apply_process_is_away(tmp_path: Path) -> Non
     assert combined.outlet.status()["waiting_bytes"] == 0
 
 
-def test_status_says_for_how_long_the_apply_process_has_lacked_something_whether_it_is_there_or_not(tmp_path: Path) -> None:
+def test_status_says_for_how_long_the_apply_process_has_lacked_something_whether_it_is_there_or_not(
+    tmp_path: Path,
+) -> None:
     combined = Combined(tmp_path)
     session = combined.begin(10)
     assert combined.unacknowledged_s() == 0.0
@@ -155,7 +163,9 @@ def test_another_component_or_source_is_refused(tmp_path: Path, component: str, 
         Combined(tmp_path).core.open_subscriber(component, "001", {source: Scn(10)}, CREDIT)
 
 
-def test_no_more_is_taken_than_the_apply_process_gave_credit_for_and_it_is_told_when_there_is_more(tmp_path: Path) -> None:
+def test_no_more_is_taken_than_the_apply_process_gave_credit_for_and_it_is_told_when_there_is_more(
+    tmp_path: Path,
+) -> None:
     combined = Combined(tmp_path)
     session = combined.begin(10, credit=1)
     size = combined.offer(10, 20)
@@ -214,7 +224,9 @@ def test_destination_that_lost_commits_is_noted_as_by_a_queue(tmp_path: Path) ->
     assert combined.outlet.status()["acknowledged_scn"] == 20
 
 
-def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_it_may_begin_anew(tmp_path: Path) -> None:
+def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_it_may_begin_anew(
+    tmp_path: Path,
+) -> None:
     combined = Combined(tmp_path, acknowledged=50)
     session = combined.begin(20)
     combined.outlet.gone(Scn(40))
@@ -258,7 +270,9 @@ def test_next_life_begins_where_redo_does_when_the_sites_record_is_older(tmp_pat
 
 
 @pytest.mark.parametrize("needed", [FIRST_SCN, 75])
-def test_apply_process_that_begins_anew_in_the_next_life_is_not_refused_in_the_one_after(tmp_path: Path, needed: int) -> None:
+def test_apply_process_that_begins_anew_in_the_next_life_is_not_refused_in_the_one_after(
+    tmp_path: Path, needed: int
+) -> None:
     refused(tmp_path)
     later = Combined(tmp_path, acknowledged=70)
     later.begin(needed)  # before the capture process asked
@@ -294,7 +308,9 @@ def test_apply_process_that_begins_anew_is_admitted_only_when_the_end_of_its_ref
     assert Combined(tmp_path, acknowledged=50).outlet.status()["gone_scn"] is None
 
 
-def test_old_driver_that_is_refused_while_the_newest_ones_stream_is_broken_frees_no_redo_that_this_one_needs(tmp_path: Path) -> None:
+def test_old_driver_that_is_refused_while_the_newest_ones_stream_is_broken_frees_no_redo_that_this_one_needs(
+    tmp_path: Path,
+) -> None:
     combined = Combined(tmp_path, acknowledged=50)
     combined.begin(60)
     newest = combined.begin(60)
@@ -335,7 +351,9 @@ def test_combined_capture_process_serves_over_grpc_as_the_queue_does_and_takes_n
     combined = Combined(tmp_path, serve=DequeueServer)
     outlet = combined.outlet
     client = DequeueClient(outlet.endpoint, topology="t", component="apply", queue="q_in", incarnation="001")
-    publisher = EnqueueClient(outlet.endpoint, topology="t", component="p", queue="q_in", incarnation="001", source="dbs1")
+    publisher = EnqueueClient(
+        outlet.endpoint, topology="t", component="p", queue="q_in", incarnation="001", source="dbs1"
+    )
     try:
         with pytest.raises(QueueError, match="takes no publishers"):
             publisher.connect()

@@ -48,7 +48,9 @@ def test_component_that_fails_or_hangs_leaves_the_others_of_its_process_alone(re
     records.create("sick", say)
     components = Components(records)
     components.settle_all()
-    wait_for(lambda: components.call("sick", "status")["steps"] > 0 and components.call("sick", "status")["state"] == state)
+    wait_for(
+        lambda: components.call("sick", "status")["steps"] > 0 and components.call("sick", "status")["state"] == state
+    )
     goes_on(components, "well")
 
 
@@ -192,7 +194,9 @@ def test_component_is_settled_again_when_that_is_asked_for_while_it_ends(records
 
 
 def test_component_begins_again_with_the_change_that_it_goes_by_when_two_come_at_once(records, tmp_path, monkeypatch):
-    """A process that was frozen gets what the controller told it twice, in any order: else it would begin again by an edit that the controller takes for over."""
+    """A process that was frozen gets what the controller told it twice, in any order: else it would begin again by an
+    edit that the controller takes for over.
+    """
     records.create("one")
     components, adopted, saved = Components(records), [], []
     components.settle("one")
@@ -215,7 +219,9 @@ def test_component_begins_again_with_the_change_that_it_goes_by_when_two_come_at
     ended(components, records, "one")
 
 
-def test_what_an_operator_wants_last_is_what_the_component_goes_by_when_a_stop_and_a_start_come_at_once(records, monkeypatch):
+def test_what_an_operator_wants_last_is_what_the_component_goes_by_when_a_stop_and_a_start_come_at_once(
+    records, monkeypatch
+):
     """Else it would run now, and stay stopped after the next restart of its process, or the other way round."""
     records.create("one")
     components, save, entered = Components(records), Wanted.save, threading.Event()
@@ -259,13 +265,19 @@ def test_a_stop_that_comes_when_the_component_is_created_again_is_refused_or_hol
         settling.join(0.3)
     stopping.join()
     settling.join()
-    assert components.call("one", "status")["enabled"] == Wanted(records.state_dir, "one").is_enabled() == (answers != [None])
+    assert (
+        components.call("one", "status")["enabled"]
+        == Wanted(records.state_dir, "one").is_enabled()
+        == (answers != [None])
+    )
     ended(components, records, "one")
 
 
 @pytest.mark.parametrize("method", ["reconfigure", "stop_component"])
 @pytest.mark.parametrize(("say", "times"), [("hang in a function", 1), ("hang", 0), ("run", 0)])
-def test_a_change_ends_the_process_whose_component_stands_in_a_function_that_has_had_its_time(records, tmp_path, method, say, times):
+def test_a_change_ends_the_process_whose_component_stands_in_a_function_that_has_had_its_time(
+    records, tmp_path, method, say, times
+):
     """Its step may never end; what was asked for is recorded, and the next process goes by it."""
     ends: list[bool] = []
     records.create("one", say)

@@ -103,7 +103,9 @@ def table(owner: str, name: str) -> TableVersion:
 
 def test_tables_that_arrive_are_compared_with_the_destinations(spec, actors):
     actors.versions = (table("public", "t"), table("private", "u"))
-    actors.table_findings["site:b"] = (Finding(path="sites.b table public.t", problem="is missing", fix="CREATE TABLE"),)
+    actors.table_findings["site:b"] = (
+        Finding(path="sites.b table public.t", problem="is missing", fix="CREATE TABLE"),
+    )
     controller = started(spec, actors)
     assert actors.compared[0] == ("site:b", ("t",))
     assert controller.detail_state() == "REFUSED"
@@ -113,7 +115,10 @@ def test_tables_that_arrive_are_compared_with_the_destinations(spec, actors):
 def test_what_the_log_does_not_say_of_types_is_compared_too_before_anything_is_prepared(spec, actors):
     actors.versions = (table("public", "t"),)
     below = (DomainColumn(name="v", domain="public.price", base_type="pg_catalog.numeric", modifier=-1),)
-    actors.domains = (TableShape(owner="public", name="t", domains=below), TableShape(owner="private", name="u", domains=below))
+    actors.domains = (
+        TableShape(owner="public", name="t", domains=below),
+        TableShape(owner="private", name="u", domains=below),
+    )
     started(spec, actors)
     assert actors.compared_domains[0] == (TableShape(owner="public", name="t", domains=below),)
 
@@ -141,7 +146,10 @@ state_dir: state
 sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}
 replicate: [{schemas: [public], between: [a, b]}]
 """)
-    columns = (Column(name="id", type_name="pg_catalog.int4", is_key=True), Column(name="v", type_name="pg_catalog.int4"))
+    columns = (
+        Column(name="id", type_name="pg_catalog.int4", is_key=True),
+        Column(name="v", type_name="pg_catalog.int4"),
+    )
     actors.versions = (replace(table("public", "t"), columns=columns),)
     controller = started(read_topology(file), actors)
     assert controller.detail_state() == "RUNNING"
@@ -179,9 +187,14 @@ def test_a_controller_that_cannot_begin_says_why_with_what_still_runs(spec, acto
     controller = Controller(spec, actors=actors)
     controller._attempt(controller._run_once)
     seen = controller.overview()
-    assert (seen["state"], seen["problem"].partition(": ")[0]) == ("ABORTED", f"{spec.state_dir / 'desired.json'} is damaged")
+    assert (seen["state"], seen["problem"].partition(": ")[0]) == (
+        "ABORTED",
+        f"{spec.state_dir / 'desired.json'} is damaged",
+    )
     assert "headrace up" in seen["fix"]
-    assert {each["name"]: (each["state"], each["outdated"]) for each in seen["components"]} == dict.fromkeys(EVERYTHING, ("ENABLED", False))
+    assert {each["name"]: (each["state"], each["outdated"]) for each in seen["components"]} == dict.fromkeys(
+        EVERYTHING, ("ENABLED", False)
+    )
     assert seen["at_us"] > 0
     for ask in (controller.split, controller.merge):
         with pytest.raises(PropagationError, match="has not begun yet"):
@@ -231,7 +244,9 @@ def test_what_runs_goes_on_when_new_tables_are_refused(spec, actors):
     controller = started(spec, actors)
     actors.uncaptured["site:a"] = ("public.t",)
     actors.versions = (table("public", "t"),)
-    actors.table_findings["site:b"] = (Finding(path="sites.b table public.t", problem="is missing", fix="CREATE TABLE"),)
+    actors.table_findings["site:b"] = (
+        Finding(path="sites.b table public.t", problem="is missing", fix="CREATE TABLE"),
+    )
     call_again(controller)
     for _ in range(4):
         controller.step()
@@ -266,12 +281,20 @@ def five_steps(controller):
         controller.step()
 
 
-@pytest.mark.parametrize(("error", "begins"), [
-    (PropagationError("site:a does not answer"), False), (DatabaseUnavailable("the connection broke"), False),
-    (DatabaseUnavailable("a table is locked", sqlstate="55P03"), True),
-])
-def test_apply_process_begins_between_two_attempts_to_prepare_only_if_the_first_one_is_known_to_have_ended(spec, actors, monkeypatch, error, begins):
-    """What goes on may capture a table that the apply process then would not know: tests/integration/test_interrupted_preparation.py."""
+@pytest.mark.parametrize(
+    ("error", "begins"),
+    [
+        (PropagationError("site:a does not answer"), False),
+        (DatabaseUnavailable("the connection broke"), False),
+        (DatabaseUnavailable("a table is locked", sqlstate="55P03"), True),
+    ],
+)
+def test_apply_process_begins_between_two_attempts_to_prepare_only_if_the_first_one_is_known_to_have_ended(
+    spec, actors, monkeypatch, error, begins
+):
+    """What goes on may capture a table that the apply process then would not know:
+    tests/integration/test_interrupted_preparation.py.
+    """
     controller = started(spec, actors)
     actors.uncaptured["site:a"] = ("public.new",)
     answer = FakeActors.call
@@ -343,7 +366,9 @@ def test_table_that_is_created_while_everything_is_down_is_captured_by_the_next_
 
 
 def test_first_capture_process_begins_when_it_is_noted_who_gets_which_table(spec, actors, monkeypatch):
-    """Without a record no rename is one: the rows of a table that is renamed at once, behind narrower rules, would be left out unnoticed."""
+    """Without a record no rename is one: the rows of a table that is renamed at once, behind narrower rules, would be
+    left out unnoticed.
+    """
     actors.captured["site:a"] = captured("t")
     call, refused = actors.call, []
 
@@ -427,7 +452,9 @@ def test_controller_never_ends_itself(spec, actors):
 def test_connection_string_is_part_of_the_fingerprint_although_it_is_never_shown(spec):
     sites = (replace(spec.sites[0], database=DatabaseSpec(kind="postgres", dsn="password=x")), spec.sites[1])
     with_x = replace(spec, sites=sites)
-    with_y = replace(spec, sites=(replace(sites[0], database=DatabaseSpec(kind="postgres", dsn="password=y")), sites[1]))
+    with_y = replace(
+        spec, sites=(replace(sites[0], database=DatabaseSpec(kind="postgres", dsn="password=y")), sites[1])
+    )
     assert "password" not in repr(with_x)
     assert fingerprint_of(with_x) != fingerprint_of(with_y)
 
@@ -464,7 +491,10 @@ def test_recreated_component_gets_its_own_environment(spec, actors):
 def test_components_of_a_site_that_are_of_a_kind_share_a_process(spec, actors):
     started(spec, actors)
     assert {name: process for name, process in actors.processes.items() if process != name} == {
-        "queue:qa": "staging:a", "propagation:p": "staging:a", "queue:qb": "staging:b@site_b=1", "capture:c": "captures:a",
+        "queue:qa": "staging:a",
+        "propagation:p": "staging:a",
+        "queue:qb": "staging:b@site_b=1",
+        "capture:c": "captures:a",
         f"apply:{spec.applies[0].name}": "applies:b@site_b=1",
     }
 
@@ -585,5 +615,7 @@ def test_overview_has_the_versions_of_the_functions_that_each_component_calls(tm
     spec = read_topology(Path(__file__).parents[3] / "examples" / "functions.yaml")
     controller = started(replace(spec, state_dir=tmp_path), FakeActors())
     found = {each["name"]: each["functions"] for each in controller.overview()["components"] if "functions" in each}
-    assert {name: sorted(functions) for name, functions in found.items()} == {"capture:capture_shop": ["masks:pseudonym", "masks:without_internal"]}
+    assert {name: sorted(functions) for name, functions in found.items()} == {
+        "capture:capture_shop": ["masks:pseudonym", "masks:without_internal"]
+    }
     assert {len(version) for functions in found.values() for version in functions.values()} == {12}

@@ -1,4 +1,6 @@
-"""The controller over fake actors, where a source has an administrator: the log may have tables that no topology has taken up."""
+"""The controller over fake actors, where a source has an administrator: the log may have tables that no topology has
+taken up.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,22 @@ from topology.spec import TopologySpec
 
 
 def administered(spec: TopologySpec) -> TopologySpec:
-    return replace(spec, sites=tuple(replace(site, database=replace(site.database, has_admin=True)) if site.name == "a" else site for site in spec.sites))
+    return replace(
+        spec,
+        sites=tuple(
+            replace(site, database=replace(site.database, has_admin=True)) if site.name == "a" else site
+            for site in spec.sites
+        ),
+    )
 
 
 def known(actors: FakeActors) -> set[str]:
     return set(actors.running["apply:x"]["known"])
 
 
-def test_table_that_the_administrator_added_is_taken_up_by_up_and_by_nothing_else(spec: TopologySpec, actors: FakeActors) -> None:
+def test_table_that_the_administrator_added_is_taken_up_by_up_and_by_nothing_else(
+    spec: TopologySpec, actors: FakeActors
+) -> None:
     spec = administered(spec)
     actors.captured["site:a"] = captured("t")
     controller = started(spec, actors)
@@ -53,7 +63,9 @@ def test_table_that_the_administrator_added_is_taken_up_by_up_and_by_nothing_els
     assert not actors.prepared
 
 
-def test_controller_that_dies_before_its_record_takes_the_table_up_in_its_next_life(spec: TopologySpec, actors: FakeActors, monkeypatch) -> None:
+def test_controller_that_dies_before_its_record_takes_the_table_up_in_its_next_life(
+    spec: TopologySpec, actors: FakeActors, monkeypatch
+) -> None:
     spec = administered(spec)
     actors.captured["site:a"] = captured("t")
     controller = started(spec, actors)
@@ -82,7 +94,9 @@ def test_controller_that_dies_before_its_record_takes_the_table_up_in_its_next_l
     assert known(actors) == {"id of t", "id of new"}
 
 
-def test_table_that_another_up_adds_in_the_middle_is_taken_up_with_the_others(spec: TopologySpec, actors: FakeActors, monkeypatch) -> None:
+def test_table_that_another_up_adds_in_the_middle_is_taken_up_with_the_others(
+    spec: TopologySpec, actors: FakeActors, monkeypatch
+) -> None:
     """Else it would be recorded, and the apply process that runs would not know it."""
     spec = administered(with_another_source(spec))
     actors.captured["site:a"] = captured("t")
@@ -104,7 +118,9 @@ def test_table_that_another_up_adds_in_the_middle_is_taken_up_with_the_others(sp
     assert known(actors) == {"id of t", "id of late"}
 
 
-def test_table_that_left_the_rules_is_nobodys_while_it_is_still_in_the_log(spec: TopologySpec, actors: FakeActors) -> None:
+def test_table_that_left_the_rules_is_nobodys_while_it_is_still_in_the_log(
+    spec: TopologySpec, actors: FakeActors
+) -> None:
     spec = administered(spec)
     left = CapturedTable(identity="id of left", owner="elsewhere", name="t", object_numbers=(7,))
     actors.captured["site:a"] = (*captured("t"), left)

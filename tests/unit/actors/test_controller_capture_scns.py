@@ -1,4 +1,6 @@
-"""SCNs of capture and apply processes: shown, given in the file, and redo that a capture process which moves would not find."""
+"""SCNs of capture and apply processes: shown, given in the file, and redo that a capture process which moves would not
+find.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ def test_scns_of_the_file_that_redo_does_not_have_are_refused(spec, actors):
     (capture,) = spec.captures
     actors.oldest["site:a"] = 50
     controller = started(replace(spec, captures=(replace(capture, first_scn=40, start_scn=60),)), actors)
-    assert findings(controller) == ["captures.c.first_scn: is 0/00000028, and the redo of a that it would mine begins at 0/00000032"]
+    assert findings(controller) == [
+        "captures.c.first_scn: is 0/00000028, and the redo of a that it would mine begins at 0/00000032"
+    ]
     actors.oldest.clear()
     controller = started(replace(spec, captures=(replace(capture, start_scn=60),)), actors)
-    assert findings(controller) == ["captures.c.start_scn: is 0/0000003C, and the redo of a that it would mine has not begun"]
+    assert findings(controller) == [
+        "captures.c.start_scn: is 0/0000003C, and the redo of a that it would mine has not begun"
+    ]
 
 
 def test_scns_in_the_file_of_a_capture_process_that_runs_are_set_by_command(spec, actors):
@@ -45,21 +51,27 @@ def test_scns_in_the_file_of_a_capture_process_that_runs_are_set_by_command(spec
 def with_receiver(spec):
     """`c` mines at a; `d` mines the redo of a at b already, for another destination."""
     (capture,) = spec.captures
-    return route(replace(
-        spec, sites=(*spec.sites, SiteSpec(name="e", database=DatabaseSpec(kind="embedded"))),
-        queues=(*spec.queues, QueueSpec(name="qd", site="b"), QueueSpec(name="qe", site="e")),
-        captures=(capture, replace(capture, name="d", site="b", queue="qd")),
-        propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qd", to_queue="qe")),
-        applies=(*spec.applies, ApplySpec(name="y", site="e", source="a", queue="qe")),
-    ))
+    return route(
+        replace(
+            spec,
+            sites=(*spec.sites, SiteSpec(name="e", database=DatabaseSpec(kind="embedded"))),
+            queues=(*spec.queues, QueueSpec(name="qd", site="b"), QueueSpec(name="qe", site="e")),
+            captures=(capture, replace(capture, name="d", site="b", queue="qd")),
+            propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qd", to_queue="qe")),
+            applies=(*spec.applies, ApplySpec(name="y", site="e", source="a", queue="qe")),
+        )
+    )
 
 
 def moved(spec):
     """As `with_receiver`, and `c` mines at b too."""
-    return route(replace(
-        spec, captures=tuple(replace(each, site="b", queue="qb") if each.name == "c" else each for each in spec.captures),
-        propagations=tuple(each for each in spec.propagations if each.name != "p"),
-    ))
+    return route(
+        replace(
+            spec,
+            captures=tuple(replace(each, site="b", queue="qb") if each.name == "c" else each for each in spec.captures),
+            propagations=tuple(each for each in spec.propagations if each.name != "p"),
+        )
+    )
 
 
 def test_a_capture_process_that_moves_to_redo_which_begins_too_late_is_refused_before_anything_moves(spec, actors):
@@ -71,7 +83,8 @@ def test_a_capture_process_that_moves_to_redo_which_begins_too_late_is_refused_b
     controller = started(moved(before), actors)
     (found,) = findings(controller)
     assert found.startswith(
-        "captures.c: would mine the redo of a at b, which begins at SCN 0/000001F4, and apply process x has applied only up to 0/0000012C: the changes in between"
+        "captures.c: would mine the redo of a at b, which begins at SCN 0/000001F4, and apply process x has applied"
+        " only up to 0/0000012C: the changes in between"
     )
     assert controller.details()["phase"] == "REFUSED"
     actors.statuses["apply:x"] = {"low_watermark_scn": 600, "recorded_scn": 500}

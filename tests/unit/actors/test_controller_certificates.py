@@ -33,7 +33,9 @@ def _steps(controller, clock: VirtualClock, *, days: float, later: bool = False)
         controller.step()
 
 
-def test_certificates_are_renewed_when_a_third_of_their_life_is_left_and_not_before(tmp_path: Path, clock: VirtualClock):
+def test_certificates_are_renewed_when_a_third_of_their_life_is_left_and_not_before(
+    tmp_path: Path, clock: VirtualClock
+):
     spec = with_made_certificates(one_way_spec(tmp_path))
     controller = started(spec, FakeActors())
     _steps(controller, clock, days=1)  # makes them by the test's clock
@@ -67,7 +69,8 @@ def test_controller_that_begins_again_mends_what_the_one_before_left_half_done(t
     spec = with_made_certificates(one_way_spec(tmp_path))
     keep_certificates(spec)
     key = spec.state_dir / CERTIFICATES / "a.key"
-    key.write_bytes((spec.state_dir / CERTIFICATES / "b.key").read_bytes())  # the certificate is there, and its key would have followed
+    # the certificate is there, and its key would have followed
+    key.write_bytes((spec.state_dir / CERTIFICATES / "b.key").read_bytes())
     started(spec, FakeActors())
     assert keep_certificates(spec) == ()
 

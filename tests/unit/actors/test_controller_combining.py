@@ -35,13 +35,17 @@ def bypassed_states(controller: Controller) -> dict[str, str]:
     return {c["name"]: c["state"] for c in controller.overview()["components"] if c["name"] in BETWEEN}
 
 
-def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed_ends_is_shown_and_begins_without_positions(spec, actors):
+def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed_ends_is_shown_and_begins_without_positions(
+    spec, actors
+):
     combined = combining(spec)
     controller = started(combined, actors)
     assert set(actors.running) == EVERYTHING - BETWEEN
     shown = {c["name"]: (c["site"], c["state"], c.get("bypassed_by")) for c in controller.overview()["components"]}
     assert {name: shown[name] for name in BETWEEN} == {
-        "queue:qa": ("a", "BYPASSED", "capture:c"), "propagation:p": ("a", "BYPASSED", "capture:c"), "queue:qb": ("b", "BYPASSED", "capture:c"),
+        "queue:qa": ("a", "BYPASSED", "capture:c"),
+        "propagation:p": ("a", "BYPASSED", "capture:c"),
+        "queue:qb": ("b", "BYPASSED", "capture:c"),
     }
     started(spec, actors, steps=10)
     assert actors.killed == []
@@ -55,7 +59,9 @@ def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed
     assert set(actors.running) == EVERYTHING - BETWEEN
 
 
-def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anything_changes_and_done_once_it_is_started(spec, actors):
+def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anything_changes_and_done_once_it_is_started(
+    spec, actors
+):
     started(spec, actors)
     before = labels(actors)
     assert before.keys() >= BETWEEN
@@ -79,11 +85,19 @@ def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anythin
     assert set(actors.running) == EVERYTHING - BETWEEN
 
 
-def test_with_a_second_destination_its_apply_process_and_the_other_one_dequeue_directly_and_nothing_is_stopped_behind_their_backs(spec, actors):
+def test_with_a_second_destination_its_apply_process_and_the_other_one_dequeue_directly_and_nothing_is_stopped_behind_their_backs(
+    spec, actors
+):
     both = with_another_destination(combining(spec))
     started(combining(spec), actors)
     controller = started(both, actors, steps=10)  # the new one is not to be combined
-    assert set(actors.running) == EVERYTHING - {"propagation:p", "queue:qb"} | {"site:c", "queue:qc", "propagation:p2", "apply:y", "spark:c"}
+    assert set(actors.running) == EVERYTHING - {"propagation:p", "queue:qb"} | {
+        "site:c",
+        "queue:qc",
+        "propagation:p2",
+        "apply:y",
+        "spark:c",
+    }
     assert bypassed_states(controller) == {"queue:qa": "ENABLED", "propagation:p": "BYPASSED", "queue:qb": "BYPASSED"}
     stop(spec, "propagation:p2")
     all_direct = replace(both, applies=tuple(replace(each, combined=True) for each in both.applies))
@@ -101,7 +115,9 @@ def test_with_a_second_destination_its_apply_process_and_the_other_one_dequeue_d
     assert set(actors.killed) == {"queue:qc", "propagation:p2"}
 
 
-def test_a_version_that_combines_what_an_earlier_one_did_not_is_refused_while_a_bypassed_component_is_stopped(spec, actors):
+def test_a_version_that_combines_what_an_earlier_one_did_not_is_refused_while_a_bypassed_component_is_stopped(
+    spec, actors
+):
     stop(spec, "queue:qb")
     controller = started(combining(spec), actors)
     assert controller.detail_state() == "REFUSED"
@@ -150,7 +166,9 @@ def renamed(spec: TopologySpec, kind: str) -> TopologySpec:
             return replace(spec, captures=(replace(spec.captures[0], name="c_new"), *spec.captures[1:]))
     queues = tuple(replace(each, name="qb_new") if each.name == "qb" else each for each in spec.queues)
     return replace(
-        spec, queues=queues, applies=(replace(spec.applies[0], queue="qb_new"), *spec.applies[1:]),
+        spec,
+        queues=queues,
+        applies=(replace(spec.applies[0], queue="qb_new"), *spec.applies[1:]),
         propagations=(replace(spec.propagations[0], to_queue="qb_new"), *spec.propagations[1:]),
     )
 
@@ -171,20 +189,34 @@ def test_an_edit_that_renames_a_stopped_component_is_refused_until_it_is_started
     call_again(controller)
     for _ in range(10):
         controller.step()
-    assert (controller.detail_state(), f"{name}_new" in actors.running, name in actors.running) == ("RUNNING", True, False)
+    assert (controller.detail_state(), f"{name}_new" in actors.running, name in actors.running) == (
+        "RUNNING",
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("is_one_machine", [True, False])
-def test_an_edit_that_moves_a_stopped_capture_process_to_another_machine_is_refused_until_it_is_started(spec, actors, monkeypatch, is_one_machine):
+def test_an_edit_that_moves_a_stopped_capture_process_to_another_machine_is_refused_until_it_is_started(
+    spec, actors, monkeypatch, is_one_machine
+):
     """There it would begin enabled; on the same machine it stays stopped."""
     asked = FakeActors.call
 
     def call(name, method, *arguments, timeout_s=5.0):
-        return () if (name, method, is_one_machine) == ("site:b", "stopped", False) else asked(actors, name, method, *arguments, timeout_s=timeout_s)
+        return (
+            ()
+            if (name, method, is_one_machine) == ("site:b", "stopped", False)
+            else asked(actors, name, method, *arguments, timeout_s=timeout_s)
+        )
 
     monkeypatch.setattr(actors, "call", call)
     spec = route(spec)
-    after = route(replace(spec, queues=spec.queues[1:], propagations=(), captures=(replace(spec.captures[0], site="b", queue="qb"),)))
+    after = route(
+        replace(
+            spec, queues=spec.queues[1:], propagations=(), captures=(replace(spec.captures[0], site="b", queue="qb"),)
+        )
+    )
     started(spec, actors, steps=10)
     stopped = stop(spec, "capture:c")
     controller = started(after, actors, steps=10)
@@ -193,7 +225,9 @@ def test_an_edit_that_moves_a_stopped_capture_process_to_another_machine_is_refu
         assert stopped.exists()
         return
     (finding,) = controller.overview()["findings"]
-    assert finding["problem"] == "is stopped at a, and would not be at b: the changes that it holds back would be applied"
+    assert (
+        finding["problem"] == "is stopped at a, and would not be at b: the changes that it holds back would be applied"
+    )
     stopped.unlink()
     call_again(controller)
     for _ in range(10):
@@ -203,25 +237,39 @@ def test_an_edit_that_moves_a_stopped_capture_process_to_another_machine_is_refu
 
 @pytest.mark.parametrize("is_away", [False, True])
 def test_a_site_that_leaves_says_what_was_stopped_there_if_it_can(spec, actors, monkeypatch, is_away):
-    """Its capture process goes on elsewhere, under its name. Of a site that is away nobody knows, and the edit may be because of that."""
+    """Its capture process goes on elsewhere, under its name.
+
+    Of a site that is away nobody knows, and the edit may be because of that.
+    """
     asked = FakeActors.call
 
     def call(name, method, *arguments, timeout_s=5.0):
-        return () if (name, method) == ("site:a", "stopped") else asked(actors, name, method, *arguments, timeout_s=timeout_s)
+        return (
+            ()
+            if (name, method) == ("site:a", "stopped")
+            else asked(actors, name, method, *arguments, timeout_s=timeout_s)
+        )
 
     monkeypatch.setattr(actors, "call", call)
     after = route(spec)
-    before = route(replace(
-        spec, sites=(*spec.sites, replace(spec.sites[0], name="d")), queues=(*spec.queues, QueueSpec(name="qd", site="d")),
-        captures=(replace(spec.captures[0], site="d", queue="qd"),), propagations=(replace(spec.propagations[0], from_queue="qd"),),
-    ))
+    before = route(
+        replace(
+            spec,
+            sites=(*spec.sites, replace(spec.sites[0], name="d")),
+            queues=(*spec.queues, QueueSpec(name="qd", site="d")),
+            captures=(replace(spec.captures[0], site="d", queue="qd"),),
+            propagations=(replace(spec.propagations[0], from_queue="qd"),),
+        )
+    )
     started(before, actors, steps=10)
     stop(before, "capture:c")
     if is_away:
         actors.silent.add("site:d")
     controller = started(after, actors, steps=10)
     problems = [each["problem"] for each in controller.overview()["findings"]]
-    assert problems == ([] if is_away else ["is stopped at d, and would not be at a: the changes that it holds back would be applied"])
+    assert problems == (
+        [] if is_away else ["is stopped at d, and would not be at a: the changes that it holds back would be applied"]
+    )
 
 
 def test_another_component_may_come_when_a_stopped_one_leaves(spec, actors):
@@ -229,7 +277,9 @@ def test_another_component_may_come_when_a_stopped_one_leaves(spec, actors):
     started(both, actors)
     stop(both, "propagation:p2")
     elsewhere = replace(
-        both, sites=(*both.sites[:2], replace(both.sites[2], name="d")), queues=(*both.queues[:2], QueueSpec(name="qd", site="d")),
+        both,
+        sites=(*both.sites[:2], replace(both.sites[2], name="d")),
+        queues=(*both.queues[:2], QueueSpec(name="qd", site="d")),
         propagations=(both.propagations[0], replace(both.propagations[1], name="p3", to_queue="qd")),
         applies=(both.applies[0], replace(both.applies[1], name="z", site="d", queue="qd")),
     )
@@ -239,7 +289,11 @@ def test_another_component_may_come_when_a_stopped_one_leaves(spec, actors):
 def test_a_stop_does_not_outlive_that_its_component_leaves_the_topology_or_is_bypassed(spec, actors):
     both = with_another_destination(spec)
     started(both, actors)
-    leaves, stays, bypassed = stop(spec, "propagation:p2"), stop(spec, "propagation:p"), stop(spec, "queue:qa", enabled=True)
+    leaves, stays, bypassed = (
+        stop(spec, "propagation:p2"),
+        stop(spec, "propagation:p"),
+        stop(spec, "queue:qa", enabled=True),
+    )
     started(spec, actors, steps=10)
     assert not leaves.exists()
     assert stays.exists()
@@ -258,7 +312,11 @@ def test_a_stop_is_not_lifted_by_an_edit_that_takes_its_component_out_and_is_giv
     started(both, actors)
     leaves = stop(both, "propagation:p2")
     with monkeypatch.context() as broken:
-        broken.setattr(controller_module, "note_first_receivers", lambda *_: (_ for _ in ()).throw(PropagationError("site:c does not answer")))
+        broken.setattr(
+            controller_module,
+            "note_first_receivers",
+            lambda *_: (_ for _ in ()).throw(PropagationError("site:c does not answer")),
+        )
         with pytest.raises(PropagationError):
             started(spec, actors, steps=10)
     started(both, actors, steps=10)
@@ -269,7 +327,8 @@ def test_a_stop_is_not_lifted_by_an_edit_that_takes_its_component_out_and_is_giv
 def test_what_a_queue_spilled_that_ends_is_deleted_as_it_may_have_been_killed(spec, actors):
     started(replace(spec, queues=(*spec.queues, QueueSpec(name="qx", site="b"))), actors)
     removed, bypassed = (
-        spec.state_dir / "sites" / site / "queues" / name / "spill" / "00000000.spill" for site, name in (("b", "qx"), ("a", "qa"))
+        spec.state_dir / "sites" / site / "queues" / name / "spill" / "00000000.spill"
+        for site, name in (("b", "qx"), ("a", "qa"))
     )
     for spilled in (removed, bypassed):
         spilled.parent.mkdir(parents=True)

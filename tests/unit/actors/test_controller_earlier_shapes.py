@@ -1,4 +1,6 @@
-"""A transformed table that leaves the topology comes back in another shape only when nothing of the old one is on the way."""
+"""A transformed table that leaves the topology comes back in another shape only when nothing of the old one is on the
+way.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ MARKER = 500
 
 def shaped(spec, *, at: str, table: str = "people"):
     """The topology with a table whose phone column is deleted at the capture process or by the propagation."""
-    rules = {where: RuleSet(include=(Rule(owner="public", name=table, transformation=MASK if where == at else None),)) for where in ("capture", "propagation")}
+    rules = {
+        where: RuleSet(include=(Rule(owner="public", name=table, transformation=MASK if where == at else None),))
+        for where in ("capture", "propagation")
+    }
     return replace(
-        spec, captures=(replace(spec.captures[0], rules=rules["capture"]),),
+        spec,
+        captures=(replace(spec.captures[0], rules=rules["capture"]),),
         propagations=(replace(spec.propagations[0], rules=rules["propagation"]),),
     )
 

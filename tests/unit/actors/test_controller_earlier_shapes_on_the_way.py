@@ -1,4 +1,6 @@
-"""What must have happened before nothing of a table's earlier shape is on the way: of each source, of each client, of each table's copy."""
+"""What must have happened before nothing of a table's earlier shape is on the way: of each source, of each client, of
+each table's copy.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def rules(*tables: tuple[str, Transformation | None]) -> RuleSet:
 def clients(spec: TopologySpec, capture: RuleSet, propagation: RuleSet) -> TopologySpec:
     """The topology with the rules of its first capture process and propagation."""
     return replace(
-        spec, captures=(replace(spec.captures[0], rules=capture), *spec.captures[1:]),
+        spec,
+        captures=(replace(spec.captures[0], rules=capture), *spec.captures[1:]),
         propagations=(replace(spec.propagations[0], rules=propagation), *spec.propagations[1:]),
     )
 
@@ -75,13 +78,22 @@ def without_people(spec: TopologySpec) -> TopologySpec:
 
 def with_another_source(spec: TopologySpec) -> TopologySpec:
     """Another source s, whose changes arrive at b too."""
-    return route(replace(
-        spec, sites=(*spec.sites, SiteSpec(name="s", database=DatabaseSpec(kind="embedded"))),
-        queues=(*spec.queues, QueueSpec(name="qs", site="s")),
-        captures=(*spec.captures, CaptureSpec(name="cs", site="s", source="s", queue="qs", rules=rules(("elsewhere", None)))),
-        propagations=(*spec.propagations, PropagationSpec(name="ps", from_queue="qs", to_queue="qb", sources=("s",))),
-        applies=(*spec.applies, ApplySpec(name="xs", site="b", source="s", queue="qb")),
-    ))
+    return route(
+        replace(
+            spec,
+            sites=(*spec.sites, SiteSpec(name="s", database=DatabaseSpec(kind="embedded"))),
+            queues=(*spec.queues, QueueSpec(name="qs", site="s")),
+            captures=(
+                *spec.captures,
+                CaptureSpec(name="cs", site="s", source="s", queue="qs", rules=rules(("elsewhere", None))),
+            ),
+            propagations=(
+                *spec.propagations,
+                PropagationSpec(name="ps", from_queue="qs", to_queue="qb", sources=("s",)),
+            ),
+            applies=(*spec.applies, ApplySpec(name="xs", site="b", source="s", queue="qb")),
+        )
+    )
 
 
 def earlier(spec: TopologySpec):
@@ -110,7 +122,8 @@ def test_a_source_that_is_away_does_not_hold_up_the_markers_of_others(spec, acto
     started(without_people(both), actors, steps=12)
     (shape,) = earlier(spec)
     assert shape.markers == {"a": MARKER}
-    assert [actors.asked.count(each) for each in ("site:a", "site:s")] == [1, 1]  # the one that is away is asked again after a while
+    # the one that is away is asked again after a while
+    assert [actors.asked.count(each) for each in ("site:a", "site:s")] == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["capture:c", "propagation:p"])
@@ -127,7 +140,9 @@ def test_no_marker_while_a_client_may_still_run_by_the_topology_before(spec, act
 
 
 def test_a_table_that_nobody_transformed_and_two_clients_do_now_waits_too(spec, actors):
-    """The rows on the way still have the column that the capture process deletes and the propagation adds: it cannot add it to them."""
+    """The rows on the way still have the column that the capture process deletes and the propagation adds: it cannot
+    add it to them.
+    """
     plain = rules(("people", None), ("others", None))
     started(clients(spec, plain, plain), actors, steps=12)
     actors.statuses["apply:x"] = {"low_watermark_scn": 400, "told_scn": 400}
@@ -148,7 +163,9 @@ def test_an_apply_process_that_is_renamed_gets_no_other_shape_with_the_same_edit
     actors.statuses["apply:x"] = {"low_watermark_scn": 400, "told_scn": 400}
     controller = started(added_by_propagation(renamed(spec)), actors, steps=12)
     assert controller.detail_state() == "REFUSED"
-    assert [each["path"] for each in controller.overview()["findings"] if "would arrive at b" in each["problem"]] == ["applies.z"]
+    assert [each["path"] for each in controller.overview()["findings"] if "would arrive at b" in each["problem"]] == [
+        "applies.z"
+    ]
 
 
 @pytest.mark.parametrize("when", ["as the table leaves", "as it comes back"])
@@ -166,7 +183,8 @@ def test_an_apply_process_under_another_name_gets_another_shape_only_behind_the_
 
 
 def test_what_the_queues_keep_for_a_table_that_is_copied_is_on_the_way(spec, actors):
-    """The low watermark has passed the marker, but the queues hold everything from SCN 100 on for a table that is copied beside.
+    """The low watermark has passed the marker, but the queues hold everything from SCN 100 on for a table that is
+    copied beside.
 
     A queue that dies then is sent all of that again, by the propagation that would transform it otherwise.
     """
@@ -176,22 +194,31 @@ def test_what_the_queues_keep_for_a_table_that_is_copied_is_on_the_way(spec, act
     assert refusals(started(added_by_propagation(spec), actors, steps=12))
 
 
-@pytest.mark.parametrize(("asks", "waits"), [
-    (Rule(owner="public", name="people", subset=parse("region = 1", "subset")), True),
-    (Rule(owner="public", name="people", condition=parse("old.region = 1", "condition")), True),
-    (Rule(owner="public", name="people", condition=parse("region = 1", "where")), True),  # of a DELETE the old value
-    (Rule(owner="public", name="people", condition=parse("new.region = 1", "where")), False),
-])
+@pytest.mark.parametrize(
+    ("asks", "waits"),
+    [
+        (Rule(owner="public", name="people", subset=parse("region = 1", "subset")), True),
+        (Rule(owner="public", name="people", condition=parse("old.region = 1", "condition")), True),
+        (
+            Rule(owner="public", name="people", condition=parse("region = 1", "where")),
+            True,
+        ),  # of a DELETE the old value
+        (Rule(owner="public", name="people", condition=parse("new.region = 1", "where")), False),
+    ],
+)
 def test_what_asks_for_old_values_that_the_rows_on_the_way_may_lack_waits_too(spec, actors, asks, waits):
     """What docs/rules.md says of another subset: out of the rules, `up`, REPLICA IDENTITY FULL, the new subset, `up`.
 
-    Rows from before have no old values: the propagation stops at them (`test_row_of_which_it_is_not_known_whether_it_was_in_the_subset_...`).
+    Rows from before have no old values: the propagation stops at them
+    (`test_row_of_which_it_is_not_known_whether_it_was_in_the_subset_...`).
     """
     plain = rules(("people", None), ("others", None))
     started(clients(spec, plain, plain), actors, steps=12)
     actors.statuses["apply:x"] = {"low_watermark_scn": 400, "told_scn": 400}
     started(without_people(spec), actors, steps=12)
-    asking = started(clients(spec, plain, RuleSet(include=(asks, Rule(owner="public", name="others")))), actors, steps=12)
+    asking = started(
+        clients(spec, plain, RuleSet(include=(asks, Rule(owner="public", name="others")))), actors, steps=12
+    )
     assert asking.detail_state() == ("REFUSED" if waits else "RUNNING")
     if waits:
         assert refusals(asking)

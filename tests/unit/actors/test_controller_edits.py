@@ -70,7 +70,9 @@ def test_what_runs_is_shown_as_it_runs_while_an_edit_is_prepared_or_refused(spec
     assert {states[name] for name in EVERYTHING if not name.startswith("site:")} == {"ENABLED"}
 
 
-def test_apply_process_that_ended_for_an_edit_runs_again_when_its_controller_dies_and_the_file_is_put_back(spec, actors, monkeypatch):
+def test_apply_process_that_ended_for_an_edit_runs_again_when_its_controller_dies_and_the_file_is_put_back(
+    spec, actors, monkeypatch
+):
     """It is recorded that it is to end before it does: it must not stay with its old label and without a thread."""
     started(spec, actors)
     end = actors.end
@@ -93,7 +95,9 @@ def test_apply_process_that_ended_for_an_edit_runs_again_when_its_controller_die
 def test_site_keeps_redo_for_whom_an_edit_removes_until_the_edit_is_prepared(spec, actors, was_down, redo_bytes_max):
     """What it keeps no redo for loses it with the next purge: "changes are gone" when the refused file is put back."""
     rules = spec.captures[0].rules
-    two = replace(spec, captures=(*spec.captures, CaptureSpec(name="c2", site="a", source="a", queue="qa", rules=rules)))
+    two = replace(
+        spec, captures=(*spec.captures, CaptureSpec(name="c2", site="a", source="a", queue="qa", rules=rules))
+    )
     started(two, actors)
     if was_down:
         actors.running.clear()
@@ -170,7 +174,12 @@ def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_t
     assert actors.killed == []
     assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
     assert {name for name, label in labels(actors).items() if before.get(name) == label} == {
-        "site:b", "spark:b", "queue:qb", "capture:c", "propagation:p", "apply:x"
+        "site:b",
+        "spark:b",
+        "queue:qb",
+        "capture:c",
+        "propagation:p",
+        "apply:x",
     }
     actors.calls.clear()
     started(spec, actors, steps=10)
@@ -179,9 +188,14 @@ def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_t
 
 
 def test_a_queue_that_holds_nothing_for_a_site_any_more_hears_of_it_once_the_queue_before_it_holds_that(spec, actors):
-    """Site b gets its changes over c, and then straight. The queue at c would report what only b lacked as DURABLE, and its redo would be purged."""
+    """Site b gets its changes over c, and then straight.
+
+    The queue at c would report what only b lacked as DURABLE, and its redo would be purged.
+    """
     straight = with_another_destination(spec)
-    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    over = route(
+        replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1]))
+    )
     started(over, actors)
     actors.calls.clear()
     actors.holds_back.add("queue:qa")
@@ -190,7 +204,9 @@ def test_a_queue_that_holds_nothing_for_a_site_any_more_hears_of_it_once_the_que
     assert "queue:qc" not in reconfigured(actors)
     actors.silent.add("queue:qa")
     started(straight, actors, steps=3)
-    assert "queue:qc" not in reconfigured(actors), "a controller that begins again knows it, too, and that the other one does not answer makes no difference"
+    assert "queue:qc" not in reconfigured(actors), (
+        "a controller that begins again knows it, too, and that the other one does not answer makes no difference"
+    )
     actors.silent.clear()
     actors.holds_back.clear()
     controller = started(straight, actors, steps=2)
@@ -200,40 +216,79 @@ def test_a_queue_that_holds_nothing_for_a_site_any_more_hears_of_it_once_the_que
     assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
-@pytest.mark.parametrize(("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")])
-def test_an_edit_that_puts_a_destination_behind_a_propagation_that_is_far_ahead_of_it_is_refused(spec, actors, behind_s, ahead_scn, phase):
+@pytest.mark.parametrize(
+    ("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")]
+)
+def test_an_edit_that_puts_a_destination_behind_a_propagation_that_is_far_ahead_of_it_is_refused(
+    spec, actors, behind_s, ahead_scn, phase
+):
     """Site b gets its changes over c from now on. What the queue holds for b alone, nobody would hold any longer."""
     straight = with_another_destination(spec)
-    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    over = route(
+        replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1]))
+    )
     started(straight, actors)
-    actors.statuses["queue:qa"] = {"subscribers": [
-        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": behind_s},
-        {"subscriber": "p2", "source": "a", "acknowledged_scn": ahead_scn, "held_alone_s": 0.0},
-    ]}
+    actors.statuses["queue:qa"] = {
+        "subscribers": [
+            {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": behind_s},
+            {"subscriber": "p2", "source": "a", "acknowledged_scn": ahead_scn, "held_alone_s": 0.0},
+        ]
+    }
     controller = started(over, actors, steps=10)
     assert controller.detail_state() == phase
     if phase == "REFUSED":
         assert [each["path"] for each in controller.overview()["findings"]] == ["propagations.p2"]
-        assert "is ahead of p, and would bring the changes of a to b in its place" in controller.overview()["findings"][0]["problem"]
+        assert (
+            "is ahead of p, and would bring the changes of a to b in its place"
+            in controller.overview()["findings"][0]["problem"]
+        )
         assert actors.killed == []
 
 
-@pytest.mark.parametrize(("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")])
-def test_an_edit_that_gives_a_destination_the_changes_of_another_capture_process_that_is_far_ahead_is_refused(spec, actors, behind_s, ahead_scn, phase):
-    """A new subscriber of its queue begins where the furthest one is, and what was held for the destination in the other queue is held no longer."""
+@pytest.mark.parametrize(
+    ("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")]
+)
+def test_an_edit_that_gives_a_destination_the_changes_of_another_capture_process_that_is_far_ahead_is_refused(
+    spec, actors, behind_s, ahead_scn, phase
+):
+    """A new subscriber of its queue begins where the furthest one is, and what was held for the destination in the
+    other queue is held no longer.
+    """
     straight = with_another_destination(spec)
-    both = route(replace(
-        straight, queues=(*straight.queues, QueueSpec(name="qa2", site="a")), captures=(*straight.captures, replace(straight.captures[0], name="c_also", queue="qa2")),
-        propagations=(straight.propagations[0], replace(straight.propagations[1], from_queue="qa2")),
-    ))
+    both = route(
+        replace(
+            straight,
+            queues=(*straight.queues, QueueSpec(name="qa2", site="a")),
+            captures=(*straight.captures, replace(straight.captures[0], name="c_also", queue="qa2")),
+            propagations=(straight.propagations[0], replace(straight.propagations[1], from_queue="qa2")),
+        )
+    )
     after = route(replace(both, propagations=(replace(both.propagations[0], from_queue="qa2"), both.propagations[1])))
     started(both, actors, steps=10)
-    actors.statuses["queue:qa"] = {"subscribers": [
-        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": 0.0, "unacknowledged_s": behind_s, "gone_scn": None},
-    ]}
-    actors.statuses["queue:qa2"] = {"subscribers": [
-        {"subscriber": "p2", "source": "a", "acknowledged_scn": ahead_scn, "held_alone_s": 0.0, "unacknowledged_s": 0.0, "gone_scn": None},
-    ]}
+    actors.statuses["queue:qa"] = {
+        "subscribers": [
+            {
+                "subscriber": "p",
+                "source": "a",
+                "acknowledged_scn": 40,
+                "held_alone_s": 0.0,
+                "unacknowledged_s": behind_s,
+                "gone_scn": None,
+            },
+        ]
+    }
+    actors.statuses["queue:qa2"] = {
+        "subscribers": [
+            {
+                "subscriber": "p2",
+                "source": "a",
+                "acknowledged_scn": ahead_scn,
+                "held_alone_s": 0.0,
+                "unacknowledged_s": 0.0,
+                "gone_scn": None,
+            },
+        ]
+    }
     controller = started(after, actors, steps=10)
     assert controller.detail_state() == phase
     if phase == "REFUSED":
@@ -245,47 +300,89 @@ def test_an_edit_that_gives_a_destination_the_changes_of_another_capture_process
 def with_a_sibling(spec):
     """Site c gets the changes of a from a second capture process, and queue."""
     straight = with_another_destination(spec)
-    return route(replace(
-        straight, queues=(*straight.queues, QueueSpec(name="qa2", site="a")), captures=(*straight.captures, replace(straight.captures[0], name="c_also", queue="qa2")),
-        propagations=(straight.propagations[0], replace(straight.propagations[1], from_queue="qa2")),
-    ))
+    return route(
+        replace(
+            straight,
+            queues=(*straight.queues, QueueSpec(name="qa2", site="a")),
+            captures=(*straight.captures, replace(straight.captures[0], name="c_also", queue="qa2")),
+            propagations=(straight.propagations[0], replace(straight.propagations[1], from_queue="qa2")),
+        )
+    )
 
 
 def all_from_the_sibling(both):
     """Site b does, too, and the first capture process leaves with its queue."""
-    return route(replace(
-        both, queues=tuple(each for each in both.queues if each.name != "qa"), captures=both.captures[1:],
-        propagations=(replace(both.propagations[0], from_queue="qa2"), both.propagations[1]),
-    ))
+    return route(
+        replace(
+            both,
+            queues=tuple(each for each in both.queues if each.name != "qa"),
+            captures=both.captures[1:],
+            propagations=(replace(both.propagations[0], from_queue="qa2"), both.propagations[1]),
+        )
+    )
 
 
 @pytest.mark.parametrize(("gone_scn", "phase"), [(None, "REFUSED"), (60, "RUNNING")])
-def test_a_queue_that_leaves_says_that_a_destination_is_behind_as_long_as_that_is_not_refused(spec, actors, gone_scn, phase):
+def test_a_queue_that_leaves_says_that_a_destination_is_behind_as_long_as_that_is_not_refused(
+    spec, actors, gone_scn, phase
+):
     """Who is refused has nothing to lose, and can never catch up."""
     both = with_a_sibling(spec)
     started(both, actors, steps=10)
-    actors.statuses["queue:qa"] = {"subscribers": [
-        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": 0.0, "unacknowledged_s": 3600.0, "gone_scn": gone_scn},
-    ]}
-    actors.statuses["queue:qa2"] = {"subscribers": [
-        {"subscriber": "p2", "source": "a", "acknowledged_scn": 90, "held_alone_s": 0.0, "unacknowledged_s": 0.0, "gone_scn": None},
-    ]}
+    actors.statuses["queue:qa"] = {
+        "subscribers": [
+            {
+                "subscriber": "p",
+                "source": "a",
+                "acknowledged_scn": 40,
+                "held_alone_s": 0.0,
+                "unacknowledged_s": 3600.0,
+                "gone_scn": gone_scn,
+            },
+        ]
+    }
+    actors.statuses["queue:qa2"] = {
+        "subscribers": [
+            {
+                "subscriber": "p2",
+                "source": "a",
+                "acknowledged_scn": 90,
+                "held_alone_s": 0.0,
+                "unacknowledged_s": 0.0,
+                "gone_scn": None,
+            },
+        ]
+    }
     controller = started(all_from_the_sibling(both), actors, steps=10)
     assert controller.detail_state() == phase
-    assert [each["path"] for each in controller.overview()["findings"]] == (["propagations.p"] if phase == "REFUSED" else [])
+    assert [each["path"] for each in controller.overview()["findings"]] == (
+        ["propagations.p"] if phase == "REFUSED" else []
+    )
 
 
-@pytest.mark.parametrize(("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")])
-def test_destinations_that_are_combined_with_their_capture_processes_are_compared_likewise(spec, actors, behind_s, ahead_scn, phase):
+@pytest.mark.parametrize(
+    ("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")]
+)
+def test_destinations_that_are_combined_with_their_capture_processes_are_compared_likewise(
+    spec, actors, behind_s, ahead_scn, phase
+):
     """Their queues do not run: the capture processes say it."""
     apart = with_a_sibling(spec)
     both = replace(apart, applies=tuple(replace(each, combined=True) for each in apart.applies))
     started(both, actors, steps=10)
     assert "queue:qa" not in actors.running
     for capture, apply, scn, unacknowledged_s in (("c", "x", 40, behind_s), ("c_also", "y", ahead_scn, 0.0)):
-        actors.statuses[f"capture:{capture}"] = {"subscribers": [
-            {"subscriber": apply, "source": "a", "acknowledged_scn": scn, "unacknowledged_s": unacknowledged_s, "gone_scn": None},
-        ]}
+        actors.statuses[f"capture:{capture}"] = {
+            "subscribers": [
+                {
+                    "subscriber": apply,
+                    "source": "a",
+                    "acknowledged_scn": scn,
+                    "unacknowledged_s": unacknowledged_s,
+                    "gone_scn": None,
+                },
+            ]
+        }
     controller = started(all_from_the_sibling(both), actors, steps=10)
     assert controller.detail_state() == phase
     assert [each["path"] for each in controller.overview()["findings"]] == (["applies.x"] if phase == "REFUSED" else [])
@@ -293,64 +390,109 @@ def test_destinations_that_are_combined_with_their_capture_processes_are_compare
 
 @pytest.mark.parametrize(("applied_scn", "phase"), [(90, "RUNNING"), (40, "REFUSED")])
 def test_a_destination_behind_a_hub_is_not_behind_because_another_one_there_is(spec, actors, applied_scn, phase):
-    """What the propagation to the hub has not acknowledged is of the hub's own apply process. Site c says itself what it has."""
+    """What the propagation to the hub has not acknowledged is of the hub's own apply process.
+
+    Site c says itself what it has.
+    """
     both = with_another_destination(spec)
-    both = route(replace(
-        both, sites=(*both.sites, replace(both.sites[2], name="d")),
-        queues=(*both.queues, QueueSpec(name="qa2", site="a"), QueueSpec(name="qd", site="d")),
-        captures=(*both.captures, replace(both.captures[0], name="c_also", queue="qa2")),
-        propagations=(
-            both.propagations[0], replace(both.propagations[1], from_queue="qb"), replace(both.propagations[0], name="p3", from_queue="qa2", to_queue="qd"),
-        ),
-        applies=(*both.applies, ApplySpec(name="z", site="d", source="a", queue="qd")),
-    ))
-    after = route(replace(both, propagations=(both.propagations[0], replace(both.propagations[1], from_queue="qa2"), both.propagations[2])))
+    both = route(
+        replace(
+            both,
+            sites=(*both.sites, replace(both.sites[2], name="d")),
+            queues=(*both.queues, QueueSpec(name="qa2", site="a"), QueueSpec(name="qd", site="d")),
+            captures=(*both.captures, replace(both.captures[0], name="c_also", queue="qa2")),
+            propagations=(
+                both.propagations[0],
+                replace(both.propagations[1], from_queue="qb"),
+                replace(both.propagations[0], name="p3", from_queue="qa2", to_queue="qd"),
+            ),
+            applies=(*both.applies, ApplySpec(name="z", site="d", source="a", queue="qd")),
+        )
+    )
+    after = route(
+        replace(
+            both,
+            propagations=(both.propagations[0], replace(both.propagations[1], from_queue="qa2"), both.propagations[2]),
+        )
+    )
     started(both, actors, steps=10)
     for queue, subscribers in {
-        "qa": {"p": 40}, "qb": {"x": 40, "p2": applied_scn}, "qc": {"y": applied_scn}, "qa2": {"p3": 90}, "qd": {"z": 90},
+        "qa": {"p": 40},
+        "qb": {"x": 40, "p2": applied_scn},
+        "qc": {"y": applied_scn},
+        "qa2": {"p3": 90},
+        "qd": {"z": 90},
     }.items():
-        actors.statuses[f"queue:{queue}"] = {"subscribers": [
-            {
-                "subscriber": name, "source": "a", "acknowledged_scn": scn, "held_alone_s": 0.0, "gone_scn": None,
-                "unacknowledged_s": 3600.0 if scn < 90 else 0.0,
-            } for name, scn in subscribers.items()
-        ]}
+        actors.statuses[f"queue:{queue}"] = {
+            "subscribers": [
+                {
+                    "subscriber": name,
+                    "source": "a",
+                    "acknowledged_scn": scn,
+                    "held_alone_s": 0.0,
+                    "gone_scn": None,
+                    "unacknowledged_s": 3600.0 if scn < 90 else 0.0,
+                }
+                for name, scn in subscribers.items()
+            ]
+        }
     assert started(after, actors, steps=10).detail_state() == phase
 
 
 @pytest.mark.parametrize(("behind_s", "phase"), [(3600.0, "REFUSED"), (2.0, "RUNNING")])
-def test_an_edit_by_which_two_propagations_exchange_their_names_is_refused_while_one_is_far_behind(spec, actors, behind_s, phase):
-    """The queue knows each by its name, and would hold for the one that is behind what follows the other one's position."""
+def test_an_edit_by_which_two_propagations_exchange_their_names_is_refused_while_one_is_far_behind(
+    spec, actors, behind_s, phase
+):
+    """The queue knows each by its name, and would hold for the one that is behind what follows the other one's
+    position.
+    """
     both = with_another_destination(spec)
     one, two = both.propagations
     after = route(replace(both, propagations=(replace(one, name=two.name), replace(two, name=one.name))))
     started(both, actors)
-    actors.statuses["queue:qa"] = {"subscribers": [
-        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": behind_s}, {"subscriber": "p2", "source": "a", "acknowledged_scn": 90, "held_alone_s": 0.0},
-    ]}
+    actors.statuses["queue:qa"] = {
+        "subscribers": [
+            {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": behind_s},
+            {"subscriber": "p2", "source": "a", "acknowledged_scn": 90, "held_alone_s": 0.0},
+        ]
+    }
     controller = started(after, actors, steps=10)
     assert controller.detail_state() == phase
-    assert [each["path"] for each in controller.overview()["findings"]] == (["propagations.p2"] if phase == "REFUSED" else [])
+    assert [each["path"] for each in controller.overview()["findings"]] == (
+        ["propagations.p2"] if phase == "REFUSED" else []
+    )
 
 
 def test_a_destination_that_is_behind_may_go_over_a_new_propagation_and_a_new_queue(spec, actors):
     """They begin where it is."""
     straight = with_another_destination(spec)
     started(straight, actors)
-    actors.statuses["queue:qa"] = {"subscribers": [
-        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": 3600.0}, {"subscriber": "p2", "source": "a", "acknowledged_scn": 90, "held_alone_s": 0.0},
-    ]}
-    over = route(replace(
-        straight, queues=(*straight.queues, QueueSpec(name="qc2", site="c")),
-        propagations=(replace(straight.propagations[0], from_queue="qc2"), straight.propagations[1], replace(straight.propagations[1], name="p3", to_queue="qc2")),
-    ))
+    actors.statuses["queue:qa"] = {
+        "subscribers": [
+            {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": 3600.0},
+            {"subscriber": "p2", "source": "a", "acknowledged_scn": 90, "held_alone_s": 0.0},
+        ]
+    }
+    over = route(
+        replace(
+            straight,
+            queues=(*straight.queues, QueueSpec(name="qc2", site="c")),
+            propagations=(
+                replace(straight.propagations[0], from_queue="qc2"),
+                straight.propagations[1],
+                replace(straight.propagations[1], name="p3", to_queue="qc2"),
+            ),
+        )
+    )
     assert started(over, actors, steps=10).detail_state() == "RUNNING"
 
 
 def test_queues_that_missed_an_edit_go_by_it_and_the_next_one_in_the_same_order(spec, actors):
     """The queue of the source hangs meanwhile, and hears later what the other one reported."""
     straight = with_another_destination(spec)
-    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    over = route(
+        replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1]))
+    )
     started(over, actors)
     actors.holds_back.add("queue:qa")
     started(straight, actors, steps=10)
@@ -367,10 +509,17 @@ def test_queues_that_missed_an_edit_go_by_it_and_the_next_one_in_the_same_order(
 
 def test_a_queue_that_begins_anew_does_not_hold_before_either_what_it_held_for_a_site(spec, actors):
     straight = with_another_destination(spec)
-    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    over = route(
+        replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1]))
+    )
     started(over, actors)
     actors.holds_back.add("queue:qa")
-    changed = replace(straight, queues=tuple(replace(each, memory_bytes_max=1 << 24) if each.name == "qc" else each for each in straight.queues))
+    changed = replace(
+        straight,
+        queues=tuple(
+            replace(each, memory_bytes_max=1 << 24) if each.name == "qc" else each for each in straight.queues
+        ),
+    )
     started(changed, actors, steps=10)
     assert "queue:qc" not in actors.running
     actors.holds_back.clear()
@@ -414,10 +563,14 @@ def test_a_rule_that_changes_nothing_for_a_destination_leaves_its_apply_process_
 def test_components_that_restart_end_together_once_everything_is_prepared(spec, actors):
     started(spec, actors)
     actors.killed.clear()
-    changed = Controller(replace(
-        spec, queues=(replace(spec.queues[0], memory_bytes_max=1 << 20), spec.queues[1]),
-        applies=(replace(spec.applies[0], parallelism=5),),
-    ), actors=actors)
+    changed = Controller(
+        replace(
+            spec,
+            queues=(replace(spec.queues[0], memory_bytes_max=1 << 20), spec.queues[1]),
+            applies=(replace(spec.applies[0], parallelism=5),),
+        ),
+        actors=actors,
+    )
     changed.open()
     while changed.detail_state() != "RUNNING":
         assert not set(actors.killed) - {"apply:x"}
@@ -473,7 +626,8 @@ def test_what_was_no_part_of_the_topology_before_begins_anew(spec, actors):
     started(spec, actors)
     assert actors.new == set()  # nothing is known of before: nothing is forgotten
     grown = replace(
-        spec, queues=(*spec.queues, QueueSpec(name="qc", site="b")),
+        spec,
+        queues=(*spec.queues, QueueSpec(name="qc", site="b")),
         applies=(*spec.applies, ApplySpec(name="y", site="b", source="a", queue="qc")),
     )
     started(grown, actors, steps=10)

@@ -20,7 +20,9 @@ from tests.support.controllers import (
 from topology.spec import DatabaseSpec
 
 
-@pytest.mark.parametrize(("call", "earlier", "remain"), [("one", False, True), ("older", True, True), ("newer", False, False)])
+@pytest.mark.parametrize(
+    ("call", "earlier", "remain"), [("one", False, True), ("older", True, True), ("newer", False, False)]
+)
 def test_rows_are_kept_until_a_later_call_comes(spec, actors, call, earlier, remain):
     actors.captured["site:a"] = captured("t")
     controller = started(spec, actors, keep_call="one")
@@ -113,7 +115,9 @@ def test_apply_process_does_not_begin_before_it_is_known_what_is_kept(spec, acto
 
 
 def test_rows_that_another_apply_process_copies_after_the_call_are_not_kept_by_it(spec, actors):
-    """Both would copy at once: the second one would keep what the first one copied, and miss what that one's source did not have."""
+    """Both would copy at once: the second one would keep what the first one copied, and miss what that one's source did
+    not have.
+    """
     actors.captured |= {"site:a": captured("t", "u"), "site:c": captured("t", "u")}
     actors.empty = {TableName("public", "t")}
     started(with_another_source(spec), actors, steps=10, keep_call="one")
@@ -157,8 +161,12 @@ def test_tables_of_an_apply_process_that_is_dropped_are_recorded_as_left(spec, a
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_tables_of_an_apply_process_that_leaves_with_its_site_are_recorded_as_left_if_the_site_answers(spec, actors, is_away):
-    """A site that was taken out in the middle of a copy, and came back with other apply processes, waited for that copy for ever."""
+def test_tables_of_an_apply_process_that_leaves_with_its_site_are_recorded_as_left_if_the_site_answers(
+    spec, actors, is_away
+):
+    """A site that was taken out in the middle of a copy, and came back with other apply processes, waited for that copy
+    for ever.
+    """
     actors.captured |= {"site:a": captured("t")}
     started(with_another_destination(spec), actors, steps=10)
     assert actors.kept["y"] == ("id of t",)
@@ -185,7 +193,9 @@ def test_tables_of_an_apply_process_that_an_earlier_version_dropped_are_recorded
     assert (actors.kept["long_gone"], actors.kept["x"]) == ((), ("id of t",))
 
 
-def test_a_destination_that_cannot_say_whose_records_it_has_holds_up_no_call_of_up_that_changes_nothing(spec, actors, monkeypatch):
+def test_a_destination_that_cannot_say_whose_records_it_has_holds_up_no_call_of_up_that_changes_nothing(
+    spec, actors, monkeypatch
+):
     """A right of its role was taken away, for example: the others go on, and the next call asks again."""
     spec = with_another_destination(spec)
     actors.captured |= {"site:a": captured("t")}
@@ -211,6 +221,9 @@ def test_a_destination_that_has_no_database_in_the_file_any_more_is_not_asked_fo
     started(both, actors, steps=10)
     actors.calls.clear()
     hub = replace(both.sites[2], database=DatabaseSpec(kind="none"))
-    assert started(replace(both, sites=(*both.sites[:2], hub), applies=both.applies[:1]), actors, steps=10).detail_state() == "RUNNING"
+    assert (
+        started(replace(both, sites=(*both.sites[:2], hub), applies=both.applies[:1]), actors, steps=10).detail_state()
+        == "RUNNING"
+    )
     assert ("site:b", "leave_out_others") in actors.calls
     assert ("site:c", "leave_out_others") not in actors.calls

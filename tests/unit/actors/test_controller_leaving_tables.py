@@ -15,6 +15,8 @@ def test_a_table_that_was_renamed_away_is_left_before_apply_begins_again_by_anot
     call_again(controller)
     for _ in range(6):
         controller.step()
-    ended, left, begun = (actors.calls.index(call) for call in (("apply:x", "end"), ("site:b", "leave_out"), ("apply:x", "create")))
+    ended, left, begun = (
+        actors.calls.index(call) for call in (("apply:x", "end"), ("site:b", "leave_out"), ("apply:x", "create"))
+    )
     assert ended < left < begun
     assert actors.kept == {"x": ("id of t",)}

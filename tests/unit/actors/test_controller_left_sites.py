@@ -20,14 +20,25 @@ from topology.spec import CaptureSpec, DatabaseSpec, TopologySpec
 def both(spec) -> TopologySpec:
     """A third site c, of which a second capture process captures."""
     grown = with_another_destination(spec)
-    sites = tuple(replace(site, database=DatabaseSpec(kind="postgres", dsn=f"dbname={site.name}")) for site in grown.sites)
+    sites = tuple(
+        replace(site, database=DatabaseSpec(kind="postgres", dsn=f"dbname={site.name}")) for site in grown.sites
+    )
     rules = spec.captures[0].rules
-    return replace(grown, sites=sites, captures=(*grown.captures, CaptureSpec(name="c2", site="c", source="c", queue="qc", rules=rules)))
+    return replace(
+        grown,
+        sites=sites,
+        captures=(*grown.captures, CaptureSpec(name="c2", site="c", source="c", queue="qc", rules=rules)),
+    )
 
 
 def without_site(both: TopologySpec) -> TopologySpec:
     return replace(
-        both, sites=both.sites[:2], queues=both.queues[:2], captures=both.captures[:1], propagations=both.propagations[:1], applies=both.applies[:1],
+        both,
+        sites=both.sites[:2],
+        queues=both.queues[:2],
+        captures=both.captures[:1],
+        propagations=both.propagations[:1],
+        applies=both.applies[:1],
     )
 
 
@@ -62,7 +73,17 @@ def test_source_that_does_not_answer_is_cleared_later_and_holds_up_nothing_else(
     actors.silent.add("site:c")
     controller = started(without_site(both), actors, steps=10)
     assert controller.detail_state() == "RUNNING"
-    assert set(actors.running) == {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b", "site:c"}
+    assert set(actors.running) == {
+        "site:a",
+        "site:b",
+        "queue:qa",
+        "queue:qb",
+        "capture:c",
+        "propagation:p",
+        "apply:x",
+        "spark:b",
+        "site:c",
+    }
     ((component, problem, is_remark),) = told(controller)
     assert (component, is_remark) == ("site:c", False)
     assert "its database keeps WAL for slot headrace_one_way_" in problem
@@ -110,7 +131,9 @@ def test_site_that_has_no_database_any_more_names_the_slot_of_the_one_that_it_ha
     nothing = replace(both.sites[2], database=DatabaseSpec(kind="none"))
     edited = replace(without_capture(both), sites=(*both.sites[:2], nothing), applies=both.applies[:1])
     actors.call = lambda name, method, *arguments, timeout_s=5.0: (
-        IntermediateSite(edited, "c", "").end_source() if method == "end_source" else FakeActors.call(actors, name, method, *arguments)
+        IntermediateSite(edited, "c", "").end_source()
+        if method == "end_source"
+        else FakeActors.call(actors, name, method, *arguments)
     )
     ((component, problem, _),) = told(started(edited, actors, steps=10))
     assert component == "site:c"

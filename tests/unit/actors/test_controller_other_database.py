@@ -14,13 +14,22 @@ from topology.spec import DatabaseSpec
 @pytest.fixture
 def own(spec):
     """The topology on users' servers."""
-    return replace(spec, sites=tuple(replace(site, database=DatabaseSpec(kind="postgres", dsn=f"host={site.name}")) for site in spec.sites))
+    return replace(
+        spec,
+        sites=tuple(
+            replace(site, database=DatabaseSpec(kind="postgres", dsn=f"host={site.name}")) for site in spec.sites
+        ),
+    )
 
 
 def led_elsewhere(own, site="b"):
-    return replace(own, sites=tuple(
-        replace(each, database=replace(each.database, dsn="host=other")) if each.name == site else each for each in own.sites
-    ))
+    return replace(
+        own,
+        sites=tuple(
+            replace(each, database=replace(each.database, dsn="host=other")) if each.name == site else each
+            for each in own.sites
+        ),
+    )
 
 
 @pytest.mark.parametrize("site", ["a", "b"])

@@ -12,7 +12,9 @@ from tests.support.controllers import labels, started
 from tests.support.topologies import read
 from topology.edits.changes import changes, components_of
 
-_DSNS = {f"DSN_{name.upper()}": f"host={name}.invalid user=headrace password=of-{name}" for name in ("hub", "a", "b", "mine")}
+_DSNS = {
+    f"DSN_{name.upper()}": f"host={name}.invalid user=headrace password=of-{name}" for name in ("hub", "a", "b", "mine")
+}
 _HUB = """
 topology: t
 sites:
@@ -63,7 +65,15 @@ def _secrets(said: object) -> set[str]:
 def test_a_site_has_its_own_connection_string_and_no_other_component_has_any(spec):
     actors = _Overheard()
     started(spec, actors, steps=10)
-    assert {each.partition(":")[0] for each in actors.running} == {"site", "spark", "apply", "redo", "queue", "capture", "propagation"}
+    assert {each.partition(":")[0] for each in actors.running} == {
+        "site",
+        "spark",
+        "apply",
+        "redo",
+        "queue",
+        "capture",
+        "propagation",
+    }
     wanted = {name: {name.partition(":")[2]} if name.startswith("site:") else set() for name in actors.running}
     assert {name: _secrets(record) for name, record in actors.running.items()} == wanted
     assert all(actors.told.get(name, set()) <= wanted[name] for name in wanted), actors.told
@@ -83,9 +93,13 @@ def test_a_changed_password_restarts_its_site_and_who_connects_to_it_alone(spec)
     actors = _Overheard()
     started(spec, actors, steps=10)
     before = labels(actors)
-    changed = replace(spec, sites=tuple(
-        replace(site, database=replace(site.database, dsn=site.database.dsn + "-new")) if site.name == "b" else site for site in spec.sites
-    ))
+    changed = replace(
+        spec,
+        sites=tuple(
+            replace(site, database=replace(site.database, dsn=site.database.dsn + "-new")) if site.name == "b" else site
+            for site in spec.sites
+        ),
+    )
     connecting = {f"apply:{each.name}" for each in spec.applies if "b" in (each.site, each.source)}
     assert {each.component for each in changes(spec, changed) if each.action != "same"} == {"site:b", *connecting}
     actors.told.clear()

@@ -29,7 +29,8 @@ def report(actors: FakeActors, queue: str, **positions: int) -> None:
     """Let a queue report where its subscribers are."""
     actors.statuses[f"queue:{queue}"] = {
         "subscribers": [
-            {"subscriber": name, "source": "a", "acknowledged_scn": scn, "connected": True, "held_alone_s": 0.0} for name, scn in positions.items()
+            {"subscriber": name, "source": "a", "acknowledged_scn": scn, "connected": True, "held_alone_s": 0.0}
+            for name, scn in positions.items()
         ],
         "sources": {"a": {"position_scn": 100}},
     }
@@ -37,7 +38,10 @@ def report(actors: FakeActors, queue: str, **positions: int) -> None:
 
 
 def phase(controller: Controller, propagation: str = "p") -> str:
-    return next((str(each["phase"]) for each in controller.overview()["splits"] if each["propagation"] == propagation), "together")
+    return next(
+        (str(each["phase"]) for each in controller.overview()["splits"] if each["propagation"] == propagation),
+        "together",
+    )
 
 
 def step_until(controller: Controller, wanted: str, propagation: str = "p") -> None:
@@ -50,19 +54,35 @@ def step_until(controller: Controller, wanted: str, propagation: str = "p") -> N
 
 def with_another_source(spec: TopologySpec) -> TopologySpec:
     """From site d to b, over p3, and to c, over p4, besides."""
-    return route(replace(
-        spec, sites=(*spec.sites, SiteSpec(name="d", database=DatabaseSpec(kind="embedded"))),
-        queues=(*spec.queues, QueueSpec(name="qd", site="d")),
-        captures=(*spec.captures, CaptureSpec(name="d", site="d", source="d", queue="qd", rules=spec.captures[0].rules)),
-        propagations=(*spec.propagations, *(PropagationSpec(name=name, from_queue="qd", to_queue=to) for name, to in (("p3", "qb"), ("p4", "qc")))),
-        applies=(*spec.applies, *(ApplySpec(name=f"from_d_to_{site}", site=site, source="d", queue=f"q{site}") for site in "bc")),
-    ))
+    return route(
+        replace(
+            spec,
+            sites=(*spec.sites, SiteSpec(name="d", database=DatabaseSpec(kind="embedded"))),
+            queues=(*spec.queues, QueueSpec(name="qd", site="d")),
+            captures=(
+                *spec.captures,
+                CaptureSpec(name="d", site="d", source="d", queue="qd", rules=spec.captures[0].rules),
+            ),
+            propagations=(
+                *spec.propagations,
+                *(
+                    PropagationSpec(name=name, from_queue="qd", to_queue=to)
+                    for name, to in (("p3", "qb"), ("p4", "qc"))
+                ),
+            ),
+            applies=(
+                *spec.applies,
+                *(ApplySpec(name=f"from_d_to_{site}", site=site, source="d", queue=f"q{site}") for site in "bc"),
+            ),
+        )
+    )
 
 
 def report_of_d(actors: FakeActors) -> None:
     actors.statuses["queue:qd"] = {
         "subscribers": [
-            {"subscriber": name, "source": "d", "acknowledged_scn": 50, "connected": True, "held_alone_s": 0.0} for name in ("p3", "p4")
+            {"subscriber": name, "source": "d", "acknowledged_scn": 50, "connected": True, "held_alone_s": 0.0}
+            for name in ("p3", "p4")
         ],
         "sources": {"d": {"position_scn": 100}},
     }
@@ -134,7 +154,9 @@ def test_an_edit_of_the_file_keeps_what_is_split_off_and_one_that_takes_its_queu
     controller = started(edited, actors, steps=10)
     assert phase(controller) == SPLIT
     assert set(actors.running) >= CLONES
-    moved = replace(spec, propagations=(replace(spec.propagations[0], from_queue="qb", to_queue="qc"), *spec.propagations[1:]))
+    moved = replace(
+        spec, propagations=(replace(spec.propagations[0], from_queue="qb", to_queue="qc"), *spec.propagations[1:])
+    )
     refused = started(moved, actors, steps=10)
     assert refused.detail_state() == "REFUSED"
     assert any("is split off from queue qa" in finding["problem"] for finding in refused.overview()["findings"])
@@ -205,7 +227,9 @@ def test_a_site_that_is_away_when_its_stream_is_merged_holds_up_nothing_and_is_c
     for _ in range(3):
         controller.step()
     assert not CLONES & set(actors.running)
-    assert [call for call in actors.calls if call[1] == "delete_spilled"] == [("site:a", "delete_spilled")] * len(CLONES)
+    assert [call for call in actors.calls if call[1] == "delete_spilled"] == [("site:a", "delete_spilled")] * len(
+        CLONES
+    )
 
 
 def test_a_site_that_goes_away_while_its_stream_is_split_off_is_waited_for_without_an_error(spec, actors, monkeypatch):
@@ -279,7 +303,9 @@ def test_a_stream_goes_on_reading_what_is_stopped_while_its_clones_begin(spec, a
 
 @pytest.mark.parametrize("stopped", ["capture:c.p", "queue:qa.p", "queue:qa"])
 @pytest.mark.parametrize("since", [SPLIT, MERGING])
-def test_a_stream_is_not_merged_while_what_fills_its_own_queue_is_stopped_and_does_not_answer(spec, actors, stopped, since):
+def test_a_stream_is_not_merged_while_what_fills_its_own_queue_is_stopped_and_does_not_answer(
+    spec, actors, stopped, since
+):
     controller = split_off(spec, actors)
     report(actors, "qa.p", p=90)
     controller.merge("p")

@@ -1,4 +1,6 @@
-"""Downstream capture as the controller and the components see it: who begins when, what is asked of whom, what is left behind."""
+"""Downstream capture as the controller and the components see it: who begins when, what is asked of whom, what is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,14 @@ def downstream_spec(folder: Path, *, transport: str = "async") -> TopologySpec:
     """As `one_way_spec`, but site b mines the redo of a."""
     spec = one_way_spec(folder)
     (capture,) = spec.captures
-    return route(replace(
-        spec, queues=tuple(replace(queue, site="b") for queue in spec.queues),
-        captures=(replace(capture, site="b", transport=transport),),
-        applies=tuple(replace(apply, combined=False) for apply in spec.applies),
-    ))
+    return route(
+        replace(
+            spec,
+            queues=tuple(replace(queue, site="b") for queue in spec.queues),
+            captures=(replace(capture, site="b", transport=transport),),
+            applies=tuple(replace(apply, combined=False) for apply in spec.applies),
+        )
+    )
 
 
 @pytest.fixture
@@ -60,9 +65,13 @@ def test_the_receiver_runs_at_the_downstream_site_and_shares_a_process_with_othe
 def test_a_capture_process_begins_after_its_receiver_has_taken_an_edit_over(tmp_path, spec, actors):
     started(spec, actors)
     (capture,) = spec.captures
-    edited = route(replace(
-        spec, captures=(capture, replace(capture, name="c2", queue="qa2")), queues=(*spec.queues, replace(spec.queue("qa"), name="qa2")),
-    ))
+    edited = route(
+        replace(
+            spec,
+            captures=(capture, replace(capture, name="c2", queue="qa2")),
+            queues=(*spec.queues, replace(spec.queue("qa"), name="qa2")),
+        )
+    )
     actors.holds_back = {"redo:a@b"}
     controller = started(edited, actors, steps=12)
     assert "redo:a@b" in reconfigured(actors)
@@ -74,7 +83,9 @@ def test_a_capture_process_begins_after_its_receiver_has_taken_an_edit_over(tmp_
 
 
 def test_who_got_which_table_is_noted_at_the_receiver_too(spec, actors):
-    actors.captured["site:a"] = (CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),)),)
+    actors.captured["site:a"] = (
+        CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),)),
+    )
     controller = started(spec, actors)
     controller._note_at = 0.0  # the receiver was about to begin at the first try
     controller.step()
@@ -89,7 +100,9 @@ def test_a_capture_process_watches_and_asks_who_writes_the_redo_at_its_site(spec
 
 
 def test_the_receiver_answers_for_the_source_and_asks_it_only_the_first_time(spec, monkeypatch):
-    noted = Receivers.of(spec, "a", [CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),))])
+    noted = Receivers.of(
+        spec, "a", [CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),))]
+    )
     asked = []
 
     def ask(self, method):
@@ -169,8 +182,12 @@ def receive_all(receiver: RedoReceiver) -> None:
 
 
 @pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "removed"])
-def test_a_folder_that_was_restored_or_removed_while_the_receiver_was_stopped_is_read_again(receiver, site, is_restored):
-    """What is on disk counts, not what the process remembers: it must not acknowledge what it writes to a file that nobody can open."""
+def test_a_folder_that_was_restored_or_removed_while_the_receiver_was_stopped_is_read_again(
+    receiver, site, is_restored
+):
+    """What is on disk counts, not what the process remembers: it must not acknowledge what it writes to a file that
+    nobody can open.
+    """
     receiver.open()
     receive_all(receiver)
     backup = site.folder.with_name("backup")
@@ -236,9 +253,13 @@ def test_the_new_topology_is_shown_when_its_captures_are_registered(receiver, sp
     receiver._receiver = replace(receiver._receiver, source="a")
     edited = downstream_spec(spec.state_dir.parent)
     (capture,) = edited.captures
-    edited = route(replace(
-        edited, captures=(capture, replace(capture, name="c2", queue="qa2")), queues=(*edited.queues, replace(edited.queue("qa"), name="qa2")),
-    ))
+    edited = route(
+        replace(
+            edited,
+            captures=(capture, replace(capture, name="c2", queue="qa2")),
+            queues=(*edited.queues, replace(edited.queue("qa"), name="qa2")),
+        )
+    )
     required = receiver._log.required_checkpoints
     shown = []
     required.forget_others = lambda captures: shown.append(receiver.details()["fingerprint"])

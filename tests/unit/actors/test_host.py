@@ -88,7 +88,9 @@ def wait_state(host: Host, state: str) -> None:
 
 
 def wait_paused(host: ScriptedHost, *, left: int) -> None:
-    """Until the step whose pause is to be ended has begun: what wakes a host before a step does not end the pause behind it."""
+    """Until the step whose pause is to be ended has begun: what wakes a host before a step does not end the pause
+    behind it.
+    """
     waiter = threading.Event()
     for _ in range(int(WAIT_S / 0.005)):
         if len(host.script) == left:
@@ -353,7 +355,9 @@ def test_stopped_component_adopts_a_topology_that_it_could_not_adopt_at_first_an
     wait_state(refusing, "DISABLED")
 
 
-@pytest.mark.parametrize("error", [DatabaseUnavailable("gone", hint="wait"), OSError(errno.EACCES, "Permission denied")])
+@pytest.mark.parametrize(
+    "error", [DatabaseUnavailable("gone", hint="wait"), OSError(errno.EACCES, "Permission denied")]
+)
 def test_stopped_component_says_why_it_cannot_adopt_a_topology(refusing, error):
     """`up` waits for it, and its state is DISABLED as before."""
     refusing.start()

@@ -29,7 +29,15 @@ def test_rows_are_kept_until_every_table_is_recorded_and_by_no_later_life_of_the
     assert host(spec, "two")._keep_existing == {"id of t", "id of u"}, "another call"
 
 
-@pytest.mark.parametrize("seen", [status("KEPT", "PENDING", ready=False), status("KEPT", "FAILED"), {"state": "INITIALIZING"}, status("DONE", "COPIED")])
+@pytest.mark.parametrize(
+    "seen",
+    [
+        status("KEPT", "PENDING", ready=False),
+        status("KEPT", "FAILED"),
+        {"state": "INITIALIZING"},
+        status("DONE", "COPIED"),
+    ],
+)
 def test_rows_are_still_kept_by_the_next_life_while_a_table_is_not_recorded(spec, seen):
     first = host(spec)
     first._note_kept(seen)

@@ -1,4 +1,6 @@
-"""The private cluster without Ray: starting it on a busy machine, and whose cluster and processes the facts of a folder speak of."""
+"""The private cluster without Ray: starting it on a busy machine, and whose cluster and processes the facts of a folder
+speak of.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,15 @@ from actors.cluster import local
 from actors.cluster.known_process import known_process
 from actors.cluster.local import ClusterError, ClusterFacts, LocalCluster
 
-TOO_LATE = "the local Ray cluster did not start: Exception: The current node timed out during startup. This could happen because"
+TOO_LATE = (
+    "the local Ray cluster did not start: Exception: The current node timed out during startup. This could"
+    " happen because"
+)
 
 
-def test_node_that_was_not_up_in_rays_time_is_started_again_a_few_times_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_node_that_was_not_up_in_rays_time_is_started_again_a_few_times_and_nothing_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     answers: list[str] = []
 
     def start(cluster: LocalCluster) -> str:
@@ -54,17 +61,23 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate(b"\n")
 
 
-def running(folder: Path, process: subprocess.Popen[bytes], temporary: str = "/nonexistent/headrace-ray-x/r") -> LocalCluster:
+def running(
+    folder: Path, process: subprocess.Popen[bytes], temporary: str = "/nonexistent/headrace-ray-x/r"
+) -> LocalCluster:
     """A cluster whose first process is this one."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(folder)
     first = known_process(psutil.Process(process.pid))
-    cluster._save(ClusterFacts(address="127.0.0.1:1", temporary=temporary, folder=str(folder), processes=(first,), ready=True))
+    cluster._save(
+        ClusterFacts(address="127.0.0.1:1", temporary=temporary, folder=str(folder), processes=(first,), ready=True)
+    )
     (folder / "ray_token").write_text("token")
     return cluster
 
 
-def test_copy_of_a_state_folder_neither_shows_nor_ends_the_cluster_of_the_original(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
+def test_copy_of_a_state_folder_neither_shows_nor_ends_the_cluster_of_the_original(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+):
     private = tmp_path / "headrace-ray-x"
     (private / "r").mkdir(parents=True)
     original = running(tmp_path / "one", sleeper, str(private / "r"))
@@ -117,7 +130,9 @@ def test_cluster_of_an_earlier_build_is_known_by_the_log_that_it_has_open(tmp_pa
         process.communicate(b"\n")
 
 
-def test_step_of_the_clock_is_not_the_death_of_the_cluster(tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch):
+def test_step_of_the_clock_is_not_the_death_of_the_cluster(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+):
     """The system derives the time of day at which a process started from its clock, at every question."""
     cluster = running(tmp_path, sleeper)
     real = psutil._pslinux.boot_time
@@ -127,7 +142,9 @@ def test_step_of_the_clock_is_not_the_death_of_the_cluster(tmp_path: Path, sleep
 
 
 @pytest.mark.parametrize("changed", [{"boot": "another"}, {"ticks": 1}])
-def test_number_that_another_process_has_now_is_not_the_clusters(tmp_path: Path, sleeper: subprocess.Popen[bytes], changed: dict[str, object]):
+def test_number_that_another_process_has_now_is_not_the_clusters(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], changed: dict[str, object]
+):
     cluster = running(tmp_path, sleeper)
     document = json.loads(cluster.file.read_text())
     document["processes"][0] |= changed
@@ -137,8 +154,12 @@ def test_number_that_another_process_has_now_is_not_the_clusters(tmp_path: Path,
     assert sleeper.poll() is None
 
 
-def test_step_of_the_clock_is_not_the_death_of_an_earlier_builds_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It recorded the time of day alone; the command line of its first process names the cluster's folder, which is its own."""
+def test_step_of_the_clock_is_not_the_death_of_an_earlier_builds_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It recorded the time of day alone; the command line of its first process names the cluster's folder, which is its
+    own.
+    """
     temporary = "/nonexistent/headrace-ray-x/r"
     process = subprocess.Popen([sys.executable, "-c", "input()", f"--temp-dir={temporary}"], stdin=subprocess.PIPE)
     try:
@@ -152,7 +173,9 @@ def test_step_of_the_clock_is_not_the_death_of_an_earlier_builds_cluster(tmp_pat
         process.communicate(b"\n")
 
 
-def test_who_looks_into_the_folder_of_a_cluster_is_none_of_its_processes(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
+def test_who_looks_into_the_folder_of_a_cluster_is_none_of_its_processes(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+):
     """Such as `tail -f` of a log there, and the terminal server in which it was started, with all that runs in that."""
     private = tmp_path / "headrace-ray-x"
     (private / "r" / "logs").mkdir(parents=True)

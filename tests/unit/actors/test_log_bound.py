@@ -13,7 +13,9 @@ def test_log_of_a_running_process_stays_bounded_and_what_comes_after_is_in_it(tm
     file = tmp_path / "driver.log"
     assert not bound_log(file, 10)
     with file.open("ab") as log:
-        writer = subprocess.Popen([sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
     assert writer.stdin is not None
     assert writer.stdout is not None
     for number in range(4):

@@ -18,9 +18,14 @@ def test_a_node_that_offers_one_of_its_resource_has_room_for_every_actor_of_a_la
     assert all(amount * 500 <= 1 for amount in placement({"site_b": 1000.0}).values())
 
 
-@pytest.mark.parametrize(("offered", "is_absent"), [
-    ([{"CPU": 4.0}, {"site_b": 1.0}], True), ([{"site_b": 1.0, "ssd": 1.0}], False), ([], True),
-])
+@pytest.mark.parametrize(
+    ("offered", "is_absent"),
+    [
+        ([{"CPU": 4.0}, {"site_b": 1.0}], True),
+        ([{"site_b": 1.0, "ssd": 1.0}], False),
+        ([], True),
+    ],
+)
 def test_a_site_has_a_node_when_one_living_node_offers_all_of_its_resources(offered, is_absent):
     found = absence_of("b", {"site_b": 1.0, "ssd": 1.0}, offered)
     assert (found is not None) is is_absent

@@ -32,11 +32,15 @@ def test_apply_processes_of_a_site_share_a_process_by_fours(spec: TopologySpec):
     found = processes(with_applies(spec, 2 * APPLIES_TOGETHER + 1))
     site = spec.applies[0].site
     rooms = [found[f"apply:apply_{number:02}"] for number in range(2 * APPLIES_TOGETHER + 1)]
-    assert rooms == [f"applies:{site}"] * APPLIES_TOGETHER + [f"applies:{site}:2"] * APPLIES_TOGETHER + [f"applies:{site}:3"]
+    assert rooms == [f"applies:{site}"] * APPLIES_TOGETHER + [f"applies:{site}:2"] * APPLIES_TOGETHER + [
+        f"applies:{site}:3"
+    ]
 
 
 @pytest.mark.parametrize("at_the_end", [True, False])
-def test_apply_processes_that_edits_add_share_a_process_by_fours_wherever_they_stand_in_the_file(spec: TopologySpec, *, at_the_end: bool):
+def test_apply_processes_that_edits_add_share_a_process_by_fours_wherever_they_stand_in_the_file(
+    spec: TopologySpec, *, at_the_end: bool
+):
     held: dict[str, set[str]] = {}
     (apply,), applies = spec.applies, ()
     for number in range(2 * APPLIES_TOGETHER + 1):
@@ -49,18 +53,26 @@ def test_apply_processes_that_edits_add_share_a_process_by_fours_wherever_they_s
 
 
 def test_a_site_has_a_process_of_its_own(spec: TopologySpec):
-    assert {process for name, process in processes(spec).items() if name.startswith("site:")} == {f"site:{site.name}" for site in spec.sites}
+    assert {process for name, process in processes(spec).items() if name.startswith("site:")} == {
+        f"site:{site.name}" for site in spec.sites
+    }
 
 
 def test_of_processes_that_are_apart_each_component_has_one_with_its_own_name(spec: TopologySpec):
     apart = replace(with_applies(spec, APPLIES_TOGETHER + 1), processes_apart=True)
     assert processes(apart) == {component.name: component.name for component in components_of(apart)}
-    assert process_of(apart, components_of(apart)[-1], {"applies:b": {"apply:apply_00"}}) == components_of(apart)[-1].name
+    assert (
+        process_of(apart, components_of(apart)[-1], {"applies:b": {"apply:apply_00"}}) == components_of(apart)[-1].name
+    )
 
 
 def test_a_site_that_moves_to_another_node_has_other_processes(spec: TopologySpec):
     site = spec.applies[0].site
-    moved = replace(spec, sites=tuple(replace(each, node=(("site_x", 1.0),)) if each.name == site else each for each in spec.sites))
+    moved = replace(
+        spec, sites=tuple(replace(each, node=(("site_x", 1.0),)) if each.name == site else each for each in spec.sites)
+    )
     assert {name for name, process in processes(moved).items() if process != processes(spec)[name]} == {
-        component.name for component in components_of(spec) if component.site == site and component.kind not in {"site", "spark"}
+        component.name
+        for component in components_of(spec)
+        if component.site == site and component.kind not in {"site", "spark"}
     }

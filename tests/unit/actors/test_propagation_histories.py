@@ -67,9 +67,7 @@ class PropagationHistories(RuleBasedStateMachine):
 
     @rule()
     def capture_restarts(self) -> None:
-        self.capture = DirectEnqueue(
-            lambda: self.queues["q_dbs1"], "capture_dbs1", self.next_incarnation(), "dbs1"
-        )
+        self.capture = DirectEnqueue(lambda: self.queues["q_dbs1"], "capture_dbs1", self.next_incarnation(), "dbs1")
         self.plan(self.capture.connect().needed_scn)
 
     def plan(self, scn: int) -> None:
@@ -88,9 +86,12 @@ class PropagationHistories(RuleBasedStateMachine):
     def propagation_restarts(self) -> None:
         name = self.next_incarnation()
         self.core = PropagationCore(
-            "dbs1", RuleSet(), DirectEnqueue(lambda: self.queues["q_dbs2"], "to_dbs2", name, "dbs1"),
+            "dbs1",
+            RuleSet(),
+            DirectEnqueue(lambda: self.queues["q_dbs2"], "to_dbs2", name, "dbs1"),
             lambda: DirectDequeue(lambda: self.queues["q_dbs1"], "to_dbs2", name),
-            statistics=PropagationStatistics(), clock=self.clock,
+            statistics=PropagationStatistics(),
+            clock=self.clock,
         )
         self.core.open()
 
@@ -217,9 +218,7 @@ class PropagationHistories(RuleBasedStateMachine):
         self.apply_restarts()
         # Small queues, and everything that could die has died: a turn moves a few rows.
         for _ in range(1500 + sum(self.history.rows)):
-            if self.is_done() and not any(
-                queue.status()["batches"] for queue in self.queues.values()
-            ):
+            if self.is_done() and not any(queue.status()["batches"] for queue in self.queues.values()):
                 break
             self.capture_works(5)
             self.propagation_works()

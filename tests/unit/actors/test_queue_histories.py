@@ -253,7 +253,9 @@ class QueueHistories(RuleBasedStateMachine):
             self.connect_subscriber(name)
             self.acknowledge(name)  # what it had committed before it came back
         for _ in range(2000):
-            if all(model.position >= self.history.end and model.position == model.durable for model in self.models.values()):
+            if all(
+                model.position >= self.history.end and model.position == model.durable for model in self.models.values()
+            ):
                 break
             self.publish(5)
             for name in self.models:

@@ -76,9 +76,22 @@ def test_agent_says_that_it_serves_no_port_and_ends_with_its_raylet(tmp_path: Pa
         "import subprocess, sys; child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); sys.stdin.read()"
     )
     raylet = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", started, *_STAND_IN, "agent", "ray/dashboard/agent.py", "--node-id=ab12",
-         f"--session-dir={tmp_path}", "--minimal"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            started,
+            *_STAND_IN,
+            "agent",
+            "ray/dashboard/agent.py",
+            "--node-id=ab12",
+            f"--session-dir={tmp_path}",
+            "--minimal",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert raylet.stdin is not None
     assert raylet.stdout is not None
@@ -113,4 +126,8 @@ def test_java_worker_becomes_the_jvm_that_rays_own_program_would_start(own: list
 
 def test_java_worker_with_a_runtime_environment_is_set_up_by_ray() -> None:
     given = [*_WORKER, "--language=JAVA", '--serialized-runtime-env-context={"env_vars": {"A": "b"}}']
-    assert ray_stand_in.java_command(["/ray/setup_worker.py", "/ray/jars", *given]) == [sys.executable, "/ray/setup_worker.py", *given]
+    assert ray_stand_in.java_command(["/ray/setup_worker.py", "/ray/jars", *given]) == [
+        sys.executable,
+        "/ray/setup_worker.py",
+        *given,
+    ]

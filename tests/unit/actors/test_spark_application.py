@@ -30,7 +30,10 @@ def host(tmp_path: Path) -> SparkHost:
     host = SparkHost(spec, spec.applies[0].site, "fingerprint")
     host._clock = VirtualClock()
     host._child = SimpleNamespace(  # type: ignore[assignment]
-        pid=17, ended=lambda: ChildEnded("it was killed"), end=lambda: None, bound_log=lambda: None,
+        pid=17,
+        ended=lambda: ChildEnded("it was killed"),
+        end=lambda: None,
+        bound_log=lambda: None,
     )
     host._access = {"endpoint": "127.0.0.1:1", "token": "secret"}
     return host
@@ -56,19 +59,30 @@ def test_process_that_has_ended_is_an_error_that_time_heals(host: SparkHost):
 
 
 def test_process_that_is_silent_for_a_while_is_given_up_and_one_that_answers_is_not(
-    host: SparkHost, monkeypatch: pytest.MonkeyPatch,
+    host: SparkHost,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     def silent(*_: object) -> pb.HealthReply:
         raise PropagationError("no answer")
 
     refusals = pb.Refusals(tls=True, refused_calls=1, last_refusal="no certificate")
-    monkeypatch.setattr(spark_link.HealthClient, "ask", lambda *_: pb.HealthReply(executors=2, runs=3, refusals=refusals))
+    monkeypatch.setattr(
+        spark_link.HealthClient, "ask", lambda *_: pb.HealthReply(executors=2, runs=3, refusals=refusals)
+    )
     host._answered_at = host._clock.monotonic()
     host.step()
     assert (host.details()["executors"], host.details()["runs"]) == (2, 3)
     assert host.details()["wire"] == {
-        "tls": True, "refused_calls": 1, "refused_connections": 0, "last_refusal": "no certificate", "last_refusal_us": 0, "last_refused_connection_us": 0,
-        "held_back": 0, "last_held_back": "", "last_held_back_us": 0, "revoked_problem": "",
+        "tls": True,
+        "refused_calls": 1,
+        "refused_connections": 0,
+        "last_refusal": "no certificate",
+        "last_refusal_us": 0,
+        "last_refused_connection_us": 0,
+        "held_back": 0,
+        "last_held_back": "",
+        "last_held_back_us": 0,
+        "revoked_problem": "",
     }
     monkeypatch.setattr(spark_link.HealthClient, "ask", silent)
     host._clock.advance(SILENCE_MAX_S - 1)  # type: ignore[attr-defined]
@@ -78,7 +92,9 @@ def test_process_that_is_silent_for_a_while_is_given_up_and_one_that_answers_is_
         host.step()
 
 
-def test_certificate_that_cannot_be_read_does_not_end_an_application_that_works(host: SparkHost, monkeypatch: pytest.MonkeyPatch):
+def test_certificate_that_cannot_be_read_does_not_end_an_application_that_works(
+    host: SparkHost, monkeypatch: pytest.MonkeyPatch
+):
     def unreadable(*_: object) -> pb.HealthReply:
         raise CertificateError("site.pem has expired")
 

@@ -1,4 +1,6 @@
-"""A state folder is its owner's alone: nobody else reads what is in it, and one that somebody else made or can write is refused."""
+"""A state folder is its owner's alone: nobody else reads what is in it, and one that somebody else made or can write is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from tests.support.attackers import NOBODY, open_folder, readable_by_others
 
 IS_ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not IS_ROOT, reason="only root makes folders of another user")
-FILE = "topology: closed\nstate_dir: {state_dir}\nsites: {{a: {{database: {{kind: embedded}}}}, b: {{database: {{kind: embedded}}}}}}\nreplicate: [{{schemas: [public], from: a, to: [b]}}]\n"
+FILE = (
+    "topology: closed\nstate_dir: {state_dir}\nsites: {{a: {{database: {{kind: embedded}}}}, b: {{database:"
+    " {{kind: embedded}}}}}}\nreplicate: [{{schemas: [public], from: a, to: [b]}}]\n"
+)
 
 
 @pytest.fixture
@@ -45,7 +50,15 @@ def another_user() -> Iterator[None]:
 
 def filled(state_dir: Path) -> list[Path]:
     """A state folder as earlier versions left it."""
-    files = ["desired.json", "cluster.json", "logs/site.a.log", "components/a~topology.json", "sites/a/redo/1", "sites/a/identity", "sites/a/database/server.json"]
+    files = [
+        "desired.json",
+        "cluster.json",
+        "logs/site.a.log",
+        "components/a~topology.json",
+        "sites/a/redo/1",
+        "sites/a/identity",
+        "sites/a/database/server.json",
+    ]
     for name in files:
         file = state_dir / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +75,8 @@ def test_what_an_earlier_version_left_open_is_closed(shared: Path):
     if IS_ROOT:
         assert set(readable_by_others(every)) == set(every)
     make_private(state_dir)
-    assert [each for each in readable_by_others(every) if each.name != "server.json"] == []  # `EmbeddedServer` writes that one anew
+    # `EmbeddedServer` writes that one anew
+    assert [each for each in readable_by_others(every) if each.name != "server.json"] == []
     for each in every:
         assert each.is_dir() or each.read_text() == "secret"
     make_private(state_dir)
@@ -83,9 +97,14 @@ def test_another_user_gets_through_to_his_own_folder_and_sees_nothing_on_the_way
 
 @as_root
 def test_folders_that_are_made_above_the_state_folder_let_an_embedded_server_through(shared: Path):
-    """The default, `.headrace/TOPOLOGY`, is two folders: where the server's user could not get through, its data would be in a temporary folder."""
+    """The default, `.headrace/TOPOLOGY`, is two folders: where the server's user could not get through, its data would
+    be in a temporary folder.
+    """
     state_dir = shared / ".headrace" / "closed"
-    keep = "from actors.state_folder import keep_private, make_private; from pathlib import Path; keep_private(); make_private(Path({!r}))"
+    keep = (
+        "from actors.state_folder import keep_private, make_private; from pathlib import Path; keep_private();"
+        " make_private(Path({!r}))"
+    )
     subprocess.run([sys.executable, "-c", keep.format(str(state_dir))], check=True, timeout=60)
     assert [stat.S_IMODE(each.stat().st_mode) for each in (state_dir.parent, state_dir)] == [0o711, 0o711]
 
@@ -94,14 +113,22 @@ def test_folders_that_are_made_above_the_state_folder_let_an_embedded_server_thr
 def test_certificates_that_come_first_make_the_same_folders(shared: Path):
     file = shared / "closed.yaml"
     file.write_text(FILE.format(state_dir=shared / ".headrace" / "closed"))
-    keep = "from actors.state_folder import keep_private; from actors.security.upkeep import keep_certificates; from headrace.deployment import Deployment; keep_private(); " \
-        "from pathlib import Path; keep_certificates(Deployment.read(Path({!r})).spec)"
+    keep = (
+        "from actors.state_folder import keep_private; from actors.security.upkeep import keep_certificates; from"
+        " headrace.deployment import Deployment; keep_private(); from pathlib import Path;"
+        " keep_certificates(Deployment.read(Path({!r})).spec)"
+    )
     subprocess.run([sys.executable, "-c", keep.format(str(file))], check=True, timeout=60)
-    assert {stat.S_IMODE(each.stat().st_mode) for each in (shared / ".headrace", shared / ".headrace" / "closed")} == {0o711}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (shared / ".headrace", shared / ".headrace" / "closed")} == {
+        0o711
+    }
 
 
 def test_a_command_and_what_it_starts_write_for_their_user_alone(tmp_path: Path):
-    program = "import headrace.cli, subprocess; headrace.cli.main = lambda: subprocess.run(['touch', 'made'], check=True); from headrace.entry import main; main()"
+    program = (
+        "import headrace.cli, subprocess; headrace.cli.main = lambda: subprocess.run(['touch', 'made'],"
+        " check=True); from headrace.entry import main; main()"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=60)
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o600
 

@@ -16,7 +16,9 @@ def test_a_restarted_component_has_what_it_took_over_and_one_that_is_created_ane
     assert life.arguments(created) == created
     life.save(changed, "second")
     assert TakenOver(tmp_path, "queue:q", "creation 1").arguments(created) == {
-        "spec": changed, "name": "q", "fingerprint": "second"
+        "spec": changed,
+        "name": "q",
+        "fingerprint": "second",
     }
     assert TakenOver(tmp_path, "queue:q", "creation 2").arguments(created) == created
     assert TakenOver(tmp_path, "queue:other", "creation 1").arguments(created) == created

@@ -1,9 +1,11 @@
-"""Two lives of one queue at once: its site, which has no database, was begun again on a spare machine, and the machine that was given up goes on.
+"""Two lives of one queue at once: its site, which has no database, was begun again on a spare machine, and the machine
+that was given up goes on.
 
-The locks of components are of one machine, and there is no database that would choose between the two. The spare machine has none of the files of the other
-one. Whoever connects finds the newer life, as Ray has its name now; streams into and out of the older one stay until they break. The older life's propagation goes on, too, and
-may connect again before Ray ends it; the machines' clocks may disagree, so that its incarnation is the greater one. Whatever happens, the destination sees every
-transaction once and in order, and the source purges nothing that somebody may need again.
+The locks of components are of one machine, and there is no database that would choose between the two. The spare
+machine has none of the files of the other one. Whoever connects finds the newer life, as Ray has its name now; streams
+into and out of the older one stay until they break. The older life's propagation goes on, too, and may connect again
+before Ray ends it; the machines' clocks may disagree, so that its incarnation is the greater one. Whatever happens, the
+destination sees every transaction once and in order, and the source purges nothing that somebody may need again.
 """
 
 from __future__ import annotations
@@ -40,17 +42,24 @@ def over_a_relay(folder: Path, *, is_direct: bool, added: bool = False) -> Topol
         is_direct: the apply process takes from the relay's queue, without a queue of its own.
         added: another apply process does, too.
     """
+
     def queue(name: str, site: str) -> QueueSpec:
         return QueueSpec(name=name, site=site, memory_bytes_max=MEMORY, spill_bytes_max=SPILL)
 
     return TopologySpec(
-        name="t", file=folder / "t.yaml", state_dir=folder,
+        name="t",
+        file=folder / "t.yaml",
+        state_dir=folder,
         sites=tuple(SiteSpec(name=name, database=DatabaseSpec(kind="none")) for name in ("dbs1", "relay", "dbs2")),
         queues=(queue("q_dbs1", "dbs1"), queue("q_relay", "relay"), *(() if is_direct else (queue("q_dbs2", "dbs2"),))),
         captures=(CaptureSpec(name="capture_dbs1", site="dbs1", source="dbs1", queue="q_dbs1", rules=RuleSet()),),
         propagations=(
             PropagationSpec(name="to_relay", from_queue="q_dbs1", to_queue="q_relay", sources=("dbs1",)),
-            *(() if is_direct else (PropagationSpec(name="to_dbs2", from_queue="q_relay", to_queue="q_dbs2", sources=("dbs1",)),)),
+            *(
+                ()
+                if is_direct
+                else (PropagationSpec(name="to_dbs2", from_queue="q_relay", to_queue="q_dbs2", sources=("dbs1",)),)
+            ),
         ),
         applies=(
             ApplySpec(name="apply_far", site="dbs2", source="dbs1", queue="q_relay" if is_direct else "q_dbs2"),
@@ -130,24 +139,40 @@ class TwoLives:
 
     def propagation_to_the_relay_restarts(self) -> None:
         relay, incarnation = self.newest, self.incarnated()
-        self.connect("to_relay", PropagationCore(
-            "dbs1", RuleSet(), DirectEnqueue(lambda: self.relays.get(relay), "to_relay", incarnation, "dbs1"),
-            lambda: DirectDequeue(lambda: self.queues["q_dbs1"], "to_relay", incarnation), statistics=PropagationStatistics(), clock=self.clock,
-        ))
+        self.connect(
+            "to_relay",
+            PropagationCore(
+                "dbs1",
+                RuleSet(),
+                DirectEnqueue(lambda: self.relays.get(relay), "to_relay", incarnation, "dbs1"),
+                lambda: DirectDequeue(lambda: self.queues["q_dbs1"], "to_relay", incarnation),
+                statistics=PropagationStatistics(),
+                clock=self.clock,
+            ),
+        )
 
     def propagation_from_the_relay_restarts(self, machine: str) -> None:
         """Each machine has one."""
         if self.is_direct or machine not in self.relays:
             return
         relay, incarnation = self.newest, self.incarnated(machine)
-        self.connect(machine, PropagationCore(
-            "dbs1", RuleSet(), DirectEnqueue(lambda: self.queues["q_dbs2"], "to_dbs2", incarnation, "dbs1"),
-            lambda: DirectDequeue(lambda: self.relays.get(relay), "to_dbs2", incarnation), statistics=PropagationStatistics(), clock=self.clock,
-        ))
+        self.connect(
+            machine,
+            PropagationCore(
+                "dbs1",
+                RuleSet(),
+                DirectEnqueue(lambda: self.queues["q_dbs2"], "to_dbs2", incarnation, "dbs1"),
+                lambda: DirectDequeue(lambda: self.relays.get(relay), "to_dbs2", incarnation),
+                statistics=PropagationStatistics(),
+                clock=self.clock,
+            ),
+        )
 
     def apply_restarts(self) -> None:
         needed, relay = self.model.crash(), self.newest
-        self.apply = DirectDequeue(lambda: self.relays.get(relay) if self.is_direct else self.queues["q_dbs2"], "apply_far", self.incarnated())
+        self.apply = DirectDequeue(
+            lambda: self.relays.get(relay) if self.is_direct else self.queues["q_dbs2"], "apply_far", self.incarnated()
+        )
         self.apply.subscribe({"dbs1": needed}, 1 << 14)
 
     # ------------------------------------------------------------------- work
@@ -180,7 +205,9 @@ class TwoLives:
             core.close()
             del self.cores[name]
         if name not in self.cores:
-            self.propagation_to_the_relay_restarts() if name == "to_relay" else self.propagation_from_the_relay_restarts(name)
+            self.propagation_to_the_relay_restarts() if name == "to_relay" else self.propagation_from_the_relay_restarts(
+                name
+            )
 
     def apply_works(self, count: int, commits: bool) -> None:
         if self.apply is None:
@@ -210,11 +237,18 @@ class TwoLives:
         machine = self.random.choice(sorted(self.relays))
         self.random.choices(
             [
-                self.commit, self.everybody_works, lambda: self.time_passes(self.random.choice([0.1, SAVE_PERIOD_S])),
-                lambda: self.capture_works(self.random.randint(1, 20)), lambda: self.propagation_works(self.random.choice(["to_relay", machine])),
+                self.commit,
+                self.everybody_works,
+                lambda: self.time_passes(self.random.choice([0.1, SAVE_PERIOD_S])),
+                lambda: self.capture_works(self.random.randint(1, 20)),
+                lambda: self.propagation_works(self.random.choice(["to_relay", machine])),
                 lambda: self.apply_works(self.random.randint(1, 30), commits=self.random.random() < 0.5),
-                self.propagation_to_the_relay_restarts, lambda: self.propagation_from_the_relay_restarts(machine), self.apply_restarts, self.capture_restarts,
-                self.queue_of_the_destination_restarts, lambda: self.relay_begins(self.newest),
+                self.propagation_to_the_relay_restarts,
+                lambda: self.propagation_from_the_relay_restarts(machine),
+                self.apply_restarts,
+                self.capture_restarts,
+                self.queue_of_the_destination_restarts,
+                lambda: self.relay_begins(self.newest),
             ],
             [6, 4, 3, 4, 8, 6, 2, 2, 1, 1, 0.5, 0.5],
         )[0]()
@@ -276,7 +310,9 @@ class TwoLives:
 @pytest.mark.long
 @pytest.mark.parametrize("is_behind", [False, True], ids=["clocks agree", "the spare machine's clock is behind"])
 @pytest.mark.parametrize("is_direct", [False, True], ids=["queued", "dequeued directly"])
-def test_two_lives_of_a_relays_queue_at_once_lose_and_double_nothing(tmp_path: Path, is_direct: bool, is_behind: bool) -> None:
+def test_two_lives_of_a_relays_queue_at_once_lose_and_double_nothing(
+    tmp_path: Path, is_direct: bool, is_behind: bool
+) -> None:
     got: Counter[str] = Counter()
     for seed in seeds("two lives", test=4, soak=60):
         print(f"seed {seed}")
@@ -287,7 +323,10 @@ def test_two_lives_of_a_relays_queue_at_once_lose_and_double_nothing(tmp_path: P
             lives.relay_begins(SPARE)
             for _ in range(150):
                 lives.something_happens()
-            got.update({machine: lives.got(machine) > 0 for machine in lives.relays} | {"purged": lives.purged > 0, "applied": bool(lives.model.applied)})
+            got.update(
+                {machine: lives.got(machine) > 0 for machine in lives.relays}
+                | {"purged": lives.purged > 0, "applied": bool(lives.model.applied)}
+            )
             got["both"] += lives.got(OLD) > 0 < lives.got(SPARE)
             lives.drain()
         finally:
@@ -298,7 +337,9 @@ def test_two_lives_of_a_relays_queue_at_once_lose_and_double_nothing(tmp_path: P
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Iterator[TwoLives]:
-    """Two lives, each with its propagation: the publisher's stream is still into the older one, and the newer one's propagation has replaced the older one's."""
+    """Two lives, each with its propagation: the publisher's stream is still into the older one, and the newer one's
+    propagation has replaced the older one's.
+    """
     lives = TwoLives(tmp_path, 1, is_direct=False, is_behind=False)
     lives.propagation_to_the_relay_restarts()
     lives.propagation_from_the_relay_restarts(OLD)
@@ -324,7 +365,9 @@ def _work(lives: TwoLives) -> None:
         lives.time_passes(SAVE_PERIOD_S)
 
 
-def test_what_a_stream_still_brings_into_the_older_life_waits_and_arrives_over_the_newer_one_when_the_publisher_connects_again(begun: TwoLives) -> None:
+def test_what_a_stream_still_brings_into_the_older_life_waits_and_arrives_over_the_newer_one_when_the_publisher_connects_again(
+    begun: TwoLives,
+) -> None:
     """So docs/operations.md says to end the machine that was given up, or to stop and start the propagation."""
     with pytest.raises(QueueError, match="replaced this one"):
         begun.cores.pop(OLD).step()

@@ -1,4 +1,7 @@
-"""The benchmark's report: what it is made of, what counts as a shortcoming, and the sizes it promises. Nothing is measured."""
+"""The benchmark's report: what it is made of, what counts as a shortcoming, and the sizes it promises.
+
+Nothing is measured.
+"""
 
 from __future__ import annotations
 
@@ -31,27 +34,47 @@ def run(seconds: float, *, verified: bool = True) -> Run:
 
 
 def result(
-    native: list[float], native_on: list[float], headrace: list[float], *, p50_ms: float = 10.0, verified: bool = True,
-    memory: dict[str, object] | None = None, footprint_mb: float = 200.0,
+    native: list[float],
+    native_on: list[float],
+    headrace: list[float],
+    *,
+    p50_ms: float = 10.0,
+    verified: bool = True,
+    memory: dict[str, object] | None = None,
+    footprint_mb: float = 200.0,
 ) -> dict[str, Any]:
     workload = Bulk.of(1.0)
-    seconds = {"native": native, "native_on": native_on, "headrace": headrace, "queued": [2 * each for each in headrace]}
-    bench = SimpleNamespace(runs={
-        (workload.name, setting): [run(each, verified=verified or number > 0) for number, each in enumerate(found)]
-        for setting, found in seconds.items()
-    })
+    seconds = {
+        "native": native,
+        "native_on": native_on,
+        "headrace": headrace,
+        "queued": [2 * each for each in headrace],
+    }
+    bench = SimpleNamespace(
+        runs={
+            (workload.name, setting): [run(each, verified=verified or number > 0) for number, each in enumerate(found)]
+            for setting, found in seconds.items()
+        }
+    )
     latency = {"headrace": LatencyResult(p50_ms=p50_ms, p99_ms=2 * p50_ms, max_ms=3 * p50_ms, count=3000)}
     return report(bench, [workload], latency, memory or {}, {"apply:x": Footprint(footprint_mb, 1)})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("setting", "same"), [("off", 0.55), ("on", 1.1)])
-def test_figures_are_medians_and_ratio_is_against_the_faster_native_setting(setting: str, same: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_medians_and_ratio_is_against_the_faster_native_setting(
+    setting: str, same: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("benchmarks.runs.SYNCHRONOUS_COMMIT", setting)
     (entry,) = result([2.0, 9.0, 2.2], [3.3, 4.4, 9.9], [4.0, 1.0, 4.4])["workloads"]
     assert (entry["name"], entry["native_s"], entry["headrace_s"], entry["verified"]) == ("bulk", 2.2, 4.0, True)
     assert (entry["ratio"], entry["ratio_same_synchronous_commit"]) == (0.55, same)
     assert (entry["native_rows_per_s"], entry["headrace_rows_per_s"]) == (round(350_000 / 2.2), 87_500)
-    assert entry["runs"] == {"native": [2.0, 9.0, 2.2], "native_on": [3.3, 4.4, 9.9], "headrace": [4.0, 1.0, 4.4], "queued": [8.0, 2.0, 8.8]}
+    assert entry["runs"] == {
+        "native": [2.0, 9.0, 2.2],
+        "native_on": [3.3, 4.4, 9.9],
+        "headrace": [4.0, 1.0, 4.4],
+        "queued": [8.0, 2.0, 8.8],
+    }
     assert entry["queued_s"] == 8.0
     assert entry["cpu_s_per_100k_rows"] == {"headrace": 0.429, "queued": 0.429}
     assert entry["headrace_usage"] == {"apply driver": {"cpu_s": 1.5, "peak_mb": 300.0, "processes": 1}}
@@ -62,14 +85,19 @@ def test_one_run_with_other_contents_is_a_shortcoming_however_fast() -> None:
     assert shortcomings(found) == ["bulk: source and destination differ"]
 
 
-@pytest.mark.parametrize(("headrace_s", "p50_ms", "memory", "missed"), [
-    (4.0, 199.0, {"verified": True, "peak_mb": 1000.0}, ""),
-    (4.1, 10.0, None, f"bulk: 0.488 of native, wanted {RATIO_MIN}"),
-    (1.0, 201.0, None, "latency: p50 201.0 ms, wanted 200.0"),
-    (1.0, 10.0, {"verified": True, "peak_mb": 1025.0}, "memory: a process had 1025.0 MB, wanted 1024.0"),
-    (1.0, 10.0, {"verified": False, "peak_mb": 100.0}, "memory"),
-])
-def test_goals_that_are_missed_are_named(headrace_s: float, p50_ms: float, memory: dict[str, object] | None, missed: str) -> None:
+@pytest.mark.parametrize(
+    ("headrace_s", "p50_ms", "memory", "missed"),
+    [
+        (4.0, 199.0, {"verified": True, "peak_mb": 1000.0}, ""),
+        (4.1, 10.0, None, f"bulk: 0.488 of native, wanted {RATIO_MIN}"),
+        (1.0, 201.0, None, "latency: p50 201.0 ms, wanted 200.0"),
+        (1.0, 10.0, {"verified": True, "peak_mb": 1025.0}, "memory: a process had 1025.0 MB, wanted 1024.0"),
+        (1.0, 10.0, {"verified": False, "peak_mb": 100.0}, "memory"),
+    ],
+)
+def test_goals_that_are_missed_are_named(
+    headrace_s: float, p50_ms: float, memory: dict[str, object] | None, missed: str
+) -> None:
     found = shortcomings(result([2.0] * 3, [3.0] * 3, [headrace_s] * 3, p50_ms=p50_ms, memory=memory))
     assert [text.startswith(missed) for text in found] == ([True] if missed else [])
 
@@ -114,17 +142,37 @@ def test_settings_alternate_and_each_round_measures_every_one() -> None:
     assert orders[0] != orders[1] == orders[3]
 
 
-def test_what_authentication_costs_is_measured_beside_the_other_settings_and_reported_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert all(sorted(Bench._order(number, is_open_too=True)) == sorted((*Bench._order(number), "open")) for number in range(2))
+def test_what_authentication_costs_is_measured_beside_the_other_settings_and_reported_and_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert all(
+        sorted(Bench._order(number, is_open_too=True)) == sorted((*Bench._order(number), "open")) for number in range(2)
+    )
     workload = Bulk.of(1.0)
-    seconds = {"native": [2.0], "native_on": [2.0], "headrace": [2.5, 9.0, 2.4], "queued": [3.0], "open": [2.0, 2.2, 9.0]}
-    bench = SimpleNamespace(runs={(workload.name, setting): [run(each) for each in found] for setting, found in seconds.items()})
-    latency = {name: LatencyResult(p50_ms=p50_ms, p99_ms=20.0, max_ms=30.0, count=3000) for name, p50_ms in (("headrace", 6.5), ("open", 5.5))}
-    found: dict[str, Any] = report(bench, [workload], latency, {}, {}, start_up={"headrace": [31.0, 29.004, 30.0], "open": [27.0]})  # type: ignore[arg-type]
+    seconds = {
+        "native": [2.0],
+        "native_on": [2.0],
+        "headrace": [2.5, 9.0, 2.4],
+        "queued": [3.0],
+        "open": [2.0, 2.2, 9.0],
+    }
+    bench = SimpleNamespace(
+        runs={(workload.name, setting): [run(each) for each in found] for setting, found in seconds.items()}
+    )
+    latency = {
+        name: LatencyResult(p50_ms=p50_ms, p99_ms=20.0, max_ms=30.0, count=3000)
+        for name, p50_ms in (("headrace", 6.5), ("open", 5.5))
+    }
+    found: dict[str, Any] = report(
+        bench, [workload], latency, {}, {}, start_up={"headrace": [31.0, 29.004, 30.0], "open": [27.0]}
+    )  # type: ignore[arg-type]
     (entry,) = found["workloads"]
     assert (entry["headrace_s"], entry["open_s"]) == (2.5, 2.2)
     assert set(entry["cpu_s_per_100k_rows"]) == {"headrace", "queued", "open"}
-    assert found["start_up_s"] == {"headrace": {"median": 30.0, "runs": [31.0, 29.0, 30.0]}, "open": {"median": 27.0, "runs": [27.0]}}
+    assert found["start_up_s"] == {
+        "headrace": {"median": 30.0, "runs": [31.0, 29.0, 30.0]},
+        "open": {"median": 27.0, "runs": [27.0]},
+    }
     assert shortcomings(found) == []
     show(found)
     printed = capsys.readouterr().out
@@ -149,12 +197,22 @@ def test_start_up_is_timed_in_both_forms_alternating_without_native_and_the_warm
         return float(next(seconds))
 
     headrace = SimpleNamespace(
-        start=lambda: done.append("start"), change=lambda *, is_open: done.append("open" if is_open else "headrace"), restart=restart,
+        start=lambda: done.append("start"),
+        change=lambda *, is_open: done.append("open" if is_open else "headrace"),
+        restart=restart,
     )
     native = SimpleNamespace(stop=lambda: done.append("native stops"))
     bench = Bench(SimpleNamespace(), native, headrace)  # type: ignore[arg-type]
     assert bench.start_up(2) == {"headrace": [3.0, 6.0], "open": [4.0, 5.0]}
-    assert done == ["native stops", "start", *(word for setting in ("open", "headrace", "headrace", "open", "open", "headrace") for word in (setting, "restart"))]
+    assert done == [
+        "native stops",
+        "start",
+        *(
+            word
+            for setting in ("open", "headrace", "headrace", "open", "open", "headrace")
+            for word in (setting, "restart")
+        ),
+    ]
 
 
 def test_open_form_is_the_same_topology_without_certificates(tmp_path: Path) -> None:
@@ -184,14 +242,23 @@ def test_networks_and_idle_cpu_are_reported_and_printed(capsys: pytest.CaptureFi
         return [Run(seconds=each, verified=verified, usage=USAGE) for each in seconds]
 
     networks = {
-        fan_out: {"native": rounds(4.0, 3.0, 9.0), "native_on": rounds(6.0, 6.0, 6.0), "headrace": rounds(5.0, 1.0, 2.0)},
+        fan_out: {
+            "native": rounds(4.0, 3.0, 9.0),
+            "native_on": rounds(6.0, 6.0, 6.0),
+            "headrace": rounds(5.0, 1.0, 2.0),
+        },
         two_way: {"native": rounds(1.0), "native_on": rounds(1.0), "headrace": rounds(1.0, verified=False)},
     }
     idle = {"apply driver": Usage(0.5, 1.0, 1), "source: other": Usage(20.0, 1.0, 1)}
     bench = SimpleNamespace(runs={})
     found = report(bench, [], {}, {}, {}, networks, idle)  # type: ignore[arg-type]
     first = found["networks"][0]
-    assert (first["name"], first["ratio"], first["ratio_same_synchronous_commit"], first["verified"]) == ("fan_out", 2.0, 2.0, True)
+    assert (first["name"], first["ratio"], first["ratio_same_synchronous_commit"], first["verified"]) == (
+        "fan_out",
+        2.0,
+        2.0,
+        True,
+    )
     assert found["idle_cpu_percent"] == {"apply driver": 2.5}
     assert shortcomings(found) == ["two_way: source and destination differ"]
     show(found)
@@ -208,19 +275,32 @@ def test_every_site_of_a_network_is_in_its_topology_and_sources_are_the_ones_wit
         peer.set_up()
         file = tmp_path / f"{network.name}.yaml"
         file.write_text(written[0])
-        spec = read_topology(file, {f"BENCH_{site.upper()}_DSN": f"host=127.0.0.1 dbname={site}" for site in network.sites})
+        spec = read_topology(
+            file, {f"BENCH_{site.upper()}_DSN": f"host=127.0.0.1 dbname={site}" for site in network.sites}
+        )
         assert {site.name for site in spec.sites} == set(network.sites)
         assert {capture.source for capture in spec.captures} == set(network.sources)
         assert {(apply.source, apply.site) for apply in spec.applies} == set(network.flows)
 
 
-@pytest.mark.parametrize(("command", "stage"), [
-    ("postgres: bench_source: walsender postgres bench_headrace 127.0.0.1(4) START_REPLICATION", "source: walsender"),
-    ("postgres: bench_destination: logical replication apply worker for subscription 16400", "destination: native apply"),
-    ("postgres: bench_destination: postgres bench_headrace [local] idle", "destination: backends"),
-    ("python -m spark_apply.application.process", "Spark"), ("python -m spark_apply.application.daemon", "apply servers"),
-    ("java -cp spark --conf spark.python.daemon.module=spark_apply.application.daemon pyspark-shell", "Spark"), ("bash", None),
-])
+@pytest.mark.parametrize(
+    ("command", "stage"),
+    [
+        (
+            "postgres: bench_source: walsender postgres bench_headrace 127.0.0.1(4) START_REPLICATION",
+            "source: walsender",
+        ),
+        (
+            "postgres: bench_destination: logical replication apply worker for subscription 16400",
+            "destination: native apply",
+        ),
+        ("postgres: bench_destination: postgres bench_headrace [local] idle", "destination: backends"),
+        ("python -m spark_apply.application.process", "Spark"),
+        ("python -m spark_apply.application.daemon", "apply servers"),
+        ("java -cp spark --conf spark.python.daemon.module=spark_apply.application.daemon pyspark-shell", "Spark"),
+        ("bash", None),
+    ],
+)
 def test_processes_are_told_apart_by_their_command_lines(command: str, stage: str | None) -> None:
     assert stage_of(command) == stage
 

@@ -21,14 +21,21 @@ from databases.postgres.connection import (
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError, Retry
 
 
-@pytest.mark.parametrize("dsn", [
-    "postgresql://user:{}@ss@host/db",  # libpq takes "ss@host" for the host, and would name it
-    "postgresql://user:{}/ss@host/db",  # "user" for the host, and the password for the port
-    "postgresql://user:{}%zz@host/db", "host=here password={} and more", "password='{}",
-    "postgresql://user@host:{}/db",
-    "postgresql://user:my@{}/x@127.0.0.1:7801/db", "postgresql://user:my@{}?x=1@127.0.0.1:7801/db",  # its beginning for the host, the rest for the database
-    "postgresql://user:my?{}@127.0.0.1:1/db",
-])
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://user:{}@ss@host/db",  # libpq takes "ss@host" for the host, and would name it
+        "postgresql://user:{}/ss@host/db",  # "user" for the host, and the password for the port
+        "postgresql://user:{}%zz@host/db",
+        "host=here password={} and more",
+        "password='{}",
+        "postgresql://user@host:{}/db",
+        # its beginning for the host, the rest for the database
+        "postgresql://user:my@{}/x@127.0.0.1:7801/db",
+        "postgresql://user:my@{}?x=1@127.0.0.1:7801/db",
+        "postgresql://user:my?{}@127.0.0.1:1/db",
+    ],
+)
 def test_dsn_that_cannot_be_used_is_refused_without_any_part_of_it(dsn: str) -> None:
     with pytest.raises(ConfigError) as caught:
         connect(dsn.format("planted"), application_name="test")
@@ -37,14 +44,37 @@ def test_dsn_that_cannot_be_used_is_refused_without_any_part_of_it(dsn: str) -> 
 
 
 @pytest.mark.parametrize(
-    "dsn", ["host=one,two port=5432,5433", "host=@abstract", "postgresql://u:p%40ss@[::1]:5432/db", "host=/run/postgresql", "dbname=x", "postgresql://u@h/d?application_name=a%40b"]
+    "dsn",
+    [
+        "host=one,two port=5432,5433",
+        "host=@abstract",
+        "postgresql://u:p%40ss@[::1]:5432/db",
+        "host=/run/postgresql",
+        "dbname=x",
+        "postgresql://u@h/d?application_name=a%40b",
+    ],
 )
 def test_dsn_with_hosts_ports_and_sockets_of_every_kind_is_taken(dsn: str) -> None:
     assert "application_name=test" in connection_string(dsn, application_name="test")
 
 
 @pytest.mark.parametrize(
-    "sqlstate", ["08006", "40001", "40003", "40P01", "53100", "53300", "55000", "55P03", "55006", "57P01", "57014", "58P01", "25006"]
+    "sqlstate",
+    [
+        "08006",
+        "40001",
+        "40003",
+        "40P01",
+        "53100",
+        "53300",
+        "55000",
+        "55P03",
+        "55006",
+        "57P01",
+        "57014",
+        "58P01",
+        "25006",
+    ],
 )
 def test_errors_of_the_environment_are_retried(sqlstate: str) -> None:
     error = error_from_sqlstate(sqlstate, "writing: no")
@@ -53,9 +83,15 @@ def test_errors_of_the_environment_are_retried(sqlstate: str) -> None:
     assert error.context["sqlstate"] == sqlstate
 
 
-@pytest.mark.parametrize("message", [
-    "could not find tuple for parent of relation 16486", "cache lookup failed for type 16390", "could not open relation with OID 16390", "tuple concurrently updated",
-])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "could not find tuple for parent of relation 16486",
+        "cache lookup failed for type 16390",
+        "could not open relation with OID 16390",
+        "tuple concurrently updated",
+    ],
+)
 def test_internal_error_of_a_statement_that_meets_ddl_is_retried(message: str) -> None:
     assert type(error_from_sqlstate("XX000", f"reading the catalog: {message}")) is DatabaseUnavailable
 
@@ -67,7 +103,9 @@ def test_errors_of_the_data_are_candidates_for_the_error_queue(sqlstate: str) ->
     assert error.context["sqlstate"] == sqlstate
 
 
-@pytest.mark.parametrize("sqlstate", ["42P01", "42501", "0A000", "25P02", "40000", "40002", "55P02", "55P04", "XX000", "28P01"])
+@pytest.mark.parametrize(
+    "sqlstate", ["42P01", "42501", "0A000", "25P02", "40000", "40002", "55P02", "55P04", "XX000", "28P01"]
+)
 def test_other_errors_wait_for_an_operator(sqlstate: str) -> None:
     error = error_from_sqlstate(sqlstate, "writing: no")
     assert type(error) is DatabaseError
@@ -80,7 +118,11 @@ def test_translated_error_keeps_the_cause_and_survives_pickling() -> None:
         raise cause
     assert caught.value.__cause__ is cause
     copy = pickle.loads(pickle.dumps(caught.value))
-    assert (type(copy), copy.args, copy.context) == (DataError, caught.value.args, {"apply": "a1", "sqlstate": "23505", "violates": "unique"})
+    assert (type(copy), copy.args, copy.context) == (
+        DataError,
+        caught.value.args,
+        {"apply": "a1", "sqlstate": "23505", "violates": "unique"},
+    )
 
 
 def test_text_of_class_22_is_left_out_because_it_quotes_values() -> None:
@@ -98,19 +140,43 @@ class _Said:
         return None
 
 
-@pytest.mark.parametrize(("state", "said", "text"), [
-    ("22P02", 'invalid input syntax for type integer: "se"cret"', 'invalid input syntax for type integer: "..."'),
-    ("22P02", 'ungültige Eingabesyntax für Typ integer: »secret«', 'ungültige Eingabesyntax für Typ integer: "..."'),
-    ("22001", "value too long for type character varying(3)", "value too long for type character varying(3)"),
-    ("22003", 'value "secret" is out of range for type smallint', 'value "..." is out of range for type smallint'),
-    ("22P05", 'character with byte sequence 0xc5 0x81 in encoding "UTF8" has no equivalent in encoding "LATIN1"',
-     'character with byte sequence 0x... in encoding "UTF8" has no equivalent in encoding "LATIN1"'),
-    ("22021", 'invalid byte sequence for encoding "UTF8": 0xff',
-     'invalid byte sequence for encoding "UTF8": 0x...: a text is not UTF-8, and a database with the encoding SQL_ASCII keeps none out: correct it, and what writes it'),
-    ("22021", 'invalid byte sequence for encoding "UTF8": 0x00', 'invalid byte sequence for encoding "UTF8": 0x...'),
-    ("23505", 'duplicate key value violates unique constraint "t_pkey"', 'duplicate key value violates unique constraint "t_pkey"'),
-])
-def test_errors_have_the_server_s_own_words_without_values(monkeypatch: pytest.MonkeyPatch, state: str, said: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "said", "text"),
+    [
+        ("22P02", 'invalid input syntax for type integer: "se"cret"', 'invalid input syntax for type integer: "..."'),
+        (
+            "22P02",
+            "ungültige Eingabesyntax für Typ integer: »secret«",
+            'ungültige Eingabesyntax für Typ integer: "..."',
+        ),
+        ("22001", "value too long for type character varying(3)", "value too long for type character varying(3)"),
+        ("22003", 'value "secret" is out of range for type smallint', 'value "..." is out of range for type smallint'),
+        (
+            "22P05",
+            'character with byte sequence 0xc5 0x81 in encoding "UTF8" has no equivalent in encoding "LATIN1"',
+            'character with byte sequence 0x... in encoding "UTF8" has no equivalent in encoding "LATIN1"',
+        ),
+        (
+            "22021",
+            'invalid byte sequence for encoding "UTF8": 0xff',
+            'invalid byte sequence for encoding "UTF8": 0x...: a text is not UTF-8, and a database with the encoding'
+            " SQL_ASCII keeps none out: correct it, and what writes it",
+        ),
+        (
+            "22021",
+            'invalid byte sequence for encoding "UTF8": 0x00',
+            'invalid byte sequence for encoding "UTF8": 0x...',
+        ),
+        (
+            "23505",
+            'duplicate key value violates unique constraint "t_pkey"',
+            'duplicate key value violates unique constraint "t_pkey"',
+        ),
+    ],
+)
+def test_errors_have_the_server_s_own_words_without_values(
+    monkeypatch: pytest.MonkeyPatch, state: str, said: str, text: str
+) -> None:
     error = psycopg.errors.lookup(state)()
     monkeypatch.setattr(psycopg.Error, "diag", property(lambda _: _Said(said)))
     found = translate(error, "inserting")

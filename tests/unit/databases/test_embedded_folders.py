@@ -1,4 +1,6 @@
-"""Whose data an embedded server starts, stops and removes when its folder was copied, moved or restored; no server runs here."""
+"""Whose data an embedded server starts, stops and removes when its folder was copied, moved or restored; no server runs
+here.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def made(folder: Path, data: str, *, owner: Path | None = None) -> EmbeddedServe
     (place / "server.log").write_text("started\n")
     if owner is not None:
         (place / "headrace.folder").write_text(f"{owner}\n")
-    (folder / "server.json").write_text(json.dumps({"version": 18, "port": 20000, "data": str(data), "user_number": os.geteuid()}))
+    (folder / "server.json").write_text(
+        json.dumps({"version": 18, "port": 20000, "data": str(data), "user_number": os.geteuid()})
+    )
     return EmbeddedServer(folder)
 
 
@@ -140,7 +144,9 @@ def test_data_elsewhere_follow_a_folder_that_was_moved(tmp_path: Path, started: 
     assert not data.exists()
 
 
-def test_data_elsewhere_of_an_earlier_version_are_known_by_their_name(tmp_path: Path, started: list[Path], works_in: list[subprocess.Popen[bytes]]):
+def test_data_elsewhere_of_an_earlier_version_are_known_by_their_name(
+    tmp_path: Path, started: list[Path], works_in: list[subprocess.Popen[bytes]]
+):
     data = tmp_path / "var" / name_of_data(tmp_path / "one")
     original = made(tmp_path / "one", str(data))
     copy = copied(original, tmp_path / "two")
@@ -158,7 +164,9 @@ def test_data_elsewhere_of_an_earlier_version_are_known_by_their_name(tmp_path: 
     assert not data.exists()
 
 
-def test_data_elsewhere_of_an_earlier_version_follow_a_folder_that_was_moved_before_this_one(tmp_path: Path, started: list[Path]):
+def test_data_elsewhere_of_an_earlier_version_follow_a_folder_that_was_moved_before_this_one(
+    tmp_path: Path, started: list[Path]
+):
     data = tmp_path / "var" / name_of_data(tmp_path / "one")
     made(tmp_path / "one", str(data)).folder.rename(tmp_path / "two")
     moved = EmbeddedServer(tmp_path / "two")
@@ -168,7 +176,9 @@ def test_data_elsewhere_of_an_earlier_version_follow_a_folder_that_was_moved_bef
     assert not data.exists()
 
 
-def test_data_that_were_in_use_are_never_taken_for_what_an_interrupted_start_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_data_that_were_in_use_are_never_taken_for_what_an_interrupted_start_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     server = made(tmp_path / "one", "data")
     (server.folder / "server.json").unlink()
     initialized_by(monkeypatch, tmp_path / "one")

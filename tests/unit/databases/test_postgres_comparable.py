@@ -36,7 +36,10 @@ def test_floats_are_ordered_as_the_server_orders_them() -> None:
 
 
 def test_numeric_nan_equals_itself_and_is_greater_than_every_number() -> None:
-    nan, infinite, one = (TYPES.value(column("numeric", is_binary=True), numeric_bytes(Decimal(text))) for text in ("NaN", "Infinity", "1"))
+    nan, infinite, one = (
+        TYPES.value(column("numeric", is_binary=True), numeric_bytes(Decimal(text)))
+        for text in ("NaN", "Infinity", "1")
+    )
     assert nan == nan
     assert one < infinite < nan
     assert not nan < infinite
@@ -45,40 +48,86 @@ def test_numeric_nan_equals_itself_and_is_greater_than_every_number() -> None:
     assert nan != one
 
 
-@pytest.mark.parametrize("text", ["0", "1.50", "-0.00012", "123456789012345678901234567890.123456789", "10000", "99990000"])
+@pytest.mark.parametrize(
+    "text", ["0", "1.50", "-0.00012", "123456789012345678901234567890.123456789", "10000", "99990000"]
+)
 def test_numeric_is_read_to_its_last_digit_in_both_forms(text: str) -> None:
-    assert TYPES.value(column("numeric", is_binary=True), numeric_bytes(Decimal(text))) == Decimal(text) == TYPES.value(column("numeric"), text.encode())
+    assert (
+        TYPES.value(column("numeric", is_binary=True), numeric_bytes(Decimal(text)))
+        == Decimal(text)
+        == TYPES.value(column("numeric"), text.encode())
+    )
 
 
-@pytest.mark.parametrize(("text", "days"), [
-    ("2000-01-01", 0), ("1999-12-31", -1), ("2000-02-29", 59), ("1900-03-01", -36465), ("0001-01-01", -730119), ("0001-12-31 BC", -730120), ("10000-01-01", 2921940),
-])
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("2000-01-01", 0),
+        ("1999-12-31", -1),
+        ("2000-02-29", 59),
+        ("1900-03-01", -36465),
+        ("0001-01-01", -730119),
+        ("0001-12-31 BC", -730120),
+        ("10000-01-01", 2921940),
+    ],
+)
 def test_date_is_read_from_text_in_every_century(text: str, days: int) -> None:
-    assert TYPES.value(column("date"), text.encode()) == days == TYPES.value(column("date", is_binary=True), struct.pack(">i", days))
+    assert (
+        TYPES.value(column("date"), text.encode())
+        == days
+        == TYPES.value(column("date", is_binary=True), struct.pack(">i", days))
+    )
 
 
 @pytest.mark.parametrize("name", ["date", "timestamp", "timestamptz"])
 def test_infinite_times_are_beyond_every_other_in_both_forms(name: str) -> None:
     form, most, least = (">i", 2**31 - 1, -(2**31)) if name == "date" else (">q", 2**63 - 1, -(2**63))
     for text, stored in (("infinity", most), ("-infinity", least)):
-        assert TYPES.value(column(name), text.encode()) == TYPES.value(column(name, is_binary=True), struct.pack(form, stored))
-        values = TYPES.values(column(name, is_binary=True), np.frombuffer(struct.pack(form, stored), np.uint8), np.array([struct.calcsize(form)], np.int32))
+        assert TYPES.value(column(name), text.encode()) == TYPES.value(
+            column(name, is_binary=True), struct.pack(form, stored)
+        )
+        values = TYPES.values(
+            column(name, is_binary=True),
+            np.frombuffer(struct.pack(form, stored), np.uint8),
+            np.array([struct.calcsize(form)], np.int32),
+        )
         assert values.tolist() == [TYPES.constant(column(name), text)]
 
 
-@pytest.mark.parametrize(("text", "same"), [
-    ("2026-01-31 08:30:00+00", "2026-01-31 10:00:00+01:30"), ("2026-01-31 08:30+00", "2026-01-31T08:30Z"), ("2026-01-01 00:00:00.5-02", "2026-01-01 02:00:00.500+00"),
-])
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("2026-01-31 08:30:00+00", "2026-01-31 10:00:00+01:30"),
+        ("2026-01-31 08:30+00", "2026-01-31T08:30Z"),
+        ("2026-01-01 00:00:00.5-02", "2026-01-01 02:00:00.500+00"),
+    ],
+)
 def test_offset_of_an_instant_counts(text: str, same: str) -> None:
     assert TYPES.constant(column("timestamptz"), text) == TYPES.constant(column("timestamptz"), same)
 
 
-@pytest.mark.parametrize(("name", "text", "advice"), [
-    ("int4", "5", "without quotes"), ("bool", "t", "without quotes"), ("date", "31.01.2026", "2026-01-31"), ("date", "2026-02-30", "no day"), ("date", "0000-01-01", "year 0"),
-    ("date", "today", "2026-01-31"), ("timestamp", "2026-01-31 25:00", "no time"), ("timestamp", "now", "2026-01-31 08:30:00"),
-    ("timestamptz", "2026-01-31 08:30:00", "offset from UTC"), ("timestamptz", "2026-01-31", "offset from UTC"), ("timestamptz", "2026-01-31 08:30:00 Europe/Paris", "offset"),
-    ("time", "8 o'clock", "08:30"), ("uuid", "x", "a0eebc99"), ("bytea", "ab", "\\x00ff"), ("bytea", "\\xfg", ""), ("name", "ä" * 40, "63 bytes"), ("text", "a\0b", "character 0"),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "advice"),
+    [
+        ("int4", "5", "without quotes"),
+        ("bool", "t", "without quotes"),
+        ("date", "31.01.2026", "2026-01-31"),
+        ("date", "2026-02-30", "no day"),
+        ("date", "0000-01-01", "year 0"),
+        ("date", "today", "2026-01-31"),
+        ("timestamp", "2026-01-31 25:00", "no time"),
+        ("timestamp", "now", "2026-01-31 08:30:00"),
+        ("timestamptz", "2026-01-31 08:30:00", "offset from UTC"),
+        ("timestamptz", "2026-01-31", "offset from UTC"),
+        ("timestamptz", "2026-01-31 08:30:00 Europe/Paris", "offset"),
+        ("time", "8 o'clock", "08:30"),
+        ("uuid", "x", "a0eebc99"),
+        ("bytea", "ab", "\\x00ff"),
+        ("bytea", "\\xfg", ""),
+        ("name", "ä" * 40, "63 bytes"),
+        ("text", "a\0b", "character 0"),
+    ],
+)
 def test_literal_that_the_source_might_take_for_something_else_is_refused(name: str, text: str, advice: str) -> None:
     with pytest.raises(ValueError) as refused:
         TYPES.constant(column(name), text)

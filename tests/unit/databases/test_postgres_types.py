@@ -30,21 +30,37 @@ def catalog(*columns: Column, base: str = "", **changes: bool) -> CatalogTable:
     flags = {"not_null": False, "has_default": False, "is_generated": False, "is_identity_always": False}
     described = [
         DestinationColumn(
-            name=c.name, number=place, type_name=c.type_name, type_number=0, type_modifier=c.type_modifier, equality="none", **flags
-        ) for place, c in enumerate(columns)
+            name=c.name,
+            number=place,
+            type_name=c.type_name,
+            type_number=0,
+            type_modifier=c.type_modifier,
+            equality="none",
+            **flags,
+        )
+        for place, c in enumerate(columns)
     ]
     described[-1] = replace(described[-1], **changes)
     details = tuple(
         CatalogColumn(
-            name=c.name, form=ValueForm(type_name=c.type_name, array_type="", type_number=0),
-            base_type=base or c.type_name, equals="", unique_equals="", is_hashable=False,
-        ) for c in columns
+            name=c.name,
+            form=ValueForm(type_name=c.type_name, array_type="", type_number=0),
+            base_type=base or c.type_name,
+            equals="",
+            unique_equals="",
+            is_hashable=False,
+        )
+        for c in columns
     )
     table = DestinationTable(
         owner="hr", name="Jobs", columns=tuple(described), key=(), unique_keys=(), serialise=True, ordered=False
     )
     return CatalogTable(
-        table=table, columns=details, oid=1, relation="", is_partitioned=False,
+        table=table,
+        columns=details,
+        oid=1,
+        relation="",
+        is_partitioned=False,
         positions={c.name: position for position, c in enumerate(columns)},
     )
 
@@ -63,14 +79,19 @@ def test_command_that_makes_missing_tables_runs_nothing_that_a_name_says():
     words = shlex.split(command)
     assert '--schema="$HOME"' in words
     assert """--table="$(touch x)"."a`b'c\"""" in words
-    done = subprocess.run(["sh", "-c", f"echo {command.partition(' | ')[0]}"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", f"echo {command.partition(' | ')[0]}"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split("--schema=")[1].startswith('"$HOME"')
 
 
 def test_missing_column_is_added_with_its_type():
-    missing = missing_alter(version(column("a"), column("Pay", "pg_catalog.numeric", numeric(8, 2))), catalog(column("a")))
+    missing = missing_alter(
+        version(column("a"), column("Pay", "pg_catalog.numeric", numeric(8, 2))), catalog(column("a"))
+    )
     assert missing == (
-        'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" numeric(8,2); -- then headrace verify FILE hr.Jobs and the fix that it prints, if the column has a DEFAULT at the source: rows that are here already lack its values'
+        'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" numeric(8,2); -- then headrace verify FILE hr.Jobs and the fix that'
+        " it prints, if the column has a DEFAULT at the source: rows that are here already lack its values"
     )
 
 
@@ -81,7 +102,10 @@ def test_missing_column_gets_the_value_that_older_rows_have_at_the_source():
         assert now == there
         assert missing_alter(there, catalog(column("a")), now) == f'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" int4{ends}'
     unknown = missing_alter(there, catalog(column("a")), there, source=TableName("app", "jobs"))
-    assert unknown.startswith('ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" int4; -- then headrace verify FILE app.jobs and the fix that it prints, if')
+    assert unknown.startswith(
+        'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" int4; -- then headrace verify FILE app.jobs and the fix that it'
+        " prints, if"
+    )
 
 
 def test_column_in_the_place_of_another_looks_renamed_and_is_not_made_beside_it():
@@ -93,7 +117,8 @@ def test_column_in_the_place_of_another_looks_renamed_and_is_not_made_beside_it(
     )
     two = missing_alter(version(column("x"), column("y", "pg_catalog.text"), column("c")), there)
     assert [line.partition(" --")[0].split()[-3:] for line in two.splitlines()] == [
-        ['"id"', "TO", '"x";'], ['"old"', "TO", '"y";']
+        ['"id"', "TO", '"x";'],
+        ['"old"', "TO", '"y";'],
     ]
 
 
@@ -107,15 +132,21 @@ def test_column_that_only_takes_the_place_of_another_type_or_comes_behind_all_is
 def test_column_whose_old_name_is_another_s_now_may_be_renamed():
     """RENAME COLUMN a TO a_old, then ADD COLUMN a: a new column comes behind, so it is not a_old that was added."""
     there = catalog(column("id"), column("a", "pg_catalog.text"))
-    missing = missing_alter(version(column("id"), column("a_old", "pg_catalog.text"), column("a", "pg_catalog.text")), there)
-    assert missing.startswith('ALTER TABLE "hr"."Jobs" ADD COLUMN "a_old" text; -- then headrace verify FILE hr.Jobs and the fix that it prints, if')
+    missing = missing_alter(
+        version(column("id"), column("a_old", "pg_catalog.text"), column("a", "pg_catalog.text")), there
+    )
+    assert missing.startswith(
+        'ALTER TABLE "hr"."Jobs" ADD COLUMN "a_old" text; -- then headrace verify FILE hr.Jobs and the fix that it'
+        " prints, if"
+    )
     assert missing.endswith('; or, if it was "a" before: ALTER TABLE "hr"."Jobs" RENAME COLUMN "a" TO "a_old";')
 
 
 def test_other_type_is_altered():
     missing = missing_alter(version(column("a", "app.mood")), catalog(column("a", "pg_catalog.text")))
     assert missing.startswith(
-        'ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood" USING "a"::text::"app"."mood"; -- then headrace verify FILE hr.Jobs and the fix that it prints:'
+        'ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood" USING "a"::text::"app"."mood"; -- then headrace'
+        " verify FILE hr.Jobs and the fix that it prints:"
     )
     assert "; or, if these rows are older" in missing
     assert 'CREATE FUNCTION headrace."hr.Jobs.a"("app"."mood") RETURNS pg_catalog.text' in missing
@@ -126,7 +157,10 @@ def test_type_of_the_same_name_fits_in_any_schema_unless_one_is_built_in():
     assert missing_alter(version(column("a", "public.citext")), there) == ""
     assert missing_alter(version(column("a", "public.hstore")), there) != ""
     assert missing_alter(version(column("a", "pg_catalog.text")), catalog(column("a", "app.text"))) != ""
-    assert missing_alter(version(column("a", "public.citext")), catalog(column("a", "app.mail"), base="extensions.citext")) == ""
+    assert (
+        missing_alter(version(column("a", "public.citext")), catalog(column("a", "app.mail"), base="extensions.citext"))
+        == ""
+    )
 
 
 def test_every_problem_is_named_at_once():
@@ -134,10 +168,15 @@ def test_every_problem_is_named_at_once():
     assert len(missing.splitlines()) == 2
 
 
-@pytest.mark.parametrize(("changes", "fits"), [
-    ({"not_null": True}, False), ({"not_null": True, "has_default": True}, True),
-    ({"not_null": True, "is_generated": True}, True), ({}, True),
-])
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({"not_null": True}, False),
+        ({"not_null": True, "has_default": True}, True),
+        ({"not_null": True, "is_generated": True}, True),
+        ({}, True),
+    ],
+)
 def test_extra_column_must_not_need_a_value(changes, fits):
     missing = missing_alter(version(column("a")), catalog(column("a"), column("extra"), **changes))
     assert (missing == "") is fits
@@ -147,7 +186,9 @@ def test_extra_column_must_not_need_a_value(changes, fits):
 def test_generated_column_fits_what_the_source_computes_whatever_its_type_and_no_other_value():
     there = catalog(column("a", "pg_catalog.text"), is_generated=True)
     assert missing_alter(version(replace(column("a"), is_computed=True)), there) == ""
-    assert missing_alter(version(column("a")), there).startswith('ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" DROP EXPRESSION; -- ')
+    assert missing_alter(version(column("a")), there).startswith(
+        'ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" DROP EXPRESSION; -- '
+    )
 
 
 def test_domain_fits_when_the_log_names_its_base_type():
@@ -157,30 +198,56 @@ def test_domain_fits_when_the_log_names_its_base_type():
     assert missing_alter(version(column("a", "pg_catalog.text")), there) != ""
 
 
-@pytest.mark.parametrize(("type_name", "source", "destination", "fits"), [
-    ("varchar", 14, 14, True), ("varchar", 14, 24, True), ("varchar", 14, -1, True), ("varchar", 14, 13, False),
-    ("varchar", -1, 14, False), ("_varchar", 14, 24, True),
-    ("bpchar", 14, 14, True), ("bpchar", 14, 24, False), ("bpchar", 14, -1, True),
-    ("numeric", numeric(8, 2), numeric(12, 2), True), ("numeric", numeric(8, 2), numeric(12, 4), False),
-    ("numeric", numeric(8, 2), numeric(7, 2), False), ("numeric", -1, numeric(8, 2), False),
-    ("numeric", numeric(8, 2), -1, True),
-    ("timestamptz", 3, 6, True), ("timestamptz", -1, 6, True), ("timestamptz", -1, 3, False), ("timestamptz", 3, 2, False),
-    ("bit", 5, 5, True), ("bit", 5, 6, False), ("varbit", 5, 6, True),
-])
+@pytest.mark.parametrize(
+    ("type_name", "source", "destination", "fits"),
+    [
+        ("varchar", 14, 14, True),
+        ("varchar", 14, 24, True),
+        ("varchar", 14, -1, True),
+        ("varchar", 14, 13, False),
+        ("varchar", -1, 14, False),
+        ("_varchar", 14, 24, True),
+        ("bpchar", 14, 14, True),
+        ("bpchar", 14, 24, False),
+        ("bpchar", 14, -1, True),
+        ("numeric", numeric(8, 2), numeric(12, 2), True),
+        ("numeric", numeric(8, 2), numeric(12, 4), False),
+        ("numeric", numeric(8, 2), numeric(7, 2), False),
+        ("numeric", -1, numeric(8, 2), False),
+        ("numeric", numeric(8, 2), -1, True),
+        ("timestamptz", 3, 6, True),
+        ("timestamptz", -1, 6, True),
+        ("timestamptz", -1, 3, False),
+        ("timestamptz", 3, 2, False),
+        ("bit", 5, 5, True),
+        ("bit", 5, 6, False),
+        ("varbit", 5, 6, True),
+    ],
+)
 def test_modifier_fits_when_it_changes_no_value(type_name, source, destination, fits):
     name = f"pg_catalog.{type_name}"
     assert (missing_alter(version(column("a", name, source)), catalog(column("a", name, destination))) == "") is fits
 
 
-@pytest.mark.parametrize(("type_name", "modifier", "spelled"), [
-    ("pg_catalog.int4", -1, "int4"), ("pg_catalog._int4", -1, "int4[]"), ("pg_catalog.varchar", 14, "varchar(10)"),
-    ("pg_catalog._bpchar", 9, "character(5)[]"), ("pg_catalog.char", -1, '"char"'), ("pg_catalog.bit", 5, "bit(5)"),
-    ("pg_catalog.bit", -1, '"bit"'), ("pg_catalog.varbit", 5, "bit varying(5)"),
-    ("pg_catalog.numeric", numeric(3, -2), "numeric(3,-2)"), ("pg_catalog.timestamptz", 3, "timestamp(3) with time zone"),
-    ("pg_catalog.time", 0, "time(0)"), ("pg_catalog.interval", (7176 << 16) | 2, "interval day to second(2)"),
-    ("pg_catalog.interval", (6 << 16) | 0xFFFF, "interval year to month"),
-    ("app.mood", -1, '"app"."mood"'),
-])
+@pytest.mark.parametrize(
+    ("type_name", "modifier", "spelled"),
+    [
+        ("pg_catalog.int4", -1, "int4"),
+        ("pg_catalog._int4", -1, "int4[]"),
+        ("pg_catalog.varchar", 14, "varchar(10)"),
+        ("pg_catalog._bpchar", 9, "character(5)[]"),
+        ("pg_catalog.char", -1, '"char"'),
+        ("pg_catalog.bit", 5, "bit(5)"),
+        ("pg_catalog.bit", -1, '"bit"'),
+        ("pg_catalog.varbit", 5, "bit varying(5)"),
+        ("pg_catalog.numeric", numeric(3, -2), "numeric(3,-2)"),
+        ("pg_catalog.timestamptz", 3, "timestamp(3) with time zone"),
+        ("pg_catalog.time", 0, "time(0)"),
+        ("pg_catalog.interval", (7176 << 16) | 2, "interval day to second(2)"),
+        ("pg_catalog.interval", (6 << 16) | 0xFFFF, "interval year to month"),
+        ("app.mood", -1, '"app"."mood"'),
+    ],
+)
 def test_types_are_spelled_as_ddl_takes_them(type_name, modifier, spelled):
     assert type_with_modifier(type_name, modifier) == spelled
 

@@ -10,15 +10,18 @@ from databases.postgres.value_text import value_text
 from streams.lcr_batch import Column
 
 
-@pytest.mark.parametrize(("type_number", "value", "expected"), [
-    (23, struct.pack(">i", -7), "-7"),
-    (25, "größer".encode(), "größer"),
-    (1700, struct.pack(">hhHhhh", 2, 0, 0, 2, 12, 5000), "12.50"),
-    (17, b"\x00\xff", "\\x00ff"),
-    (16, b"\x01", "True"),
-    (600, bytes(16), "\\x" + "00" * 16),
-    (0, b"\x01", "\\x01"),
-])
+@pytest.mark.parametrize(
+    ("type_number", "value", "expected"),
+    [
+        (23, struct.pack(">i", -7), "-7"),
+        (25, "größer".encode(), "größer"),
+        (1700, struct.pack(">hhHhhh", 2, 0, 0, 2, 12, 5000), "12.50"),
+        (17, b"\x00\xff", "\\x00ff"),
+        (16, b"\x01", "True"),
+        (600, bytes(16), "\\x" + "00" * 16),
+        (0, b"\x01", "\\x01"),
+    ],
+)
 def test_binary_values_are_shown_as_their_type_reads(type_number: int, value: bytes, expected: str) -> None:
     assert value_text(Column(name="c", type_name="t", type_number=type_number, is_binary=True), value) == expected
 

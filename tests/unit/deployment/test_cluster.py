@@ -1,4 +1,6 @@
-"""cluster.yaml and cluster.local.yaml are what `ray up` takes, put Java where RayDP looks for it, and give each site its node."""
+"""cluster.yaml and cluster.local.yaml are what `ray up` takes, put Java where RayDP looks for it, and give each site
+its node.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def option(command, name):
 
 def exports_of(cluster, commands):
     """What is done before `ray start`, which begins behind the `ulimit`; an environment in the home folder is this one."""
-    return re.split(r" && (?:\{ )?ulimit", start_of(cluster, commands))[0].replace("~/headrace-env/bin", str(Path(sys.executable).parent))
+    return re.split(r" && (?:\{ )?ulimit", start_of(cluster, commands))[0].replace(
+        "~/headrace-env/bin", str(Path(sys.executable).parent)
+    )
 
 
 def test_ray_up_accepts_the_file(cluster):
@@ -103,7 +107,9 @@ def test_a_node_offers_enough_of_its_resource_for_every_actor_of_its_site(name):
 @pytest.mark.parametrize("name", FILES)
 def test_a_topology_as_the_file_shows_it_has_certificates_for_its_nodes(name, tmp_path):
     shown = [line.removeprefix("#   ") for line in (ROOT / name).read_text().splitlines() if line.startswith("#   ")]
-    (tmp_path / "hr.yaml").write_text("\n".join(["topology: hr", *shown, "  dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}"]))
+    (tmp_path / "hr.yaml").write_text(
+        "\n".join(["topology: hr", *shown, "  dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}"])
+    )
     found = examine(tmp_path / "hr.yaml", {"DBS1_DSN": "postgresql://headrace@one/app"})
     assert [each for each in found.findings if each.is_error] == []
     assert [site.tls is not None for site in found.topology().sites] == [True, True]
@@ -123,7 +129,10 @@ def test_ray_starts_with_java_on_its_path(cluster, commands):
     export = exports_of(cluster, commands)
     folder = Path(sys.executable).parent
     found = subprocess.run(
-        ["bash", "-c", f"{export} && command -v java && echo $JAVA_HOME"], capture_output=True, text=True, check=True,
+        ["bash", "-c", f"{export} && command -v java && echo $JAVA_HOME"],
+        capture_output=True,
+        text=True,
+        check=True,
         env={"PATH": f"{folder}:/usr/bin:/bin"},
     ).stdout.split()
     assert len(found) == 2
@@ -134,12 +143,17 @@ def test_ray_starts_with_java_on_its_path(cluster, commands):
 def test_workers_run_at_normal_priority(cluster, commands):
     """Ray's 15 is for batch jobs: beside a busy database server they would hardly run."""
     before = exports_of(cluster, commands).rpartition(" && ")[2]
-    told = subprocess.run(["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True).stdout.splitlines()
+    told = subprocess.run(
+        ["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert "RAY_worker_niceness=0" in told
     import ray
 
     # A variable that Ray does not know would be ignored in silence.
-    assert b"RAY_worker_niceness" in (Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet").read_bytes()
+    assert (
+        b"RAY_worker_niceness"
+        in (Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet").read_bytes()
+    )
 
 
 def test_the_image_has_the_ray_and_the_python_that_are_installed_here():
@@ -152,7 +166,10 @@ def test_the_image_has_the_ray_and_the_python_that_are_installed_here():
 
 def test_machines_that_one_has_get_the_python_that_is_installed_here():
     cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
-    assert any(f"python{sys.version_info.major}.{sys.version_info.minor} -m venv ~/headrace-env" in command for command in cluster["setup_commands"])
+    assert any(
+        f"python{sys.version_info.major}.{sys.version_info.minor} -m venv ~/headrace-env" in command
+        for command in cluster["setup_commands"]
+    )
 
 
 def test_the_file_carries_no_secret(file):
@@ -167,7 +184,9 @@ def test_every_node_asks_for_the_token(cluster, commands, tmp_path):
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("a token")
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    told = subprocess.run(["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True, env=environment).stdout.splitlines()
+    told = subprocess.run(
+        ["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True, env=environment
+    ).stdout.splitlines()
     assert "RAY_AUTH_MODE=token" in told
     assert f"{SECRET}={hashlib.sha256(b'a token').hexdigest()}" in told
     assert cluster["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"  # where Ray looks for it
@@ -182,15 +201,22 @@ def test_the_state_folder_of_a_node_is_its_users_alone(cluster):
 
 
 def test_ray_is_started_again_where_it_ended(cluster):
-    """By version 1 of the autoscaler: version 2 ends the machine, and on machines that one has it counts the head as one of the nodes.
+    """By version 1 of the autoscaler: version 2 ends the machine, and on machines that one has it counts the head as
+    one of the nodes.
 
     `ray up` puts the variable for version 2 before the command, so the command's own must come behind it.
     """
     from ray.autoscaler._private.util import with_envs
 
-    (command,) = with_envs([exports_of(cluster, "head_start_ray_commands")], {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": "i"})
+    (command,) = with_envs(
+        [exports_of(cluster, "head_start_ray_commands")],
+        {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": "i"},
+    )
     told = subprocess.run(
-        ["bash", "-c", f"{command} && python -c 'import ray; print(ray._config.enable_autoscaler_v2())'"], capture_output=True, text=True, check=False,
+        ["bash", "-c", f"{command} && python -c 'import ray; print(ray._config.enable_autoscaler_v2())'"],
+        capture_output=True,
+        text=True,
+        check=False,
         env={"HOME": str(ROOT), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
     )
     assert told.stdout.split()[-1:] == ["False"], told.stderr
@@ -200,12 +226,19 @@ def test_ray_is_started_again_where_it_ended(cluster):
 def test_a_machine_that_allows_few_open_files_starts_all_the_same(commands):
     cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
     limit = re.search(r"&& (\{ ulimit .*?; \}) && ray start", start_of(cluster, commands))[1]
-    told = subprocess.run(["bash", "-c", f"ulimit -Sn 500; ulimit -Hn 1000; {limit} && ulimit -n"], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        ["bash", "-c", f"ulimit -Sn 500; ulimit -Hn 1000; {limit} && ulimit -n"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert told.stdout.split() == ["1000"]
 
 
 def test_a_cloud_keeps_the_instance_and_the_disk_of_a_site():
-    """Ray stops what it would terminate, except spot instances; and a disk stays where an instance is terminated all the same."""
+    """Ray stops what it would terminate, except spot instances; and a disk stays where an instance is terminated all
+    the same.
+    """
     cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     assert cluster["provider"]["cache_stopped_nodes"]
     assert "-v /var/lib/headrace:/headrace" in cluster["docker"]["run_options"]
@@ -216,7 +249,8 @@ def test_a_cloud_keeps_the_instance_and_the_disk_of_a_site():
         assert disk["Ebs"]["VolumeSize"] >= 50
         assert disk["Ebs"]["Encrypted"]
         assert disk["Ebs"]["DeleteOnTermination"] is False
-        assert node["node_config"]["ImageId"] == "ami-..."  # nobody's: AWS refuses it, and the head of the file says what to write
+        # nobody's: AWS refuses it, and the head of the file says what to write
+        assert node["node_config"]["ImageId"] == "ami-..."
 
 
 def test_the_head_of_a_cloud_can_speak_with_it():
@@ -228,11 +262,24 @@ def test_the_head_of_a_cloud_can_speak_with_it():
 def test_the_object_store_fits_the_shared_memory_of_a_node(cluster, commands):
     size = int(option(start_of(cluster, commands), "--object-store-memory"))
     assert size >= 75 * 1024**2  # Ray takes no less
-    (shared,) = [each.removeprefix("--shm-size=") for each in cluster.get("docker", {}).get("run_options", ()) if "shm-size" in each] or ["1g"]
+    (shared,) = [
+        each.removeprefix("--shm-size=")
+        for each in cluster.get("docker", {}).get("run_options", ())
+        if "shm-size" in each
+    ] or ["1g"]
     assert size < int(shared.removesuffix("g")) * 1024**3
 
 
-@pytest.mark.parametrize(("sent", "path"), [(True, "pyproject.toml"), (True, "headrace/cli.py"), (False, "certs/ca.key"), (False, "certs/dbs1.key"), (False, ".git/config")])
+@pytest.mark.parametrize(
+    ("sent", "path"),
+    [
+        (True, "pyproject.toml"),
+        (True, "headrace/cli.py"),
+        (False, "certs/ca.key"),
+        (False, "certs/dbs1.key"),
+        (False, ".git/config"),
+    ],
+)
 def test_a_node_is_sent_what_it_installs_and_no_private_key(cluster, sent, path):
     """Patterns without a slash are of names anywhere, as rsync has them."""
     assert cluster["file_mounts"]["~/headrace"] == "."

@@ -15,9 +15,28 @@ ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "examples" / "headrace.service"
 EXPOSURE_MAX = 40  # tenths of a point of systemd 252; as it was without these settings: 92
 HARDENED = {
-    "UMask": "0077", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes", "RestrictSUIDSGID": "yes", "CapabilityBoundingSet": "", "AmbientCapabilities": "",
-    "RestrictNamespaces": "yes", "RestrictRealtime": "yes", "LockPersonality": "yes", "SystemCallArchitectures": "native", "ProtectClock": "yes", "ProtectControlGroups": "yes", "ProtectHostname": "yes",
-    "ProtectKernelLogs": "yes", "ProtectKernelModules": "yes", "ProtectKernelTunables": "yes", "KeyringMode": "private", "StateDirectoryMode": "0700", "CacheDirectoryMode": "0700", "User": "headrace",
+    "UMask": "0077",
+    "NoNewPrivileges": "yes",
+    "ProtectSystem": "strict",
+    "ProtectHome": "yes",
+    "PrivateTmp": "yes",
+    "RestrictSUIDSGID": "yes",
+    "CapabilityBoundingSet": "",
+    "AmbientCapabilities": "",
+    "RestrictNamespaces": "yes",
+    "RestrictRealtime": "yes",
+    "LockPersonality": "yes",
+    "SystemCallArchitectures": "native",
+    "ProtectClock": "yes",
+    "ProtectControlGroups": "yes",
+    "ProtectHostname": "yes",
+    "ProtectKernelLogs": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectKernelTunables": "yes",
+    "KeyringMode": "private",
+    "StateDirectoryMode": "0700",
+    "CacheDirectoryMode": "0700",
+    "User": "headrace",
 }
 
 
@@ -38,7 +57,8 @@ def test_what_must_be_written_can_be_written_and_nothing_else():
     assert folders == [f"/var/lib/{found['StateDirectory'].split()[0]}", f"/var/cache/{found['CacheDirectory']}"]
     variables = dict(each.split("=", 1) for each in found["Environment"].split())
     assert variables["NUMBA_CACHE_DIR"] == folders[1]
-    assert variables["TMPDIR"] == f"/var/lib/{found['StateDirectory'].split()[1]}"  # not /tmp, which is the unit's alone: commands in a shell must find Ray's sockets
+    # not /tmp, which is the unit's alone: commands in a shell must find Ray's sockets
+    assert variables["TMPDIR"] == f"/var/lib/{found['StateDirectory'].split()[1]}"
 
 
 def test_the_private_cluster_has_its_sockets_in_the_folder_of_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -51,10 +71,17 @@ def test_the_private_cluster_has_its_sockets_in_the_folder_of_the_unit(tmp_path:
     assert LocalCluster(tmp_path)._environment().get("PATH")
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed: the unit's settings are compared with a list alone")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None,
+    reason="systemd-analyze is not installed: the unit's settings are compared with a list alone",
+)
 def test_systemd_finds_little_exposed():
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(UNIT)], capture_output=True, text=True, timeout=60, check=False,
+        ["systemd-analyze", "security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(UNIT)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Unknown" not in done.stderr

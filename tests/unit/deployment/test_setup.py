@@ -36,7 +36,16 @@ class Clone:
         for tool in ("bash", "dirname", "cat", "rm", "mv", "tail", "env", "mkdir", "cp", "chmod"):
             (self.pythons / tool).symlink_to(str(shutil.which(tool)))
 
-    def add_python(self, name: str, version: str, *, has_venv: bool = True, venv: str = "", pip: str = "exit 0", scripts: str = "exit 99") -> Path:
+    def add_python(
+        self,
+        name: str,
+        version: str,
+        *,
+        has_venv: bool = True,
+        venv: str = "",
+        pip: str = "exit 0",
+        scripts: str = "exit 99",
+    ) -> Path:
         """A program that answers the questions the set-up asks a Python, and makes a virtual environment of itself."""
         major, minor, _ = version.split(".")
         path = self.pythons / name
@@ -58,13 +67,21 @@ esac
 
     def run(self, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [shutil.which("bash") or "bash", "scripts/setup.sh"], cwd=self.folder, capture_output=True, text=True,
-            env={"PATH": str(self.pythons), "HOME": str(self.folder), **environment}, check=False, timeout=60,
+            [shutil.which("bash") or "bash", "scripts/setup.sh"],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            env={"PATH": str(self.pythons), "HOME": str(self.folder), **environment},
+            check=False,
+            timeout=60,
         )
 
     def start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [shutil.which("bash") or "bash", "scripts/setup.sh"], cwd=self.folder, stderr=subprocess.PIPE, text=True,
+            [shutil.which("bash") or "bash", "scripts/setup.sh"],
+            cwd=self.folder,
+            stderr=subprocess.PIPE,
+            text=True,
             env={"PATH": str(self.pythons), "HOME": str(self.folder)},
         )
 
@@ -121,7 +138,9 @@ def test_setup_shows_progress_instead_of_pip_s_own_talk(clone):
     clone.add_python("python3.11", "3.11.7", pip=talk)
     run = clone.run()
     assert [line for line in run.stderr.splitlines() if "packages" in line] == [
-        "setup: 20 packages found", "setup: 40 packages found", "setup: installing 3 packages"
+        "setup: 20 packages found",
+        "setup: 40 packages found",
+        "setup: installing 3 packages",
     ]
     assert run.stdout == ""
 
@@ -189,7 +208,9 @@ def test_a_moved_clone_is_set_up_anew(clone):
     assert clone.called() == ["venv", "pip", "venv", "pip"]
 
 
-@pytest.mark.parametrize("name", ["with blanks", "a:b", "it's", "a$b", "a(b)", "a;b", "a&b", 'a"b', "a*b", "a[b]", "a\\b", "a#b", "a`b"])
+@pytest.mark.parametrize(
+    "name", ["with blanks", "a:b", "it's", "a$b", "a(b)", "a;b", "a&b", 'a"b', "a*b", "a[b]", "a\\b", "a#b", "a`b"]
+)
 def test_a_place_ray_cannot_run_from_is_refused(clone, name):
     clone.add_python("python3.11", "3.11.7")
     clone.folder = clone.folder.rename(clone.folder.with_name(name))
@@ -208,13 +229,27 @@ def test_other_places_are_fine(clone, name):
 
 REFUSALS = {
     "another version": ({"python3": "3.12.1"}, {}, "no Python 3.11 in PATH; python3 is Python 3.12.1."),
-    "one that is not what its name says": ({"python3.11": "3.12.1"}, {}, "no Python 3.11 in PATH; python3.11 is Python 3.12.1."),
-    "no Python": ({}, {}, "no Python in PATH."),
-    "a named one that does not run": ({"python3.11": "3.11.7"}, {"PYTHON": "/bin/false"}, "PYTHON=/bin/false does not run."),
-    "a named one of another version": (
-        {"python3.11": "3.11.7", "python3.10": "3.10.4"}, {"PYTHON": "python3.10"}, "PYTHON=python3.10 is Python 3.10.4."
+    "one that is not what its name says": (
+        {"python3.11": "3.12.1"},
+        {},
+        "no Python 3.11 in PATH; python3.11 is Python 3.12.1.",
     ),
-    "a named one that is missing": ({"python3.11": "3.11.7"}, {"PYTHON": "/no/python"}, "PYTHON=/no/python: there is no such program."),
+    "no Python": ({}, {}, "no Python in PATH."),
+    "a named one that does not run": (
+        {"python3.11": "3.11.7"},
+        {"PYTHON": "/bin/false"},
+        "PYTHON=/bin/false does not run.",
+    ),
+    "a named one of another version": (
+        {"python3.11": "3.11.7", "python3.10": "3.10.4"},
+        {"PYTHON": "python3.10"},
+        "PYTHON=python3.10 is Python 3.10.4.",
+    ),
+    "a named one that is missing": (
+        {"python3.11": "3.11.7"},
+        {"PYTHON": "/no/python"},
+        "PYTHON=/no/python: there is no such program.",
+    ),
 }
 
 

@@ -13,7 +13,18 @@ import typer
 from headrace.cli import app
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("headrace", "simulation", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
+PACKAGES = (
+    "headrace",
+    "simulation",
+    "actors",
+    "spark_apply",
+    "topology",
+    "redo",
+    "databases",
+    "protos",
+    "rules",
+    "streams",
+)
 # `word: ...` or `word, word: ...`, four spaces further in than "Args:".
 PARAMETERS = re.compile(r"^ {4}(\w+(?:, \w+)*): \S", re.MULTILINE)
 ELSEWHERE = re.compile(r"\bSee `[^`]+`")
@@ -34,13 +45,17 @@ def public_functions(node: ast.AST) -> Iterator[Function]:
 def is_decorated(function: Function, name: str) -> bool:
     """Whether a decorator is `name`, `anything.name`, or a call of one of them."""
     decorators = (each.func if isinstance(each, ast.Call) else each for each in function.decorator_list)
-    return any(name == (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "")) for each in decorators)
+    return any(
+        name == (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "")) for each in decorators
+    )
 
 
 def undocumented(function: Function) -> list[str]:
     """The parameters that neither "Args:" nor what "See `...`" refers to describes; empty for one parameter only."""
     given = function.args
-    names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs) if each.arg not in {"self", "cls"}]
+    names = [
+        each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs) if each.arg not in {"self", "cls"}
+    ]
     # The options of a verb of the command line have help texts, see below; typer would show an "Args:" to the user.
     if len(names) < 2 or is_decorated(function, "overload") or is_decorated(function, "command"):
         return []
@@ -64,7 +79,8 @@ def verbs(command: typer.core.TyperCommand, *path: str) -> Iterator[tuple[str, t
 def test_public_function_with_several_parameters_says_what_each_of_them_is(package):
     missing = [
         f"{file.relative_to(ROOT)}:{function.lineno}: {function.name} does not say what is: {', '.join(names)}"
-        for file in sorted((ROOT / package).rglob("*.py")) if "_pb2" not in file.name
+        for file in sorted((ROOT / package).rglob("*.py"))
+        if "_pb2" not in file.name
         for function in public_functions(ast.parse(file.read_text()))
         if (names := undocumented(function))
     ]
@@ -74,7 +90,9 @@ def test_public_function_with_several_parameters_says_what_each_of_them_is(packa
 def test_every_parameter_of_the_command_line_has_a_help_text():
     found = list(verbs(typer.main.get_command(app)))
     assert "errors show" in dict(found)
-    assert [f"{verb}: {each.name}" for verb, command in found for each in command.params if not getattr(each, "help", "")] == []
+    assert [
+        f"{verb}: {each.name}" for verb, command in found for each in command.params if not getattr(each, "help", "")
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -91,6 +109,8 @@ def test_every_parameter_of_the_command_line_has_a_help_text():
 )
 def test_undocumented_parameters_are_really_found(docstring, names):
     """The check itself, on a method with two parameters."""
-    tree = ast.parse(f"class Public:\n    def do(self, first, *, second): {docstring!r}\n    def _private(self, a, b): ...\n")
+    tree = ast.parse(
+        f"class Public:\n    def do(self, first, *, second): {docstring!r}\n    def _private(self, a, b): ...\n"
+    )
     (function,) = public_functions(tree)
     assert undocumented(function) == names

@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("headrace", "simulation", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
+PACKAGES = (
+    "headrace",
+    "simulation",
+    "actors",
+    "spark_apply",
+    "topology",
+    "redo",
+    "databases",
+    "protos",
+    "rules",
+    "streams",
+)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CODE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")

@@ -1,4 +1,5 @@
-"""What the guides show runs: each YAML block in a topology that has what the block leaves out, each Python block on LCRs.
+"""What the guides show runs: each YAML block in a topology that has what the block leaves out, each Python block on
+LCRs.
 
 A block that is new, changed in kind or moved to another page fails here until it is run.
 """
@@ -41,21 +42,30 @@ def blocks(kind: str) -> list[tuple[str, str]]:
     found = []
     for guide in GUIDES:
         text = (ROOT / "docs" / f"{guide}.md").read_text(encoding="utf-8")
-        found += [(f"{guide} {number}", each) for number, each in enumerate(re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL), 1)]
+        found += [
+            (f"{guide} {number}", each)
+            for number, each in enumerate(re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL), 1)
+        ]
     return found
 
 
 def sites(*names: str) -> dict[str, Any]:
-    return {"topology": "guide", "state_dir": ".headrace/guide", "sites": {name: {"database": {"kind": "embedded"}} for name in names}}
+    return {
+        "topology": "guide",
+        "state_dir": ".headrace/guide",
+        "sites": {name: {"database": {"kind": "embedded"}} for name in names},
+    }
 
 
 def explicit(capture: str, apply: str, **include: list[Any]) -> dict[str, Any]:
     """One way in the long form, for blocks that show a part of it."""
     rules = include.get("include", [{"schema": "hr"}, {"schema": "shop"}, {"schema": "sales"}])
     return {
-        **sites("dbs1", "dbs2"), "queues": {"q_dbs1": {"site": "dbs1"}, "q_dbs2": {"site": "dbs2"}},
+        **sites("dbs1", "dbs2"),
+        "queues": {"q_dbs1": {"site": "dbs1"}, "q_dbs2": {"site": "dbs2"}},
         "captures": {capture: {"site": "dbs1", "source": "dbs1", "queue": "q_dbs1", "rules": {"include": rules}}},
-        "propagations": {"to_dbs2": {"from": "q_dbs1", "to": "q_dbs2"}}, "applies": {apply: {"site": "dbs2", "source": "dbs1", "queue": "q_dbs2"}},
+        "propagations": {"to_dbs2": {"from": "q_dbs1", "to": "q_dbs2"}},
+        "applies": {apply: {"site": "dbs2", "source": "dbs1", "queue": "q_dbs2"}},
     }
 
 
@@ -65,24 +75,40 @@ def replicated(*names: str) -> dict[str, Any]:
 
 WAY = {**sites("dbs1", "dbs2"), "replicate": [{"tables": ["hr.*", "shop.*"], "from": "dbs1", "to": ["dbs2"]}]}
 AROUND: dict[str, dict[str, Any]] = {
-    "rules 1": explicit("capture_all", "apply_dbs2"), "rules 2": explicit("capture_hr", "apply_dbs2"), "rules 3": explicit("capture_shop", "apply_dbs2"),
-    "handlers 1": WAY, "conflicts 1": replicated("dbs1", "dbs2"), "conflicts 2": replicated("dbs1", "dbs2"),
-    "conflicts 3": replicated("dbs1", "dbs2", "dbs3"), "keys 1": WAY, "keys 2": WAY, "keys 3": WAY, "keys 4": WAY,
-    "order 1": explicit("capture_shop", "apply_at_dbs2"), "errors 1": WAY,
+    "rules 1": explicit("capture_all", "apply_dbs2"),
+    "rules 2": explicit("capture_hr", "apply_dbs2"),
+    "rules 3": explicit("capture_shop", "apply_dbs2"),
+    "handlers 1": WAY,
+    "conflicts 1": replicated("dbs1", "dbs2"),
+    "conflicts 2": replicated("dbs1", "dbs2"),
+    "conflicts 3": replicated("dbs1", "dbs2", "dbs3"),
+    "keys 1": WAY,
+    "keys 2": WAY,
+    "keys 3": WAY,
+    "keys 4": WAY,
+    "order 1": explicit("capture_shop", "apply_at_dbs2"),
+    "errors 1": WAY,
 }
 CODE = {
     "rules 3": {"masks/masks.py": "def without_internal(lcr):\n    return lcr\ndef pseudonym(lcr):\n    return lcr\n"},
     "handlers 1": {
         "handlers/audit.py": "def committed(commit_scn, session):\n    pass\n",
-        **{f"handlers/{name}.py": (ROOT / "examples" / "handlers" / f"{name}.py").read_text() for name in ("orders", "customers")},
+        **{
+            f"handlers/{name}.py": (ROOT / "examples" / "handlers" / f"{name}.py").read_text()
+            for name in ("orders", "customers")
+        },
     },
 }
 
 
 def merged(around: dict[str, Any], inside: dict[str, Any]) -> dict[str, Any]:
-    return {**around, **{
-        key: merged(around[key], value) if isinstance(value, dict) and isinstance(around.get(key), dict) else value for key, value in inside.items()
-    }}
+    return {
+        **around,
+        **{
+            key: merged(around[key], value) if isinstance(value, dict) and isinstance(around.get(key), dict) else value
+            for key, value in inside.items()
+        },
+    }
 
 
 @pytest.mark.parametrize(("name", "text"), blocks("yaml"), ids=[name for name, _ in blocks("yaml")])
@@ -97,7 +123,9 @@ def test_each_piece_of_a_file_in_a_guide_is_read_checked_and_planned(name: str, 
     assert [finding for finding in check(spec) if finding.is_error] == []
     assert make_plan(spec).ways
     top = {str(key) for key in block}
-    assert len(re.findall(r"^\w+:", text, re.MULTILINE)) == len(top), "a key stands twice: one of them is read by nobody"
+    assert len(re.findall(r"^\w+:", text, re.MULTILINE)) == len(top), (
+        "a key stands twice: one of them is read by nobody"
+    )
 
 
 def function(guide: str, name: str) -> Any:
@@ -109,13 +137,19 @@ def function(guide: str, name: str) -> Any:
 
 
 def test_every_function_of_the_guides_is_run_here() -> None:
-    assert {name for _, text in blocks("python") for name in re.findall(r"^def (\w+)\(", text, re.MULTILINE)} == {"pseudonym", "apply_order", "skip_it"}
+    assert {name for _, text in blocks("python") for name in re.findall(r"^def (\w+)\(", text, re.MULTILINE)} == {
+        "pseudonym",
+        "apply_order",
+        "skip_it",
+    }
 
 
 def test_the_function_that_masks_gives_old_and_new_the_same_pseudonym() -> None:
     mask, _ = function("rules", "pseudonym")
     people = Table(name="shop.customers", columns={"id": "int4", "email": "text"}, logs_old_rows=True)
-    (after,) = transform(mask, row_lcr(people, "UPDATE", old={"id": 1, "email": "a@b"}, new={"id": 1, "email": "c@d"}), columns=["email"])
+    (after,) = transform(
+        mask, row_lcr(people, "UPDATE", old={"id": 1, "email": "a@b"}, new={"id": 1, "email": "c@d"}), columns=["email"]
+    )
     assert values_of(after, "old") == {"id": 1, "email": hashlib.sha256(b"a@b").hexdigest()[:16]}
     assert values_of(after, "new") == {"id": 1, "email": hashlib.sha256(b"c@d").hexdigest()[:16]}
     (after,) = transform(mask, row_lcr(people, "INSERT", new={"id": 2, "email": None}))
@@ -126,13 +160,25 @@ def test_the_procedure_writes_the_status_in_capitals(tmp_path: Path) -> None:
     _, text = function("handlers", "apply_order")
     (tmp_path / "handlers").mkdir()
     (tmp_path / "handlers" / "orders.py").write_text(text)
-    (tmp_path / "t.yaml").write_text(yaml.safe_dump(
-        WAY | {"code": "./handlers", "dml_handlers": [{"table": "shop.orders", "operations": ["insert"], "function": "orders:apply_order"}]}
-    ))
+    (tmp_path / "t.yaml").write_text(
+        yaml.safe_dump(
+            WAY
+            | {
+                "code": "./handlers",
+                "dml_handlers": [{"table": "shop.orders", "operations": ["insert"], "function": "orders:apply_order"}],
+            }
+        )
+    )
     orders = Table(name="shop.orders", columns={"id": "int4", "status": "text"})
     destination = Destination.from_file(tmp_path / "t.yaml", tables=[orders])
-    destination.apply(row_lcr(orders, "INSERT", new={"id": 1, "status": "new"}), row_lcr(orders, "INSERT", new={"id": 2, "status": None}))
-    assert (destination.rows("shop.orders"), destination.errors) == ([{"id": 1, "status": "NEW"}, {"id": 2, "status": None}], [])
+    destination.apply(
+        row_lcr(orders, "INSERT", new={"id": 1, "status": "new"}),
+        row_lcr(orders, "INSERT", new={"id": 2, "status": None}),
+    )
+    assert (destination.rows("shop.orders"), destination.errors) == (
+        [{"id": 1, "status": "NEW"}, {"id": 2, "status": None}],
+        [],
+    )
 
 
 def test_the_function_for_errors_skips_the_row_that_failed() -> None:
@@ -141,6 +187,8 @@ def test_the_function_for_errors_skips_the_row_that_failed() -> None:
     at = Handled(rules_of(), rows=[row(2, "theirs")])
     at.apply([*inserts(1), *inserts(2, "ours"), *inserts(3)])
     (error,) = at.errors()
-    through = ExecutionHandler(function=UserFunction(name="own:skip_it", version=code.version_of("own:skip_it")), code=code, timeout_s=5.0)
+    through = ExecutionHandler(
+        function=UserFunction(name="own:skip_it", version=code.version_of("own:skip_it")), code=code, timeout_s=5.0
+    )
     assert at.execute_error(error.number, through).failure is None
     assert (at.values(), at.errors()) == ({1: "a", 2: "theirs", 3: "a"}, ())

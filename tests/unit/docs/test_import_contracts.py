@@ -1,4 +1,6 @@
-"""What docs/architecture.md says of who imports what is checked by import-linter; here, that the check finds what breaks it."""
+"""What docs/architecture.md says of who imports what is checked by import-linter; here, that the check finds what
+breaks it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("headrace", "simulation", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
+PACKAGES = (
+    "headrace",
+    "simulation",
+    "actors",
+    "spark_apply",
+    "topology",
+    "redo",
+    "databases",
+    "protos",
+    "rules",
+    "streams",
+)
 # Importers as near as possible to those that may.
 FORBIDDEN = {
     "streams.scn": "rules.rule",
@@ -49,4 +62,6 @@ def test_import_that_a_contract_forbids_is_found_wherever_it_hides(tmp_path):
 def _lint(folder: Path) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).parent / "lint-imports"
     wide = {**os.environ, "COLUMNS": "200"}  # or long names are wrapped
-    return subprocess.run([program, "--no-logo", "--no-cache"], cwd=folder, env=wide, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [program, "--no-logo", "--no-cache"], cwd=folder, env=wide, capture_output=True, text=True, check=False
+    )

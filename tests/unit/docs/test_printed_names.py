@@ -1,4 +1,5 @@
-"""Every text of the sources that holds a statement, a comment behind one, or a command: the names in it are quoted, or it is said why not.
+"""Every text of the sources that holds a statement, a comment behind one, or a command: the names in it are quoted, or
+it is said why not.
 
 Who owns a table chooses its name. A new place that prints one unquoted is found here, whatever test reaches it.
 """
@@ -17,19 +18,79 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ("headrace", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
 
 _STATEMENT = re.compile(
-    r"\b(?:ALTER (?:TABLE|TYPE|ROLE|FUNCTION|SEQUENCE|PUBLICATION|EVENT|SYSTEM|DATABASE|SCHEMA|DOMAIN)|CREATE |DROP |GRANT |REVOKE |TRUNCATE (?!of)|SELECT |INSERT INTO|UPDATE |DELETE FROM|COPY |"
+    r"\b(?:ALTER (?:TABLE|TYPE|ROLE|FUNCTION|SEQUENCE|PUBLICATION|EVENT|SYSTEM|DATABASE|SCHEMA|DOMAIN)|CREATE |DROP"
+    r" |GRANT |REVOKE |TRUNCATE (?!of)|SELECT |INSERT INTO|UPDATE |DELETE FROM|COPY |"
     r"SET LOCAL |COMMENT ON|DECLARE |PREPARE |EXECUTE |LOCK TABLE|FROM |ADD COLUMN|RENAME )"
 )
 _COMMENT = re.compile(r"(?:;\s*|\A)-- ")
 _COMMAND = "headrace "
 _TABLE_OF_COMMAND = re.compile(r"headrace (?:copy|verify|explain|track) (?:FILE|\{\}) \Z")
-_QUOTING = frozenset({"argument", "flow_table", "flow_text", "Identifier", "int", "len", "literal", "qualified", "quote", "quoted", "quoted_name", "remark", "scn_text", "shown_scn"})
-_ALL_OF = frozenset({"dict", "enumerate", "filter", "list", "reversed", "set", "sorted", "tuple", "zip", "format", "removeprefix", "removesuffix", "replace", "strip"})
+_QUOTING = frozenset(
+    {
+        "argument",
+        "flow_table",
+        "flow_text",
+        "Identifier",
+        "int",
+        "len",
+        "literal",
+        "qualified",
+        "quote",
+        "quoted",
+        "quoted_name",
+        "remark",
+        "scn_text",
+        "shown_scn",
+    }
+)
+_ALL_OF = frozenset(
+    {
+        "dict",
+        "enumerate",
+        "filter",
+        "list",
+        "reversed",
+        "set",
+        "sorted",
+        "tuple",
+        "zip",
+        "format",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "strip",
+    }
+)
 # What a name is called where it is not quoted yet; a function that takes one quoted calls it otherwise or stands below.
-_RAW = frozenset({
-    "column", "constraint", "database", "each", "extension", "label", "labels", "name", "names", "now", "old", "new", "owner", "publication", "qualified_name", "role", "schema", "sequence", "slot",
-    "sequences", "source", "table", "tables", "trigger", "type_name",
-})
+_RAW = frozenset(
+    {
+        "column",
+        "constraint",
+        "database",
+        "each",
+        "extension",
+        "label",
+        "labels",
+        "name",
+        "names",
+        "now",
+        "old",
+        "new",
+        "owner",
+        "publication",
+        "qualified_name",
+        "role",
+        "schema",
+        "sequence",
+        "slot",
+        "sequences",
+        "source",
+        "table",
+        "tables",
+        "trigger",
+        "type_name",
+    }
+)
 
 _CONSTANT = "a constant of the sources"
 _QUOTED_BEFORE = "whoever calls it has quoted it"
@@ -47,7 +108,8 @@ EXCEPTIONS = {
     "databases/postgres/destination/removal:remove_rows": _CONSTANT,
     "databases/postgres/destination/rights:_schema_findings": _QUOTED_BEFORE,
     "databases/postgres/destination/rights:_type_right_findings": _QUOTED_BEFORE,
-    "databases/postgres/destination/row_reader:_meeting_expressions": "expressions of an index, as the server prints them",
+    "databases/postgres/destination/row_reader:_meeting_expressions": "expressions of an index, as the server prints"
+    " them",
     "databases/postgres/destination/session:_make_wrappers": "made of a number; the type as the server prints it",
     "databases/postgres/destination/writing/writes:_move": "`numbered`: columns are numbers there",
     "databases/postgres/destination/writing/writes:_plan_insert": "`WriteBuilder` has quoted them",
@@ -56,7 +118,8 @@ EXCEPTIONS = {
     "databases/postgres/destination/rights:sequence_right_findings": _PROSE,
     "databases/postgres/event_triggers:_failed_in": "quoted where `names` is made",
     "databases/postgres/planning:_schema_steps": _CONSTANT,
-    "databases/postgres/shapes:domain_findings": "the comment has no name; the statement behind it stands in a line of its own",
+    "databases/postgres/shapes:domain_findings": "the comment has no name; the statement behind it stands in a line of"
+    " its own",
     "databases/postgres/table_copy:_rewritten": _PROSE,
     "databases/postgres/table_copy:lacking": "in the sentence; the table of the statement is quoted",
     "databases/postgres/types:_made_plain": _QUOTED_BEFORE,
@@ -95,7 +158,11 @@ class Names:
         if isinstance(target, ast.Name):
             self.values.setdefault(target.id, []).append(value)
         elif isinstance(target, ast.Tuple):
-            parts = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) else [None] * len(target.elts)
+            parts = (
+                value.elts
+                if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts)
+                else [None] * len(target.elts)
+            )
             for each, part in zip(target.elts, parts, strict=True):
                 self._bind(each, part)
 
@@ -185,7 +252,9 @@ def found_in_the_sources() -> dict[str, list[str]]:
         for file in sorted((ROOT / folder).rglob("*.py")):
             if "_pb2" not in file.name:
                 for function, line, name in unquoted(file.read_text()):
-                    found.setdefault(f"{file.relative_to(ROOT).with_suffix('')}:{function}", []).append(f"line {line}: {name}")
+                    found.setdefault(f"{file.relative_to(ROOT).with_suffix('')}:{function}", []).append(
+                        f"line {line}: {name}"
+                    )
     return found
 
 
@@ -197,14 +266,24 @@ def test_no_reason_is_kept_for_what_is_gone() -> None:
     assert sorted(EXCEPTIONS.keys() - found_in_the_sources().keys()) == []
 
 
-@pytest.mark.parametrize("line", [
-    'f"ALTER TABLE {owner}.{name} SET LOGGED;"', 'f"DROP ROLE {found.role};"', 'f"SELECT pg_drop_replication_slot(\'{slot}\')"', 'f"SELECT 1; -- unless {quote(name)} is one"',
-    'f"then headrace copy FILE {table}"', 'f"GRANT {\', \'.join(each.name for each in found)} TO bob"',
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        'f"ALTER TABLE {owner}.{name} SET LOGGED;"',
+        'f"DROP ROLE {found.role};"',
+        "f\"SELECT pg_drop_replication_slot('{slot}')\"",
+        'f"SELECT 1; -- unless {quote(name)} is one"',
+        'f"then headrace copy FILE {table}"',
+        "f\"GRANT {', '.join(each.name for each in found)} TO bob\"",
+    ],
+)
 def test_a_name_that_is_not_quoted_is_found(line: str) -> None:
     assert list(unquoted(f"def printed(name, slot, found):\n    return {line}"))
 
 
 def test_what_is_quoted_on_the_way_is_not_taken_for_a_raw_name() -> None:
-    text = 'def printed(owner, name):\n    table, column = qualified(owner, name), quote(name)\n    return f"ALTER TABLE {table} DROP COLUMN {column}; " + remark(name)'
+    text = (
+        'def printed(owner, name):\n    table, column = qualified(owner, name), quote(name)\n    return f"ALTER'
+        ' TABLE {table} DROP COLUMN {column}; " + remark(name)'
+    )
     assert list(unquoted(text)) == []

@@ -1,4 +1,4 @@
-"""Files above 500 lines say in their headers why, and functions are short."""
+"""Long modules say in their headers why, and functions are short. Statements are counted: lines depend on the formatter."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("headrace", "simulation", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
-LINES_MAX = 500
-P90_MAX = 22
-FUNCTION_MAX = 64  # `LogWriter._write`, whose steps are only right together; numba's kernels, which call nothing, are longer
+PACKAGES = (
+    "headrace",
+    "simulation",
+    "actors",
+    "spark_apply",
+    "topology",
+    "redo",
+    "databases",
+    "protos",
+    "rules",
+    "streams",
+)
+# What 500 lines had at most before the formatter broke them.
+STATEMENTS_MAX = 376
+P90_MAX = 14
+# `spark_apply.copy.row_marks.compare_marks`, whose cases are read as one; numba's kernels, which call nothing, have more.
+FUNCTION_MAX = 45
 REASON = "Longer than 500 lines: "
 
 
@@ -24,30 +37,36 @@ def modules(*folders: str) -> Iterator[tuple[Path, str]]:
                 yield file, file.read_text()
 
 
+def statements(tree: ast.AST) -> int:
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
+
+
 def without_reason(text: str) -> bool:
     """Whether a module is long and its header does not say why."""
-    return text.count("\n") > LINES_MAX and REASON not in (ast.get_docstring(ast.parse(text)) or "")
+    tree = ast.parse(text)
+    return statements(tree) > STATEMENTS_MAX and REASON not in (ast.get_docstring(tree) or "")
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "benchmarks", "tests"])
-def test_file_above_500_lines_says_why_in_its_header(folder):
+def test_long_module_says_why_in_its_header(folder):
     assert [str(file.relative_to(ROOT)) for file, text in modules(folder) if without_reason(text)] == []
 
 
-def test_a_long_file_without_a_reason_is_really_found():
-    long = "x = 1\n" * (LINES_MAX + 1)
+def test_a_long_module_without_a_reason_is_really_found():
+    long = "x = 1\n" * (STATEMENTS_MAX + 1)
     assert without_reason(long)
     assert without_reason(f'"""Header."""\n# {REASON}of a comment\n{long}')
     assert not without_reason(f'"""Header.\n\n{REASON}it is a test.\n"""\n{long}')
-    assert not without_reason("x = 1\n" * LINES_MAX)
+    assert not without_reason("x = 1\n" * STATEMENTS_MAX)
 
 
-def test_nine_in_ten_functions_of_the_product_have_at_most_22_lines():
+def test_nine_in_ten_functions_of_the_product_have_at_most_14_statements():
     functions = [
-        (node.end_lineno - node.lineno + 1, f"{file.relative_to(ROOT)}:{node.name}")
-        for file, text in modules(*PACKAGES) for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+        (statements(node) - 1, f"{file.relative_to(ROOT)}:{node.name}")
+        for file, text in modules(*PACKAGES)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert len(functions) > 5000
     assert sorted(functions)[int(len(functions) * 0.9)][0] <= P90_MAX
-    assert [name for lines, name in functions if lines > FUNCTION_MAX and "_kernels.py:" not in name] == []
+    assert [name for count, name in functions if count > FUNCTION_MAX and "_kernels.py:" not in name] == []

@@ -72,14 +72,29 @@ def test_what_is_no_capture_process_or_no_scn_is_refused(running: Running) -> No
         set_scns(running, "locl", first_scn=Scn(1), start_scn=None)
     with pytest.raises(ConfigError, match="--start-scn '0/x' is no SCN"):
         scn_given("0/x", "--start-scn")
-    assert (scn_given("", "--start-scn"), scn_given("1/0000000A", "--start-scn"), scn_given("17", "--start-scn")) == (None, (1 << 32) + 10, 17)
+    assert (scn_given("", "--start-scn"), scn_given("1/0000000A", "--start-scn"), scn_given("17", "--start-scn")) == (
+        None,
+        (1 << 32) + 10,
+        17,
+    )
 
 
 def test_every_scn_of_the_manuals_is_shown_also_one_that_is_not_known(running: Running) -> None:
-    running.status |= {"first_scn": 16, "start_scn": 17, "required_checkpoint_scn": 18, "applied_scn": 19, "captured_scn": 20}
+    running.status |= {
+        "first_scn": 16,
+        "start_scn": 17,
+        "required_checkpoint_scn": 18,
+        "applied_scn": 19,
+        "captured_scn": 20,
+    }
     found = scns_of(running, "local")
     assert found["max_checkpoint_scn"] is None
     assert text_of(found).splitlines() == [
-        "capture:local: WAITING FOR REDO", "  first SCN: 0/00000010", "  start SCN: 0/00000011", "  required checkpoint SCN: 0/00000012",
-        "  applied SCN: 0/00000013", "  maximum checkpoint SCN: unknown", "  captured SCN: 0/00000014",
+        "capture:local: WAITING FOR REDO",
+        "  first SCN: 0/00000010",
+        "  start SCN: 0/00000011",
+        "  required checkpoint SCN: 0/00000012",
+        "  applied SCN: 0/00000013",
+        "  maximum checkpoint SCN: unknown",
+        "  captured SCN: 0/00000014",
     ]

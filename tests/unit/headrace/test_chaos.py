@@ -70,12 +70,16 @@ def test_only_the_kinds_that_were_asked_for_are_drawn_and_each_within_its_bounds
 def test_servers_that_are_not_embedded_are_never_stopped():
     for name in ("one_way", "two_way", "hub_and_spoke"):
         spec = example(name)
-        own = tuple(replace(site, database=replace(site.database, kind="postgres", dsn="host=127.0.0.1")) for site in spec.sites)
+        own = tuple(
+            replace(site, database=replace(site.database, kind="postgres", dsn="host=127.0.0.1")) for site in spec.sites
+        )
         drawn = {each.action for each in islice(schedule_of(replace(spec, sites=own), 5, EVERY_FAULT), ACTIONS_SHOWN)}
         assert not {"database down", "database frozen"} & drawn
 
 
-@pytest.mark.parametrize(("text", "words"), [("crash,flood", "flood"), ("", "''"), ("clock", "headrace simulate"), ("none", "none")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("crash,flood", "flood"), ("", "''"), ("clock", "headrace simulate"), ("none", "none")]
+)
 def test_faults_that_there_are_not_are_refused_with_those_that_there_are(text: str, words: str):
     with pytest.raises(ConfigError) as caught:
         fault_kinds(text)
@@ -108,7 +112,9 @@ def test_links_are_what_passes_between_sites():
         assert link.server in running
         assert set(link.openers) <= running
     # The hub sends to its spokes and each of them to the hub, and nobody else to anybody.
-    assert {frozenset((link.site, link.server_site)) for link in links} == {frozenset(("dbs1", spoke)) for spoke in ("dbs2", "dbs3", "dbs4")}
+    assert {frozenset((link.site, link.server_site)) for link in links} == {
+        frozenset(("dbs1", spoke)) for spoke in ("dbs2", "dbs3", "dbs4")
+    }
 
 
 def test_link_of_combined_capture_and_apply_leads_to_the_capture_process_and_that_of_redo_to_the_source():
@@ -124,7 +130,9 @@ def test_link_of_combined_capture_and_apply_leads_to_the_capture_process_and_tha
 
 
 def test_own_servers_are_refused_unless_allowed(tmp_path: Path):
-    spec = read(tmp_path, """
+    spec = read(
+        tmp_path,
+        """
         topology: t
         sites:
           a: {database: {kind: postgres, dsn: "${A_DSN}"}}
@@ -132,7 +140,9 @@ def test_own_servers_are_refused_unless_allowed(tmp_path: Path):
           c: {database: {kind: embedded}}
         replicate:
           - {tables: [public.*], from: a, to: [b, c]}
-    """, {"A_DSN": "host=127.0.0.1,::1 dbname=a", "B_DSN": "host=db.example.com dbname=b"})
+    """,
+        {"A_DSN": "host=127.0.0.1,::1 dbname=a", "B_DSN": "host=db.example.com dbname=b"},
+    )
     assert list(own_servers(spec)) == ["a", "b"]  # what listens at an address of this machine may lead anywhere
     with pytest.raises(ConfigError, match="databases of a, b are servers of your own") as caught:
         refuse_others(Deployment(spec), allow_servers=False)
@@ -148,8 +158,13 @@ def test_own_servers_are_refused_unless_allowed(tmp_path: Path):
 @pytest.fixture
 def sleeper() -> Iterator[psutil.Process]:
     """A process that writes a line whenever it is told to."""
-    code = "import sys\nfor line in sys.stdin:\n  with open(line.strip(), 'ab', buffering=0) as f:\n    print(f.write(b'x' * 8192), flush=True)"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:
+    code = (
+        "import sys\nfor line in sys.stdin:\n  with open(line.strip(), 'ab', buffering=0) as f:\n   "
+        " print(f.write(b'x' * 8192), flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as started:
         yield psutil.Process(started.pid)
         started.kill()
 
@@ -163,7 +178,9 @@ def wait_stopped(process: psutil.Process, stopped: bool) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_what_is_frozen_goes_on_even_if_the_one_who_froze_it_was_killed(sleeper: psutil.Process, tmp_path: Path, is_killed: bool):
+def test_what_is_frozen_goes_on_even_if_the_one_who_froze_it_was_killed(
+    sleeper: psutil.Process, tmp_path: Path, is_killed: bool
+):
     file = tmp_path / "chaos.json"
     before = sleeper.rlimit(psutil.RLIMIT_FSIZE)
     in_force = ProcessesInForce(file)
@@ -228,7 +245,12 @@ def test_limit_that_the_system_refuses_is_a_fault_that_did_not_fire(sleeper: psu
 
 
 def overview(at_us: int = 0, acknowledged: int = 0, **status: object) -> dict[str, object]:
-    queue = {"name": "queue:q", "kind": "queue", "state": "ENABLED", "subscribers": [{"subscriber": "a", "acknowledged_scn": acknowledged}]}
+    queue = {
+        "name": "queue:q",
+        "kind": "queue",
+        "state": "ENABLED",
+        "subscribers": [{"subscriber": "a", "acknowledged_scn": acknowledged}],
+    }
     return {"at_us": at_us, "components": [{"name": "apply:a", "kind": "apply", "state": "ENABLED", **status}, queue]}
 
 
@@ -238,7 +260,9 @@ def test_watermark_that_goes_back_in_one_epoch_is_seen_and_unknown_ones_and_thos
         found.look(overview(low_watermark_scn=watermark, epoch=epoch))
     assert found.violated == []
     found.look(overview(low_watermark_scn=29, epoch=2))
-    assert [(each.invariant, each.problem) for each in found.violated] == [("watermarks", "the low watermark went back from 30 to 29 in epoch 2")]
+    assert [(each.invariant, each.problem) for each in found.violated] == [
+        ("watermarks", "the low watermark went back from 30 to 29 in epoch 2")
+    ]
     assert found.checked["watermarks"] == 5
 
 
@@ -274,14 +298,28 @@ def test_new_errors_and_changes_that_come_home_are_seen_and_old_ones_are_not():
 def test_component_that_gives_up_and_destination_that_is_refused_are_seen_once():
     found = Invariants()
     for _ in range(3):
-        found.look(overview(state="ABORTED", last_error={"message": "no"}, subscribers=[{"subscriber": "s", "gone_scn": 7}]))
+        found.look(
+            overview(state="ABORTED", last_error={"message": "no"}, subscribers=[{"subscriber": "s", "gone_scn": 7}])
+        )
     assert [each.problem for each in found.violated] == ["aborted: no", "s is refused: its redo is gone"]
 
 
 def report(**changes: object) -> Report:
     fired = Fired(number=1, action="cut", target="a", seconds=2.0, evidence="reset", healed_s=3.0)
-    table = {"equal": True, "owner": "p", "name": "t", "source": "a", "destination": "b", "destination_owner": "p", "destination_name": "t",
-             "source_rows": 1, "problem": "", "source_digest": "", "destination_digest": "", "destination_rows": 1}
+    table = {
+        "equal": True,
+        "owner": "p",
+        "name": "t",
+        "source": "a",
+        "destination": "b",
+        "destination_owner": "p",
+        "destination_name": "t",
+        "source_rows": 1,
+        "problem": "",
+        "source_digest": "",
+        "destination_digest": "",
+        "destination_rows": 1,
+    }
     return replace(Report(topology="t", seed=1, faults=[fired], comparisons=[table]), **changes)
 
 
@@ -294,8 +332,12 @@ def test_report_is_fine_only_if_something_fired_and_all_was_compared_and_everyth
     invariants.look(overview(state="ABORTED"))
     different = [{**good.comparisons[0], "equal": False}]
     for bad in (
-        report(faults=[never]), report(faults=[unhealed]), report(violated=invariants.violated), report(comparisons=[]),
-        report(comparisons=different), report(differences=["dbs1: 1 transactions are there twice"]),
+        report(faults=[never]),
+        report(faults=[unhealed]),
+        report(violated=invariants.violated),
+        report(comparisons=[]),
+        report(comparisons=different),
+        report(differences=["dbs1: 1 transactions are there twice"]),
     ):
         assert not bad.is_fine
         assert bad.as_dict()["fine"] is False

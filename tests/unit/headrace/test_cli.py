@@ -87,18 +87,24 @@ def test_a_topology_with_a_cycle_is_not_started_but_can_be_looked_at_and_stopped
 
 def test_check_proves_and_says_so_and_has_who_gets_what_as_json(run, topology, tmp_path, capsys):
     assert run("check", topology, "--offline") == DONE
-    assert "proven from the file: every change arrives once wherever it goes, and none comes home" in capsys.readouterr().out
+    assert (
+        "proven from the file: every change arrives once wherever it goes, and none comes home"
+        in capsys.readouterr().out
+    )
     file = tmp_path / "cycle.yaml"
     file.write_text(CYCLE)
     assert run("check", file, "--offline") == FINDING
     assert "proven" not in capsys.readouterr().out
     assert run("check", file, "--offline", "--json") == FINDING
     answer = json.loads(capsys.readouterr().out)
-    assert [(finding["path"], finding["is_error"]) for finding in answer["findings"] if "for ever" in finding["problem"]] == [
+    assert [
+        (finding["path"], finding["is_error"]) for finding in answer["findings"] if "for ever" in finding["problem"]
+    ] == [
         ("captures.capture_b.rules (line 7)", True),
     ]
     assert [(line["origin"], line["tables"], line["tags"]) for line in answer["reach"]] == [
-        ("a", ["public.*"], ["none", "any"]), ("b", ["public.*"], ["none", "any"]),
+        ("a", ["public.*"], ["none", "any"]),
+        ("b", ["public.*"], ["none", "any"]),
     ]
     assert {site["times"] for line in answer["reach"] for site in line["reached"]} == {"in a cycle"}
 
@@ -150,9 +156,14 @@ def test_unknown_component_names_the_nearest(run, topology, monkeypatch, capsys)
     assert "capture:capture_a" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("track", "--label", ""), "1 to 200 bytes"), (("explain", "t", "1"), "'t' is no table"), (("explain", "public.t", "id=1,2"), "is no key"),
-])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("track", "--label", ""), "1 to 200 bytes"),
+        (("explain", "t", "1"), "'t' is no table"),
+        (("explain", "public.t", "id=1,2"), "is no key"),
+    ],
+)
 def test_label_table_or_key_that_cannot_be_is_wrong_use_before_anything_is_asked(run, topology, capsys, words, said):
     verb, *rest = words
     assert run(verb, topology, *rest) == WRONG_USE
@@ -243,9 +254,22 @@ def test_progress_is_not_shown_with_json(run, topology, monkeypatch, capsys):
 
 def overview(*states: str) -> dict[str, Any]:
     return {
-        "topology": "t", "state": "RUNNING", "at_us": 0, "findings": [], "statements": {}, "flows": [
-            {"apply": "x", "source": "a", "destination": "b", "lag_s": None, "applied_scn": None, "source_scn": 5,
-             "scn_gap": None, "errors": None},
+        "topology": "t",
+        "state": "RUNNING",
+        "at_us": 0,
+        "findings": [],
+        "statements": {},
+        "flows": [
+            {
+                "apply": "x",
+                "source": "a",
+                "destination": "b",
+                "lag_s": None,
+                "applied_scn": None,
+                "source_scn": 5,
+                "scn_gap": None,
+                "errors": None,
+            },
         ],
         "components": [{"name": f"queue:q{n}", "kind": "queue", "site": "a", "state": s} for n, s in enumerate(states)],
     }
@@ -310,7 +334,12 @@ def test_status_with_a_broken_component_is_a_finding(run, topology, monkeypatch,
 
 
 def test_refused_preflight_is_a_finding(run, topology, monkeypatch, capsys):
-    finding = {"path": "sites.a", "problem": "wal_level is replica", "fix": "ALTER SYSTEM SET wal_level = logical", "is_error": True}
+    finding = {
+        "path": "sites.a",
+        "problem": "wal_level is replica",
+        "fix": "ALTER SYSTEM SET wal_level = logical",
+        "is_error": True,
+    }
     refused = {**overview(), "state": "REFUSED", "findings": [finding]}
     monkeypatch.setattr(Deployment, "up", lambda self, **_: refused)
     assert run("up", topology) == FINDING
@@ -321,13 +350,31 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     import headrace.commands.verification
 
     same = {
-        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t",
-        "destination_owner": "public", "destination_name": "t", "equal": True, "source_rows": 3,
-        "destination_rows": 3, "source_digest": "aa", "destination_digest": "aa", "checks": 1, "problem": "", "can_be_copied": True,
+        "apply": "x",
+        "source": "a",
+        "destination": "b",
+        "owner": "public",
+        "name": "t",
+        "destination_owner": "public",
+        "destination_name": "t",
+        "equal": True,
+        "source_rows": 3,
+        "destination_rows": 3,
+        "source_digest": "aa",
+        "destination_digest": "aa",
+        "checks": 1,
+        "problem": "",
+        "can_be_copied": True,
     }
     row = {"columns": ["id", "site"], "values": ["7", ""], "nulls": [False, True], "what": "only at the source"}
     other = {
-        **same, "name": "u", "destination_name": "v", "equal": False, "destination_rows": 2, "differences": [row], "has_more_differences": True,
+        **same,
+        "name": "u",
+        "destination_name": "v",
+        "equal": False,
+        "destination_rows": 2,
+        "differences": [row],
+        "has_more_differences": True,
     }
     monkeypatch.setattr(Deployment, "connect", lambda self: None)
     monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same])
@@ -335,9 +382,11 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same, other])
     assert run("verify", topology) == FINDING
     told, err = capsys.readouterr()
-    assert f"headrace copy {topology} '\"public\".\"u\"'" in err
+    assert f'headrace copy {topology} \'"public"."u"\'' in err
     assert told.splitlines()[-1] == "different"
-    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same, {**other, "can_be_copied": False}])
+    monkeypatch.setattr(
+        headrace.commands.verification, "verify_topology", lambda *_, **__: [same, {**other, "can_be_copied": False}]
+    )
     run("verify", topology)
     said = capsys.readouterr().err
     assert "headrace copy" not in said, "it is refused where another apply process writes the table"
@@ -346,16 +395,34 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     assert "  id=7, site=NULL: only at the source\n  ... and others\n" in told
 
 
-def test_rows_that_were_on_their_way_are_counted_and_those_that_could_not_be_compared_are_named(run, topology, monkeypatch, capsys):
+def test_rows_that_were_on_their_way_are_counted_and_those_that_could_not_be_compared_are_named(
+    run, topology, monkeypatch, capsys
+):
     import headrace.commands.verification
 
     busy = {
-        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t", "destination_owner": "public", "destination_name": "t",
-        "equal": True, "source_rows": 3, "problem": "", "can_be_copied": True, "settled": 2, "in_flight": [], "in_flight_rows": 0,
+        "apply": "x",
+        "source": "a",
+        "destination": "b",
+        "owner": "public",
+        "name": "t",
+        "destination_owner": "public",
+        "destination_name": "t",
+        "equal": True,
+        "source_rows": 3,
+        "problem": "",
+        "can_be_copied": True,
+        "settled": 2,
+        "in_flight": [],
+        "in_flight_rows": 0,
     }
     hot = {"columns": ["id"], "values": ["7"], "nulls": [False], "what": "changed at each look"}
     monkeypatch.setattr(Deployment, "connect", lambda self: None)
-    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [busy, {**busy, "settled": 0, "in_flight": [hot], "in_flight_rows": 9}])
+    monkeypatch.setattr(
+        headrace.commands.verification,
+        "verify_topology",
+        lambda *_, **__: [busy, {**busy, "settled": 0, "in_flight": [hot], "in_flight_rows": 9}],
+    )
     assert run("verify", topology) == DONE
     assert capsys.readouterr().out == (
         "public.t a -> b: identical, 3 rows (2 rows on the way, and compared again)\n"
@@ -365,12 +432,21 @@ def test_rows_that_were_on_their_way_are_counted_and_those_that_could_not_be_com
     )
 
 
-def test_table_that_could_not_be_compared_is_not_called_different_and_nobody_is_told_to_copy_it(run, topology, monkeypatch, capsys):
+def test_table_that_could_not_be_compared_is_not_called_different_and_nobody_is_told_to_copy_it(
+    run, topology, monkeypatch, capsys
+):
     import headrace.commands.verification
 
     unknown = {
-        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t", "destination_owner": "public", "destination_name": "t",
-        "equal": False, "problem": "digesting a table: a value is too large",
+        "apply": "x",
+        "source": "a",
+        "destination": "b",
+        "owner": "public",
+        "name": "t",
+        "destination_owner": "public",
+        "destination_name": "t",
+        "equal": False,
+        "problem": "digesting a table: a value is too large",
     }
     monkeypatch.setattr(Deployment, "connect", lambda self: None)
     monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [unknown])
@@ -383,7 +459,9 @@ def test_table_that_could_not_be_compared_is_not_called_different_and_nobody_is_
 def test_doctor_reports_findings(run, monkeypatch, capsys):
     import headrace.commands.doctor
 
-    report = headrace.commands.doctor.Report({"python": "3.11"}, (Finding(path="java", problem="is missing", fix="make setup"),))
+    report = headrace.commands.doctor.Report(
+        {"python": "3.11"}, (Finding(path="java", problem="is missing", fix="make setup"),)
+    )
     monkeypatch.setattr(headrace.commands.doctor, "examine", lambda: report)
     assert run("doctor") == FINDING
     assert "fix: make setup" in capsys.readouterr().out
@@ -431,7 +509,11 @@ def started(topology: Path, *arguments: str) -> subprocess.Popen[str]:
     """`status` of a healthy topology, with more arguments, as a process of its own."""
     program = PROGRAM.format(overview=overview("ENABLED"), arguments=["status", str(topology), *arguments])
     return subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
     )
 
 

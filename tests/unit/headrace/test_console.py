@@ -31,6 +31,7 @@ def test_names_and_messages_are_printed_as_they_are(capsys):
 
 def test_a_view_that_changes_is_folded_to_the_terminal(monkeypatch):
     """Cut at its edge, a problem would be without its fix."""
+
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -47,21 +48,35 @@ def test_a_view_that_changes_is_folded_to_the_terminal(monkeypatch):
 
 
 def unkeyed(number: int) -> Finding:
-    return Finding(path=f"sites.b table public.t{number}", problem=f'"t{number}" has no key', fix=f"ALTER TABLE t{number} ...;", is_error=False)
+    return Finding(
+        path=f"sites.b table public.t{number}",
+        problem=f'"t{number}" has no key',
+        fix=f"ALTER TABLE t{number} ...;",
+        is_error=False,
+    )
 
 
 def test_findings_go_where_the_verdict_goes_and_many_of_a_kind_are_told_once(capsys):
     many = [unkeyed(number) for number in range(12)]
-    wrong = [Finding(path=f"sites.b table public.u{number}", problem="it does not fit", fix=f"ALTER TABLE u{number};") for number in range(3)]
+    wrong = [
+        Finding(path=f"sites.b table public.u{number}", problem="it does not fit", fix=f"ALTER TABLE u{number};")
+        for number in range(3)
+    ]
     Output().findings([*many, Finding(path="sites.a", problem="another kind", fix="mend it", is_error=False), *wrong])
     printed = capsys.readouterr()
     assert printed.err == ""
     assert printed.out.splitlines() == [
-        "error: sites.b table public.u0: it does not fit", "  fix: ALTER TABLE u0;", "  fix: ALTER TABLE u1;", "  fix: ALTER TABLE u2;",
+        "error: sites.b table public.u0: it does not fit",
+        "  fix: ALTER TABLE u0;",
+        "  fix: ALTER TABLE u1;",
+        "  fix: ALTER TABLE u2;",
         "  2 more of this kind: public.u1, public.u2; --verbose lists each",
-        'warning: sites.b table public.t0: "t0" has no key', "  fix: ALTER TABLE t0 ...;",
-        "  11 more of this kind: public.t1, public.t2, public.t3, public.t4, public.t5, public.t6, public.t7, public.t8, and 3 more; --verbose lists each",
-        "warning: sites.a: another kind", "  fix: mend it",
+        'warning: sites.b table public.t0: "t0" has no key',
+        "  fix: ALTER TABLE t0 ...;",
+        "  11 more of this kind: public.t1, public.t2, public.t3, public.t4, public.t5, public.t6, public.t7,"
+        " public.t8, and 3 more; --verbose lists each",
+        "warning: sites.a: another kind",
+        "  fix: mend it",
     ]
     Output().findings(many, is_verbose=True)
     assert capsys.readouterr().out.count("  fix: ") == 12
@@ -69,7 +84,10 @@ def test_findings_go_where_the_verdict_goes_and_many_of_a_kind_are_told_once(cap
 
 def test_findings_of_different_sites_are_of_different_kinds_and_two_are_told_each(capsys):
     here = [unkeyed(1), unkeyed(2)]
-    there = [Finding(path=f"sites.c table public.t{number}", problem=f'"t{number}" has no key', fix="x", is_error=False) for number in (1, 2)]
+    there = [
+        Finding(path=f"sites.c table public.t{number}", problem=f'"t{number}" has no key', fix="x", is_error=False)
+        for number in (1, 2)
+    ]
     Output().findings([*here, *there])
     assert capsys.readouterr().out.count("  fix: ") == 4
 
@@ -81,7 +99,9 @@ def test_with_json_findings_are_in_the_document_and_not_between(capsys):
 
 
 def test_a_terminal_obeys_no_name_and_no_message_of_a_database(capsys, monkeypatch):
-    """They may hold orders to it: set the clipboard, clear the screen, take back the line before, turn the text's direction."""
+    """They may hold orders to it: set the clipboard, clear the screen, take back the line before, turn the text's
+    direction.
+    """
     hostile = "\x1b]52;c;ZXZpbA==\x07 \x1b[2J\r\x9b31m\u202eeman\b"
     output = Output()
     output.say(hostile)
@@ -92,7 +112,11 @@ def test_a_terminal_obeys_no_name_and_no_message_of_a_database(capsys, monkeypat
     output.result(table)
     written = "".join(capsys.readouterr())
     assert written.count("52;c;ZXZpbA==") >= 8
-    assert not [character for character in written if character != "\n" and (ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0)]
+    assert not [
+        character
+        for character in written
+        if character != "\n" and (ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0)
+    ]
     assert "\u202e" not in written
     assert "\u241b" in written
 

@@ -28,8 +28,16 @@ from topology.links import makes_certificates
 from topology.ways import ways_to
 
 KEYS = [  # of the issue, in its order
-    "identical", "transactions", "row_changes", "rows_per_s", "latency_p50_ms", "latency_p99_ms", "killed", "healed_s",
-    "returned_changes", "duration_s",
+    "identical",
+    "transactions",
+    "row_changes",
+    "rows_per_s",
+    "latency_p50_ms",
+    "latency_p99_ms",
+    "killed",
+    "healed_s",
+    "returned_changes",
+    "duration_s",
 ]
 LINE = 80  # of a terminal as it opens
 PREFIX = len("x demo [100 s]: ")  # a spinner, and how long it took
@@ -54,14 +62,31 @@ def summary(*samples: tuple[float, float], identical: bool = True) -> dict[str, 
     probe.outage_began(5.0)
     outage = Outage("capture:c (process 7, SIGKILL)", killed_at=5.0, healed_s=3.004)
     return summary_of(
-        Load(), probe, outage, identical=identical, returned_changes=3, drain_s=10.0, duration_s=44.44,  # type: ignore[arg-type]
+        Load(),
+        probe,
+        outage,
+        identical=identical,
+        returned_changes=3,
+        drain_s=10.0,
+        duration_s=44.44,  # type: ignore[arg-type]
     )
 
 
 def test_summary_has_the_keys_that_were_promised_and_what_was_measured():
     told = summary((1.0, 1.1), (5.5, 8.0), (9.0, 9.1))
     assert list(told) == KEYS
-    assert list(told.values()) == [True, 1000, 4000, 200.0, 100.0, 100.0, "capture:c (process 7, SIGKILL)", 3.0, 3, 44.4]
+    assert list(told.values()) == [
+        True,
+        1000,
+        4000,
+        200.0,
+        100.0,
+        100.0,
+        "capture:c (process 7, SIGKILL)",
+        3.0,
+        3,
+        44.4,
+    ]
 
 
 def test_rows_written_before_the_clock_began_are_no_throughput():
@@ -136,21 +161,31 @@ def overview(*components: tuple[str, str], ways: tuple[tuple[str, str], ...] = (
         for source, destination in ways
     ]
     found = [
-        {"name": name, "kind": name.partition(":")[0], "state": state, **({"rows_per_s": 1600.0} if name == "apply:a" else {})}
+        {
+            "name": name,
+            "kind": name.partition(":")[0],
+            "state": state,
+            **({"rows_per_s": 1600.0} if name == "apply:a" else {}),
+        }
         for name, state in components
     ]
     return {"state": "RUNNING", "flows": flows, "components": found}
 
 
 def test_progress_has_throughput_lag_and_scn_of_every_flow_and_the_state_of_every_component():
-    seen = overview(("site:a", "WRITING"), ("site:b", "WRITING"), ("apply:a", "APPLYING"), ways=(("a", "b"), ("b", "a")))
+    seen = overview(
+        ("site:a", "WRITING"), ("site:b", "WRITING"), ("apply:a", "APPLYING"), ways=(("a", "b"), ("b", "a"))
+    )
     assert progress_text(3200, 8000, seen, width=None) == (
-        "3200/8000 tx, 1600 rows/s, a->b lag 0.3 s, SCN 0/1A2B3C4D, b->a lag 0.3 s, SCN 0/1A2B3C4D | site writing, apply applying"
+        "3200/8000 tx, 1600 rows/s, a->b lag 0.3 s, SCN 0/1A2B3C4D, b->a lag 0.3 s, SCN 0/1A2B3C4D | site writing,"
+        " apply applying"
     )
 
 
 def test_progress_in_a_terminal_is_in_lines_that_are_seen_whole():
-    components = [(f"{kind}:{kind}_from_dbs{n}", f"STATE {n}") for kind in ("site", "queue", "capture", "apply") for n in (1, 2)]
+    components = [
+        (f"{kind}:{kind}_from_dbs{n}", f"STATE {n}") for kind in ("site", "queue", "capture", "apply") for n in (1, 2)
+    ]
     seen = overview(*components, ("apply:a", "IDLE"), ways=(("dbs1", "dbs2"), ("dbs2", "dbs1")))
     first, *others = progress_text(3200, 8000, seen, width=LINE).splitlines()
     assert first == "3200/8000 tx, 1600 rows/s, dbs1->dbs2 lag 0.3 s, SCN 0/1A2B3C4D"

@@ -63,7 +63,8 @@ def test_progress_never_shows_more_than_there_will_be(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("writers", "changes", "prepared"), [(0, 4 * 8, 0), (1, 2 * 8 + ORDERS, ORDERS), (3, 2 * 24 + 3 * ORDERS, 3 * ORDERS)],
+    ("writers", "changes", "prepared"),
+    [(0, 4 * 8, 0), (1, 2 * 8 + ORDERS, ORDERS), (3, 2 * 24 + 3 * ORDERS, 3 * ORDERS)],
     ids=["pgbench", "one writer", "three writers"],
 )
 def test_every_row_change_is_counted_and_those_before_the_clients_are_told_apart(writers, changes, prepared, tmp_path):

@@ -81,7 +81,9 @@ def test_cluster_that_died_is_told_apart_from_one_that_was_never_started(spec):
     process.wait()
     spec.state_dir.mkdir(parents=True)
     facts = {"address": "127.0.0.1:1", "temporary": "/nonexistent/headrace-ray-x/r", "ready": True}
-    (spec.state_dir / "cluster.json").write_text(json.dumps({**facts, "processes": [{"pid": process.pid, "created": created, "name": "ray"}]}))
+    (spec.state_dir / "cluster.json").write_text(
+        json.dumps({**facts, "processes": [{"pid": process.pid, "created": created, "name": "ray"}]})
+    )
     with pytest.raises(NotUp, match="its Ray cluster died") as caught:
         Deployment(spec).connect()
     assert str(spec.state_dir / "logs") in caught.value.hint
@@ -112,7 +114,9 @@ class Clusters:
         monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)
         self.asked: dict[str, str] = {}
         monkeypatch.setattr(Deployment, "overview", lambda _: {**overview(), "calls": self.asked})
-        monkeypatch.setattr(Deployment, "_end_components", lambda deployment, *_, **__: self.ended.append(deployment.address) or [])
+        monkeypatch.setattr(
+            Deployment, "_end_components", lambda deployment, *_, **__: self.ended.append(deployment.address) or []
+        )
 
     def _connect(self, address: str, _topology: str, _environment: dict[str, str]) -> Clusters:
         if address not in self.folders:
@@ -146,7 +150,12 @@ def test_up_makes_certificates_on_a_cluster_of_one_node_and_says_both_ways_where
     for said in (none, files):
         spec.file.write_text(f"{said}\n{text}")
         if said == files:
-            subprocess.run([str(Path(sys.executable).parent / "headrace"), *shlex.split(line)[1:]], check=True, capture_output=True, cwd="/")
+            subprocess.run(
+                [str(Path(sys.executable).parent / "headrace"), *shlex.split(line)[1:]],
+                check=True,
+                capture_output=True,
+                cwd="/",
+            )
         Deployment.read(spec.file, "head:6379", to_start=True).up()
         assert not folder.exists()
     spec.file.write_text(text)
@@ -237,7 +246,13 @@ def test_up_on_a_cluster_is_refused_while_the_private_one_runs_and_down_ends_tha
     try:
         spec.state_dir.mkdir(parents=True)
         first = known_process(psutil.Process(process.pid))
-        facts = ClusterFacts(address="127.0.0.1:1", temporary="/nonexistent/headrace-ray-x/r", folder=str(spec.state_dir), processes=(first,), ready=True)
+        facts = ClusterFacts(
+            address="127.0.0.1:1",
+            temporary="/nonexistent/headrace-ray-x/r",
+            folder=str(spec.state_dir),
+            processes=(first,),
+            ready=True,
+        )
         LocalCluster(spec.state_dir)._save(facts)
         with pytest.raises(ConfigError, match="runs on its private cluster on this machine, not on that at one:1"):
             Deployment(spec, "one:1").up()
@@ -252,7 +267,9 @@ def test_up_on_a_cluster_is_refused_while_the_private_one_runs_and_down_ends_tha
         process.communicate()
 
 
-def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_its_databases_are_left_alone(monkeypatch, tmp_path):
+def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_its_databases_are_left_alone(
+    monkeypatch, tmp_path
+):
     """It was forgotten while it could not be reached, and goes on."""
     monkeypatch.setattr(headrace.deployment, "LOST_TIMEOUT_S", 0.0)
     monkeypatch.setattr(headrace.deployment, "GONE_TIMEOUT_S", 0.0)
@@ -260,11 +277,15 @@ def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_i
     actors = FakeActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     elsewhere = [Running(spec.state_dir, name) for name in ("controller", "site:a")]
-    with pytest.raises(ConfigError, match=f"runs on another Ray cluster: controller still runs in process {os.getpid()}"):
+    with pytest.raises(
+        ConfigError, match=f"runs on another Ray cluster: controller still runs in process {os.getpid()}"
+    ):
         Deployment(spec)._ensure_controller({}, keep_call="")
     assert actors.created == []
     (problem,) = Deployment(spec)._remove_from_databases(None, print)
-    assert f"a: what the topology made there could not be removed: site:a still runs in process {os.getpid()}" in problem
+    assert (
+        f"a: what the topology made there could not be removed: site:a still runs in process {os.getpid()}" in problem
+    )
     for each in elsewhere:
         each.release()
     Deployment(spec)._ensure_controller({}, keep_call="")
@@ -277,7 +298,9 @@ def test_purge_waits_for_a_site_whose_process_is_about_to_end(monkeypatch, tmp_p
     """Ray calls a process dead before the kernel has ended it."""
     spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
     ending = Running(spec.state_dir, "site:a")
-    monkeypatch.setattr(headrace.deployment, "time", SimpleNamespace(sleep=lambda _: ending.release(), monotonic=time.monotonic))
+    monkeypatch.setattr(
+        headrace.deployment, "time", SimpleNamespace(sleep=lambda _: ending.release(), monotonic=time.monotonic)
+    )
     (problem,) = Deployment(spec)._remove_from_databases(None, print)
     assert "connect" in problem, "the database was asked"
 
@@ -290,7 +313,9 @@ def test_purge_keeps_the_state_folder_until_every_database_is_cleared_and_can_be
     assert "a: what the topology made there could not be removed" in cleared
     assert stays == f"{spec.state_dir} stays until everything else is removed"
     assert (spec.state_dir / "sites" / "a").exists()
-    monkeypatch.setattr("actors.site.connection.claim_on", lambda *_: SimpleNamespace(hold=lambda: None, close=lambda: None))
+    monkeypatch.setattr(
+        "actors.site.connection.claim_on", lambda *_: SimpleNamespace(hold=lambda: None, close=lambda: None)
+    )
     monkeypatch.setattr("actors.site.connection.remove_from", lambda *_: ("DROP PUBLICATION p",))
     told: list[str] = []
     assert Deployment(spec).down(purge=True, progress=told.append) == []
@@ -301,8 +326,13 @@ def test_purge_keeps_the_state_folder_until_every_database_is_cleared_and_can_be
 def component(state: str, *tables: str, **more: Any) -> dict[str, Any]:
     found = [{"owner": "public", "name": "t", "state": table, "rows": 0, "problem": "not empty"} for table in tables]
     return {
-        "name": "apply:x", "kind": "apply", "state": state, "fingerprint": "new", "ready": all(t == "DONE" for t in tables),
-        "instantiation": found, **more,
+        "name": "apply:x",
+        "kind": "apply",
+        "state": state,
+        "fingerprint": "new",
+        "ready": all(t == "DONE" for t in tables),
+        "instantiation": found,
+        **more,
     }
 
 
@@ -318,7 +348,9 @@ class Looks:
         looks = iter([*seen[:-1]])
         clock = itertools.count(0.0, 1.0)
         # Of this module alone: other threads of the process have the time, too.
-        monkeypatch.setattr(headrace.deployment, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(clock)))
+        monkeypatch.setattr(
+            headrace.deployment, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(clock))
+        )
         monkeypatch.setattr(Deployment, "cluster", self)
         monkeypatch.setattr(Deployment, "connect", lambda _: self)
         monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)
@@ -390,10 +422,19 @@ def test_up_says_of_a_failed_table_whether_the_others_run_once_these_have_starte
     assert exit_code_of(caught.value) == FAILURE, "it does not begin within a minute"
 
 
-@pytest.mark.parametrize("before", [(), (component("INITIALIZING", "FAILED", started_us=1, outdated=True),)], ids=["not there yet", "about to be replaced"])
+@pytest.mark.parametrize(
+    "before",
+    [(), (component("INITIALIZING", "FAILED", started_us=1, outdated=True),)],
+    ids=["not there yet", "about to be replaced"],
+)
 def test_up_tells_nobody_what_an_earlier_process_has_recorded_of_its_tables(monkeypatch, spec, before):
-    """A process that has just begun shows it until it has looked at them; `up` used to end with it, as if this call had failed."""
-    recorded, done = overview(component("INITIALIZING", "FAILED", started_us=2)), overview(component("IDLE", "DONE", started_us=2))
+    """A process that has just begun shows it until it has looked at them; `up` used to end with it, as if this call had
+    failed.
+    """
+    recorded, done = (
+        overview(component("INITIALIZING", "FAILED", started_us=2)),
+        overview(component("IDLE", "DONE", started_us=2)),
+    )
     looks = Looks(monkeypatch, spec, overview(*before), *[recorded] * 3, done)
     assert looks.deployment.up(timeout_s=100) is done
     assert ("apply:x", "look_at_tables") in looks.calls
@@ -452,7 +493,14 @@ def gave_up(at_us: int, message: str, call: str = "") -> dict[str, Any]:
 
 def test_up_tries_again_what_gave_up_when_the_databases_are_as_the_file_says(monkeypatch, spec):
     """The cause of an abort may be what this call changes: the first attempt comes before that, and fails as before."""
-    looks = Looks(monkeypatch, spec, gave_up(1, "old"), *[gave_up(2, "old")] * 8, gave_up(2, "old", "settled"), done := overview(component("IDLE", "DONE")))
+    looks = Looks(
+        monkeypatch,
+        spec,
+        gave_up(1, "old"),
+        *[gave_up(2, "old")] * 8,
+        gave_up(2, "old", "settled"),
+        done := overview(component("IDLE", "DONE")),
+    )
     assert looks.deployment.up(timeout_s=100) is done
     assert looks.calls == [("apply:x", "start_component")] * 2
 
@@ -555,10 +603,14 @@ class RecreatingActors(FakeActors):
             self.running.setdefault("apply:x", {"fingerprint": "f"})
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
-        return {"fingerprint": "f"} if method == "status" else super().call(name, method, *arguments, timeout_s=timeout_s)
+        return (
+            {"fingerprint": "f"} if method == "status" else super().call(name, method, *arguments, timeout_s=timeout_s)
+        )
 
 
-def test_up_that_keeps_rows_ends_the_controller_before_the_apply_processes_that_it_creates_and_what_it_created_last(monkeypatch, spec, nobody):
+def test_up_that_keeps_rows_ends_the_controller_before_the_apply_processes_that_it_creates_and_what_it_created_last(
+    monkeypatch, spec, nobody
+):
     actors = RecreatingActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     monkeypatch.setattr(Deployment, "_check_no_other_controller", lambda _: None)
@@ -605,18 +657,32 @@ def test_second_demo_in_the_same_folder_is_refused_and_touches_nothing(tmp_path)
 
 
 def test_up_that_takes_too_long_says_what_it_waits_for(monkeypatch, spec):
-    site = {"name": "site:a", "kind": "site", "state": "STARTING DATABASE", "database_problem": "connecting: connection refused"}
+    site = {
+        "name": "site:a",
+        "kind": "site",
+        "state": "STARTING DATABASE",
+        "database_problem": "connecting: connection refused",
+    }
     looks = Looks(monkeypatch, spec, {"state": "STARTING SITES", "components": [site]})
-    with pytest.raises(NotReady, match=r"after 30 s: starting sites: .*site:a: connecting: connection refused") as caught:
+    with pytest.raises(
+        NotReady, match=r"after 30 s: starting sites: .*site:a: connecting: connection refused"
+    ) as caught:
         looks.deployment.up(timeout_s=30)
     assert "start the database" in caught.value.hint
     assert "headrace down" in caught.value.hint
 
 
 def test_up_that_takes_too_long_says_of_which_component_or_table_each_fix_is(monkeypatch, spec):
-    failed = [{"owner": "hr", "name": name, "state": "FAILED", "rows": 0, "problem": "not empty"} for name in ("t", "u")]
+    failed = [
+        {"owner": "hr", "name": name, "state": "FAILED", "rows": 0, "problem": "not empty"} for name in ("t", "u")
+    ]
     components = [
-        {"name": "site:a", "kind": "site", "state": "STARTING DATABASE", "database_problem": "connecting: connection refused"},
+        {
+            "name": "site:a",
+            "kind": "site",
+            "state": "STARTING DATABASE",
+            "database_problem": "connecting: connection refused",
+        },
         {"name": "apply:x", "kind": "apply", "state": "INITIALIZING", "instantiation": failed},
     ]
     deployment = Looks(monkeypatch, spec, {"state": "STARTING SITES", "components": components}).deployment
@@ -670,7 +736,10 @@ def clear(spec: Any, actors: Machines, *, purge: bool) -> tuple[list[str], list[
 
 def test_down_ends_servers_and_removes_files_on_the_machines_of_sites_and_names_those_it_did_not_reach(spec):
     spec, machines = on_nodes(spec), Machines("site:a", "site:b")
-    assert clear(spec, machines, purge=False) == ([], [f"{site}: embedded server stopped on its machine" for site in ("a", "b")])
+    assert clear(spec, machines, purge=False) == (
+        [],
+        [f"{site}: embedded server stopped on its machine" for site in ("a", "b")],
+    )
     assert [method for _, method in machines.asked] == ["status", "stop_server"] * 2
     machines.silent.add("site:a")
     del machines.running["site:b"]
@@ -688,7 +757,13 @@ def test_down_leaves_the_head_s_own_machine_to_the_command(spec):
 
 def test_site_removes_what_it_keeps_and_nothing_of_other_sites_on_its_machine(spec):
     state = spec.state_dir
-    for name in ("sites/a/redo/1.redo", "sites/b/queues/q/positions.json", "components/queue.q.json", "logs/site.a.log", "desired.json"):
+    for name in (
+        "sites/a/redo/1.redo",
+        "sites/b/queues/q/positions.json",
+        "components/queue.q.json",
+        "logs/site.a.log",
+        "desired.json",
+    ):
         (state / name).parent.mkdir(parents=True, exist_ok=True)
         (state / name).write_text("")
     IntermediateSite(spec, "a", "").clear_up()

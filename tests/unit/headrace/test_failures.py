@@ -15,12 +15,20 @@ def overview(*components: dict[str, Any], state: str = "RUNNING") -> dict[str, A
 
 
 def apply(name: str, state: str = "IDLE", **tables: str) -> dict[str, Any]:
-    found = [{"owner": "public", "name": table, "state": at, "problem": "it is not empty" if at == "FAILED" else ""} for table, at in tables.items()]
+    found = [
+        {"owner": "public", "name": table, "state": at, "problem": "it is not empty" if at == "FAILED" else ""}
+        for table, at in tables.items()
+    ]
     return {"name": f"apply:{name}", "kind": "apply", "state": state, "instantiation": found}
 
 
 def aborted(name: str) -> dict[str, Any]:
-    return {"name": f"apply:{name}", "kind": "apply", "state": "ABORTED", "last_error": {"message": "gone", "hint": "start it"}}
+    return {
+        "name": f"apply:{name}",
+        "kind": "apply",
+        "state": "ABORTED",
+        "last_error": {"message": "gone", "hint": "start it"},
+    }
 
 
 def ended_by(seen: dict[str, Any]) -> Any:
@@ -42,7 +50,11 @@ def test_one_table_of_what_runs_is_a_finding_that_names_it():
 def test_several_tables_are_all_named():
     error = ended_by(overview(apply("x", bad="FAILED", worse="FAILED"), apply("y", bad="FAILED")))
     assert exit_code_of(error) == FINDING
-    assert [each.path for each in error.findings] == ["apply:x table public.bad", "apply:x table public.worse", "apply:y table public.bad"]
+    assert [each.path for each in error.findings] == [
+        "apply:x table public.bad",
+        "apply:x table public.worse",
+        "apply:y table public.bad",
+    ]
     assert all(each.path.replace(" table", ": table") in error.message for each in error.findings)
 
 

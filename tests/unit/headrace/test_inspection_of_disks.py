@@ -12,7 +12,9 @@ from headrace import inspection
 from tests.support.controllers import one_way_spec
 
 
-def test_a_bound_of_the_redo_log_above_the_disk_s_size_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_of_the_redo_log_above_the_disk_s_size_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = replace(one_way_spec(tmp_path), redo_bytes_max=16_000_000_000)
     asked: list[Path] = []
 
@@ -27,4 +29,6 @@ def test_a_bound_of_the_redo_log_above_the_disk_s_size_is_warned_of(tmp_path: Pa
     assert all(folder.exists() for folder in asked), "the state folder is made later"
     assert list(inspection._disk_findings(replace(spec, redo_bytes_max=200_000_000))) == []
     elsewhere = tuple(replace(site, node=(("site_x", 1.0),)) for site in spec.sites)
-    assert list(inspection._disk_findings(replace(spec, sites=elsewhere))) == [], "another machine's disk is not seen from here"
+    assert list(inspection._disk_findings(replace(spec, sites=elsewhere))) == [], (
+        "another machine's disk is not seen from here"
+    )

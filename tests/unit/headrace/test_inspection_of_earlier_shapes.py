@@ -21,22 +21,37 @@ CONSTANT = Transformation(operations=(AddColumn(name="phone", type_name="pg_cata
 
 
 def people(spec: TopologySpec, captured: Transformation | None, sent: Transformation | None) -> TopologySpec:
-    first, second = (RuleSet(include=(Rule(owner="public", name="people", transformation=each),)) for each in (captured, sent))
+    first, second = (
+        RuleSet(include=(Rule(owner="public", name="people", transformation=each),)) for each in (captured, sent)
+    )
     return replace(
-        spec, captures=(replace(spec.captures[0], rules=first),), propagations=(replace(spec.propagations[0], rules=second),),
-        sites=tuple(replace(site, database=DatabaseSpec(kind="postgres", dsn=f"dbname={site.name}")) for site in spec.sites),
+        spec,
+        captures=(replace(spec.captures[0], rules=first),),
+        propagations=(replace(spec.propagations[0], rules=second),),
+        sites=tuple(
+            replace(site, database=DatabaseSpec(kind="postgres", dsn=f"dbname={site.name}")) for site in spec.sites
+        ),
     )
 
 
 @pytest.mark.parametrize(("reached", "refused"), [(400, True), (500, False)])
-def test_a_shape_that_would_come_too_early_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: int, refused: bool) -> None:
+def test_a_shape_that_would_come_too_early_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: int, refused: bool
+) -> None:
     spec = one_way_spec(tmp_path)
     first, third = people(spec, CONSTANT, None), people(spec, None, CONSTANT)
-    out = replace(first, captures=(replace(first.captures[0], rules=RuleSet(include=(Rule(owner="public", name="others"),))),))
+    out = replace(
+        first, captures=(replace(first.captures[0], rules=RuleSet(include=(Rule(owner="public", name="others"),))),)
+    )
     spec.state_dir.mkdir()
-    document = {"spec": spec_to_json(out), "earlier_shapes": shapes_as_json([EarlierShape(spec=first, markers={"a": 500})])}
+    document = {
+        "spec": spec_to_json(out),
+        "earlier_shapes": shapes_as_json([EarlierShape(spec=first, markers={"a": 500})]),
+    }
     (spec.state_dir / PREPARED_FILE).write_text(json.dumps(document))
-    destination = SimpleNamespace(progress=lambda topology, apply: SimpleNamespace(low_watermark=reached), close=lambda: None)
+    destination = SimpleNamespace(
+        progress=lambda topology, apply: SimpleNamespace(low_watermark=reached), close=lambda: None
+    )
     monkeypatch.setattr(inspection, "open_destination", lambda access: destination)
     for name in ("_table_findings", "_changed_rows", "_sequence_findings"):
         monkeypatch.setattr(inspection, name, lambda *_: [])

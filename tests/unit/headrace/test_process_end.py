@@ -70,7 +70,10 @@ def test_what_the_caller_ignores_stays_ignored(number: signal.Signals):
 @pytest.mark.parametrize("is_in_a_call", [False, True], ids=["between calls", "while it waits for an actor"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGHUP, 129)])
 def test_terminated_command_exits_with_its_code_also_where_ray_makes_another_one_of_it(
-    number: signal.Signals, code: int, is_in_a_call: bool, monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    code: int,
+    is_in_a_call: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     def verb(**_: object) -> None:
         try:
@@ -121,7 +124,9 @@ cli.main()
 
 @pytest.mark.parametrize(("is_signalled", "code"), [(True, 129), (False, FAILURE)], ids=["with its signal", "without"])
 def test_verb_whose_terminal_is_closed_ends_and_reports_no_defect(is_signalled: bool, code: int, tmp_path: Path):
-    """What it says as it ends, nobody can read: that was an error of its own, reported as a defect in a file, and exit code 1."""
+    """What it says as it ends, nobody can read: that was an error of its own, reported as a defect in a file, and exit
+    code 1.
+    """
     pid, terminal = pty.fork()
     if pid == 0:
         try:

@@ -1,4 +1,6 @@
-"""What is printed when a log is gone names the sites whose tables are emptied: never all of those that write to each other."""
+"""What is printed when a log is gone names the sites whose tables are emptied: never all of those that write to each
+other.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def test_nothing_is_emptied_by_name_where_no_site_fills_all_others():
 def test_status_and_up_say_it_in_the_words_of_the_topology():
     error = {"error": "LogGone", "message": "slot headrace_t does not exist", "hint": INSTANTIATE_AGAIN}
     flows = [{"source": "a", "destination": "b"}, {"source": "b", "destination": "a"}]
-    overview = {"state": "RUNNING", "flows": flows, "components": [{"name": "site:a", "state": "ABORTED", "last_error": error}]}
+    overview = {
+        "state": "RUNNING",
+        "flows": flows,
+        "components": [{"name": "site:a", "state": "ABORTED", "last_error": error}],
+    }
     (note,), ((_, failure),) = notes(overview), _found(overview).values()
     assert "tables at b, and not at a" in note.fix
     assert note.fix == failure.hint

@@ -20,19 +20,33 @@ def component(state: str, **facts: Any) -> dict[str, Any]:
 
 
 def overview(*components: dict[str, Any], state: str = "RUNNING") -> dict[str, Any]:
-    return {"topology": "t", "state": state, "at_us": 0, "findings": [], "statements": {}, "flows": [], "components": list(components)}
+    return {
+        "topology": "t",
+        "state": state,
+        "at_us": 0,
+        "findings": [],
+        "statements": {},
+        "flows": [],
+        "components": list(components),
+    }
 
 
 STUCK = {
     "stopped": (component("DISABLED", enabled=False), "is stopped", "headrace start FILE apply:x"),
     "gave up": (component("ABORTED", last_error=ERROR), ERROR["message"], ERROR["hint"]),
     "waits for an ALTER": (
-        component("PAUSED: WAITING FOR ALTER", detail="table hr.jobs does not fit", hint=ALTER), "table hr.jobs does not fit", ALTER,
+        component("PAUSED: WAITING FOR ALTER", detail="table hr.jobs does not fit", hint=ALTER),
+        "table hr.jobs does not fit",
+        ALTER,
     ),
     "waits for room": (component("PAUSED: DISK IS FULL", problem="no space left"), "no space left", ""),
     "cannot copy a table": (
-        component("INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "FAILED", "rows": 0, "problem": "not empty"}]),
-        "table hr.jobs: not empty", "correct it: the table is checked again every few seconds; the others are applied meanwhile",
+        component(
+            "INITIALIZING",
+            instantiation=[{"owner": "hr", "name": "jobs", "state": "FAILED", "rows": 0, "problem": "not empty"}],
+        ),
+        "table hr.jobs: not empty",
+        "correct it: the table is checked again every few seconds; the others are applied meanwhile",
     ),
 }
 
@@ -110,9 +124,13 @@ FINE = {
     "stopped": component("DISABLED", enabled=False),
     "on its way": component("STARTING SPARK", detail="1 of 2 apply servers"),
     "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
-    "tables that the first up is about to capture": component("WAITING FOR PREPARATION", uncaptured_tables=["hr.new"], is_prepared=False),
+    "tables that the first up is about to capture": component(
+        "WAITING FOR PREPARATION", uncaptured_tables=["hr.new"], is_prepared=False
+    ),
     "no errors any more": component("IDLE", errors=0, uncaptured_tables=[], problem="", last_error=ERROR),
-    "copying": component("INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "COPYING", "rows": 7, "problem": ""}]),
+    "copying": component(
+        "INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "COPYING", "rows": 7, "problem": ""}]
+    ),
 }
 
 
@@ -128,11 +146,15 @@ def test_statements_stay_whole_below_the_table_however_narrow_the_terminal_is():
 
 
 def test_progress_of_a_start_names_what_is_missing_and_why():
-    line = summary_line(overview(
-        component("STARTING SPARK"), {**component("RETRYING", last_error=ERROR), "name": "site:a"},
-        {**component("NOT CREATED"), "name": "queue:q"}, {**component("NOT CREATED"), "name": "queue:r"},
-        {**component("STARTING DATABASE", database_problem="connection refused"), "name": "site:b"},
-    ))
+    line = summary_line(
+        overview(
+            component("STARTING SPARK"),
+            {**component("RETRYING", last_error=ERROR), "name": "site:a"},
+            {**component("NOT CREATED"), "name": "queue:q"},
+            {**component("NOT CREATED"), "name": "queue:r"},
+            {**component("STARTING DATABASE", database_problem="connection refused"), "name": "site:b"},
+        )
+    )
     assert "apply:x starting spark" in line
     assert "site:a retrying" in line
     assert f"site:a: {ERROR['message']}" in line
@@ -144,9 +166,15 @@ def test_progress_of_a_start_names_what_is_missing_and_why():
 def test_up_says_of_what_it_replaces_itself_that_it_starts_it():
     replaced = component("UNREACHABLE", problem="does not run", outdated=True)
     assert summary_line(overview(replaced), is_starting=True) == "running: apply:x restarting"
-    assert "unreachable" in summary_line(overview({**replaced, "outdated": False}), is_starting=True), "nobody replaces that"
+    assert "unreachable" in summary_line(overview({**replaced, "outdated": False}), is_starting=True), (
+        "nobody replaces that"
+    )
     assert "unreachable" in summary_line(overview(replaced))
-    without = {**overview(component("UNREACHABLE")), "state": "CONTROLLER UNREACHABLE", "problem": "controller does not run"}
+    without = {
+        **overview(component("UNREACHABLE")),
+        "state": "CONTROLLER UNREACHABLE",
+        "problem": "controller does not run",
+    }
     assert summary_line(without, is_starting=True) == "starting the controller"
 
 
@@ -157,11 +185,19 @@ def shown(seen: dict[str, Any], *, width: int = 80, is_verbose: bool = True) -> 
 
 
 def test_what_needs_an_operator_is_on_the_first_lines_and_nothing_is_cut_off_on_a_small_terminal():
-    many = [{**component("IDLE"), "name": f"queue:a_queue_with_a_long_name_{n}", "site": "a_long_site"} for n in range(40)]
+    many = [
+        {**component("IDLE"), "name": f"queue:a_queue_with_a_long_name_{n}", "site": "a_long_site"} for n in range(40)
+    ]
     stuck = component("PAUSED: WAITING FOR ALTER", detail="does not fit", hint=ALTER)
     flow = {
-        "apply": "apply_of_a_long_name_from_elsewhere", "source": "a_long_site", "destination": "another_long_site", "lag_s": 1.0,
-        "applied_scn": 0x1A2B3C4D5E, "source_scn": 0x1A2B3C4D5F, "scn_gap": 1, "errors": 0,
+        "apply": "apply_of_a_long_name_from_elsewhere",
+        "source": "a_long_site",
+        "destination": "another_long_site",
+        "lag_s": 1.0,
+        "applied_scn": 0x1A2B3C4D5E,
+        "source_scn": 0x1A2B3C4D5F,
+        "scn_gap": 1,
+        "errors": 0,
     }
     lines = shown({**overview(*many, stuck), "flows": [flow]})
     assert lines.index(f"  fix: {ALTER}") < 24
@@ -176,7 +212,11 @@ def test_refused_up_leaves_its_reason_in_the_status():
 
 
 def test_controller_that_cannot_go_on_says_why():
-    seen = {**overview(component("IDLE"), state="RETRYING"), "problem": "preparing the source: no room", "fix": "make room"}
+    seen = {
+        **overview(component("IDLE"), state="RETRYING"),
+        "problem": "preparing the source: no room",
+        "fix": "make room",
+    }
     assert "  fix: make room" in shown(seen)
     assert "preparing the source: no room" in summary_line(seen)
 
@@ -195,7 +235,15 @@ def test_transaction_that_holds_a_start_up_is_named_while_it_does():
 
 def test_progress_of_copies_is_a_sum_with_the_largest_table_and_not_a_list_of_names():
     def table(name: str, state: str, done: int = 0, total: int = 0) -> dict:
-        return {"owner": "public", "name": name, "state": state, "rows": 1, "problem": "", "bytes_done": done, "bytes_total": total}
+        return {
+            "owner": "public",
+            "name": name,
+            "state": state,
+            "rows": 1,
+            "problem": "",
+            "bytes_done": done,
+            "bytes_total": total,
+        }
 
     tables = [table(f"t{number}", "DONE") for number in range(311)]
     tables += [table("orders", "COPYING", 4 << 29, 5 << 30), table("small", "COMPARING", 1 << 20, 1 << 20)]
@@ -251,20 +299,29 @@ def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_pr
     line = " ".join(shown(seen, width=200))
     assert "CLOSED until 2026-11-22 22:00 Europe/Zurich" in line
     assert "at most 512 kB/s" in line
-    assert "is closed by its schedule until 2026-11-22 22:00" in summary_line(overview(component("INITIALIZING"), closed))
+    assert "is closed by its schedule until 2026-11-22 22:00" in summary_line(
+        overview(component("INITIALIZING"), closed)
+    )
 
 
 def test_list_of_revoked_certificates_that_cannot_be_read_is_told_with_what_stands_in_one():
     wire = {"tls": True, "revoked_problem": "/c/revoked: no SHA-256 fingerprint stands in line 2"}
     (note,) = notes(overview({**component("ENABLED"), "wire": wire}))
-    assert note.problem == "/c/revoked: no SHA-256 fingerprint stands in line 2; what the component had read there before stays revoked"
+    assert (
+        note.problem
+        == "/c/revoked: no SHA-256 fingerprint stands in line 2; what the component had read there before stays revoked"
+    )
     assert "one SHA-256 fingerprint a line" in note.fix
 
 
 def test_connections_that_came_to_nothing_are_told_for_a_day():
     def told(age_s: float) -> list[str]:
         wire = {"tls": True, "refused_connections": 3, "last_refused_connection_us": int((time.time() - age_s) * 1e6)}
-        return [note.problem for note in notes(overview({**component("ENABLED"), "wire": wire})) if "connections failed" in note.problem]
+        return [
+            note.problem
+            for note in notes(overview({**component("ENABLED"), "wire": wire}))
+            if "connections failed" in note.problem
+        ]
 
     assert len(told(60)) == 1
     assert told(2 * 86_400) == []
@@ -272,7 +329,12 @@ def test_connections_that_came_to_nothing_are_told_for_a_day():
 
 def test_callers_that_were_held_back_are_a_remark_for_a_day():
     def told(age_s: float) -> list[str]:
-        wire = {"tls": False, "held_back": 7, "last_held_back": "it sends more (ipv4:10.0.0.1:5)", "last_held_back_us": int((time.time() - age_s) * 1e6)}
+        wire = {
+            "tls": False,
+            "held_back": 7,
+            "last_held_back": "it sends more (ipv4:10.0.0.1:5)",
+            "last_held_back_us": int((time.time() - age_s) * 1e6),
+        }
         seen = overview({**component("ENABLED"), "wire": wire})
         assert is_healthy(seen)
         return [note.problem for note in notes(seen) if "held back 7 times a caller" in note.problem]
@@ -282,16 +344,38 @@ def test_callers_that_were_held_back_are_a_remark_for_a_day():
     assert told(2 * 86_400) == []
 
 
-@pytest.mark.parametrize(("facts", "words"), [
-    ({"merges": True, "behind_s": 1800.0}, "30 min behind the others; it is merged once it is connected and at most 60 s behind"),
-    ({"merges": False, "by": "operator", "behind_s": None}, "by the operator; unknown behind the others; it stays so until `headrace merge FILE p`"),
-    ({"phase": "merging", "merges": True, "behind_s": 2.0}, "it is being merged with queue q"),
-    ({"merges": True, "behind_s": 0.0, "stopped": ["capture:c.p"]}, "it is merged once capture:c.p is started: the stop would end with the merge"),
-    ({"phase": "splitting", "merges": True, "behind_s": 0.0, "stopped": ["capture:c"]}, "it reads q until capture:c is started: it would get what the stop holds back"),
-])
-def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_becomes_of_it(facts: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (
+            {"merges": True, "behind_s": 1800.0},
+            "30 min behind the others; it is merged once it is connected and at most 60 s behind",
+        ),
+        (
+            {"merges": False, "by": "operator", "behind_s": None},
+            "by the operator; unknown behind the others; it stays so until `headrace merge FILE p`",
+        ),
+        ({"phase": "merging", "merges": True, "behind_s": 2.0}, "it is being merged with queue q"),
+        (
+            {"merges": True, "behind_s": 0.0, "stopped": ["capture:c.p"]},
+            "it is merged once capture:c.p is started: the stop would end with the merge",
+        ),
+        (
+            {"phase": "splitting", "merges": True, "behind_s": 0.0, "stopped": ["capture:c"]},
+            "it reads q until capture:c is started: it would get what the stop holds back",
+        ),
+    ],
+)
+def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_becomes_of_it(
+    facts: dict[str, Any], words: str
+) -> None:
     split = {
-        "propagation": "p", "queue": "q", "phase": "split", "by": "threshold", "since_us": int((time.time() - 7200) * 1e6), "merge_threshold_s": 60.0,
+        "propagation": "p",
+        "queue": "q",
+        "phase": "split",
+        "by": "threshold",
+        "since_us": int((time.time() - 7200) * 1e6),
+        "merge_threshold_s": 60.0,
         **facts,
     }
     told = overview(component("IDLE")) | {"splits": [split]}
@@ -302,13 +386,20 @@ def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_become
     assert is_healthy(told)
 
 
-@pytest.mark.parametrize(("facts", "words"), [
-    ({"stopped": ["capture:c"]}, "it waits until capture:c is started: it would get what the stop holds back"),
-    ({"hindrance": "nothing else reads q"}, "nothing else reads q; `headrace merge FILE p` takes that back"),
-    ({}, "every component must have its part of the last change first"),
-])
-def test_a_stream_that_waits_for_being_split_off_is_a_remark_that_says_for_what(facts: dict[str, Any], words: str) -> None:
-    told = overview(component("IDLE")) | {"splits": [{"propagation": "p", "queue": "q", "phase": "together", "stopped": [], "hindrance": "", **facts}]}
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"stopped": ["capture:c"]}, "it waits until capture:c is started: it would get what the stop holds back"),
+        ({"hindrance": "nothing else reads q"}, "nothing else reads q; `headrace merge FILE p` takes that back"),
+        ({}, "every component must have its part of the last change first"),
+    ],
+)
+def test_a_stream_that_waits_for_being_split_off_is_a_remark_that_says_for_what(
+    facts: dict[str, Any], words: str
+) -> None:
+    told = overview(component("IDLE")) | {
+        "splits": [{"propagation": "p", "queue": "q", "phase": "together", "stopped": [], "hindrance": "", **facts}]
+    }
     (note,) = notes(told)
     assert note.problem.startswith("is to be split off from queue q: ")
     assert words in note.problem
@@ -317,7 +408,11 @@ def test_a_stream_that_waits_for_being_split_off_is_a_remark_that_says_for_what(
 
 def test_what_an_apply_process_has_applied_is_shown_with_what_its_destination_has_on_record() -> None:
     """After a crash of the destination it begins at what is recorded, which may be less."""
-    (line,) = (line for line in shown(overview(component("IDLE", low_watermark_scn=0x30, recorded_scn=0x20)), width=200) if "apply:x" in line)
+    (line,) = (
+        line
+        for line in shown(overview(component("IDLE", low_watermark_scn=0x30, recorded_scn=0x20)), width=200)
+        if "apply:x" in line
+    )
     assert "applied to 0/00000030, recorded to 0/00000020" in line
 
 
@@ -329,29 +424,57 @@ def test_versions_of_functions_are_among_the_details_of_who_calls_them() -> None
 
 
 def test_components_that_wait_for_the_same_are_named_together_once() -> None:
-    busy = [component("UNREACHABLE", problem="has not answered the last call of status yet") | {"name": name} for name in ("spark:b", "apply:x")]
+    busy = [
+        component("UNREACHABLE", problem="has not answered the last call of status yet") | {"name": name}
+        for name in ("spark:b", "apply:x")
+    ]
     line = summary_line(overview(*busy, state="PREPARING"))
-    assert line == "preparing: spark:b, apply:x unreachable; spark:b, apply:x: has not answered the last call of status yet"
+    assert (
+        line
+        == "preparing: spark:b, apply:x unreachable; spark:b, apply:x: has not answered the last call of status yet"
+    )
 
 
 def flow(source: str, destination: str, apply: str = "") -> dict[str, Any]:
     return {
-        "apply": apply or f"apply_from_{source}_at_{destination}", "source": source, "destination": destination, "lag_s": 0.2,
-        "applied_scn": 0x1A2B3C4D5E, "source_scn": 0x1A2B3C4D5F, "scn_gap": 1, "errors": 0,
+        "apply": apply or f"apply_from_{source}_at_{destination}",
+        "source": source,
+        "destination": destination,
+        "lag_s": 0.2,
+        "applied_scn": 0x1A2B3C4D5E,
+        "source_scn": 0x1A2B3C4D5F,
+        "scn_gap": 1,
+        "errors": 0,
     }
 
 
 def test_short_form_of_two_sites_that_send_each_other_everything_fits_a_small_terminal() -> None:
-    kinds = ("site:{0}", "spark:{0}", "capture:capture_{0}", "queue:q_{0}", "propagation:{0}_to_{1}", "apply:apply_from_{1}_at_{0}")
-    components = [{**component("IDLE"), "name": kind.format(*names), "site": names[0]} for names in (("dbs1", "dbs2"), ("dbs2", "dbs1")) for kind in kinds]
+    kinds = (
+        "site:{0}",
+        "spark:{0}",
+        "capture:capture_{0}",
+        "queue:q_{0}",
+        "propagation:{0}_to_{1}",
+        "apply:apply_from_{1}_at_{0}",
+    )
+    components = [
+        {**component("IDLE"), "name": kind.format(*names), "site": names[0]}
+        for names in (("dbs1", "dbs2"), ("dbs2", "dbs1"))
+        for kind in kinds
+    ]
     bypassed = [{**component("BYPASSED"), "name": f"queue:q_{n}_in"} for n in range(4)]
     stuck = {**components[-1], "state": "PAUSED: WAITING FOR ALTER", "detail": "does not fit", "hint": ALTER}
-    lines = shown({**overview(*components[:-1], *bypassed, stuck), "flows": [flow("dbs1", "dbs2"), flow("dbs2", "dbs1")]}, is_verbose=False)
+    lines = shown(
+        {**overview(*components[:-1], *bypassed, stuck), "flows": [flow("dbs1", "dbs2"), flow("dbs2", "dbs1")]},
+        is_verbose=False,
+    )
     assert len(lines) <= 24
     assert all(len(line) <= 80 for line in lines if ALTER not in line)
     assert all(any(each["name"] in line for line in lines) for each in components)
     assert not any("BYPASSED" in line for line in lines)
-    assert lines[1:3] == ["apply:apply_from_dbs1_at_dbs2: does not fit", f"  fix: {ALTER}"] or ALTER in "\n".join(lines[:4])
+    assert lines[1:3] == ["apply:apply_from_dbs1_at_dbs2: does not fit", f"  fix: {ALTER}"] or ALTER in "\n".join(
+        lines[:4]
+    )
 
 
 def test_short_form_of_many_components_names_those_that_do_not_work_and_counts_the_others() -> None:

@@ -32,14 +32,17 @@ class Actors:
 
 @pytest.fixture
 def spec(tmp_path: Path):
-    return read(tmp_path, """
+    return read(
+        tmp_path,
+        """
         topology: t
         sites:
           a: {database: {kind: embedded}}
           b: {database: {kind: embedded}}
         replicate:
           - {tables: [public.*], between: [a, b]}
-    """)
+    """,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -60,11 +63,14 @@ def test_waits_until_every_apply_is_past_its_own_sources_marker(spec):
 
 def test_waits_once_more_for_every_site_that_forwards(tmp_path):
     """What b wrote is in the hub's redo only once it is applied there: markers are written anew, at the hub behind it."""
-    spec = read(tmp_path, """
+    spec = read(
+        tmp_path,
+        """
         topology: t
         sites: {h: {database: {kind: embedded}}, b: {database: {kind: embedded}}, c: {database: {kind: embedded}}}
         replicate: [{tables: [public.*], hub: h, spokes: [b, c]}]
-    """)
+    """,
+    )
     written: list[str] = []
 
     class Growing(Actors):
@@ -110,10 +116,24 @@ def test_what_stands_still_is_told_while_waiting_and_when_the_time_is_over(spec)
     assert "capture:c: is stopped" in told[-1]
 
 
-@pytest.mark.parametrize("seen", [
-    {"name": "site:b", "kind": "site", "state": "DATABASE DOES NOT ANSWER", "database_problem": "connecting: connection refused"},
-    {"name": "apply:x", "kind": "apply", "state": "WAITING FOR DATABASE", "last_error": {"message": "connecting: connection refused", "hint": "start the database"}},
-], ids=["its site", "its apply process"])
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {
+            "name": "site:b",
+            "kind": "site",
+            "state": "DATABASE DOES NOT ANSWER",
+            "database_problem": "connecting: connection refused",
+        },
+        {
+            "name": "apply:x",
+            "kind": "apply",
+            "state": "WAITING FOR DATABASE",
+            "last_error": {"message": "connecting: connection refused", "hint": "start the database"},
+        },
+    ],
+    ids=["its site", "its apply process"],
+)
 def test_a_database_that_does_not_answer_is_what_is_waited_for(spec, seen):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})
@@ -128,7 +148,13 @@ def test_a_database_that_does_not_answer_is_what_is_waited_for(spec, seen):
 def test_closed_window_is_what_is_waited_for(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})
-    closed = {"name": "propagation:p", "kind": "propagation", "state": "CLOSED", "closed_until": "2026-11-22 22:00 UTC", "from_queue": "q"}
+    closed = {
+        "name": "propagation:p",
+        "kind": "propagation",
+        "state": "CLOSED",
+        "closed_until": "2026-11-22 22:00 UTC",
+        "from_queue": "q",
+    }
     told: list[str] = []
     words = "propagation:p: is closed by its schedule until 2026-11-22 22:00 UTC: changes wait in queue q"
     with pytest.raises(NotCaughtUp, match=words):
@@ -152,7 +178,9 @@ def test_what_runs_is_waited_for_although_new_tables_were_refused(spec):
 
 def test_nothing_is_compared_while_something_stands_still(spec):
     with pytest.raises(ApplyError, match="nothing can be compared now: capture:c: is stopped") as caught:
-        verify_topology(spec, Actors({}, {}), timeout_s=60.0, progress=lambda _: None, overview=lambda: overview("RUNNING", STOPPED))
+        verify_topology(
+            spec, Actors({}, {}), timeout_s=60.0, progress=lambda _: None, overview=lambda: overview("RUNNING", STOPPED)
+        )
     assert caught.value.hint == "headrace start FILE capture:c"
 
 
@@ -161,13 +189,19 @@ def test_what_was_started_a_moment_ago_is_waited_for_before_comparing(spec):
     looks = [overview("RUNNING", STOPPED), overview("RUNNING"), overview("RUNNING")]
     with pytest.raises(NotCaughtUp):  # it went on to the waiting
         verify_topology(
-            spec, Actors({"a": 1, "b": 1}, {name: [PropagationError("not yet")] for name in names(spec)}), timeout_s=0.0,
-            progress=lambda _: None, overview=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
+            spec,
+            Actors({"a": 1, "b": 1}, {name: [PropagationError("not yet")] for name in names(spec)}),
+            timeout_s=0.0,
+            progress=lambda _: None,
+            overview=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
         )
 
 
 def with_tables(name: str, **states: str) -> dict[str, Any]:
-    tables = [{"owner": "public", "name": table, "state": state, "problem": "it is not empty" if state == "FAILED" else ""} for table, state in states.items()]
+    tables = [
+        {"owner": "public", "name": table, "state": state, "problem": "it is not empty" if state == "FAILED" else ""}
+        for table, state in states.items()
+    ]
     return {"name": f"apply:{name}", "kind": "apply", "state": "IDLE", "instantiation": tables}
 
 
@@ -198,18 +232,27 @@ def test_a_table_that_needs_an_operator_is_named_as_a_finding_when_all_else_is_c
     from_a, _ = names(spec)
     actors = Answering(from_a, 100)
     with pytest.raises(TablesNotCopied, match=r"table public\.bad: it is not empty") as caught:
-        wait_caught_up(spec, actors, timeout_s=60, overview=lambda: overview("RUNNING", with_tables(from_a, good="DONE", bad="FAILED")))
+        wait_caught_up(
+            spec,
+            actors,
+            timeout_s=60,
+            overview=lambda: overview("RUNNING", with_tables(from_a, good="DONE", bad="FAILED")),
+        )
     assert exit_code_of(caught.value) == FINDING
     assert [finding.path for finding in caught.value.findings] == [f"apply:{from_a} table public.bad"]
     assert actors.looks > 0, "an operator may have corrected it: it is looked at again first"
 
 
 @pytest.mark.usefixtures("looks_often")
-@pytest.mark.parametrize(("watermark", "other"), [(99, "DONE"), (100, "COPYING")], ids=["changes on the way", "a table being copied"])
+@pytest.mark.parametrize(
+    ("watermark", "other"), [(99, "DONE"), (100, "COPYING")], ids=["changes on the way", "a table being copied"]
+)
 def test_what_else_is_not_caught_up_is_waited_for_beside_a_table_that_needs_an_operator(spec, watermark, other):
     from_a, _ = names(spec)
     with pytest.raises(NotCaughtUp):
         wait_caught_up(
-            spec, Answering(from_a, watermark), timeout_s=0.5,
+            spec,
+            Answering(from_a, watermark),
+            timeout_s=0.5,
             overview=lambda: overview("RUNNING", with_tables(from_a, good=other, bad="FAILED")),
         )

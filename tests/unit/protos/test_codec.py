@@ -53,7 +53,10 @@ def test_batch_of_an_earlier_version_does_not_say_which_columns_are_computed_so_
     message = lcr_pb2.LcrBatch.FromString(codec.encode(written))
     for column in message.tables[0].columns:
         column.ClearField("is_computed")
-    assert [column.is_computed for column in codec.decode(message.SerializeToString()).tables[0].columns] == [True, True]
+    assert [column.is_computed for column in codec.decode(message.SerializeToString()).tables[0].columns] == [
+        True,
+        True,
+    ]
 
 
 def test_header_is_read_when_another_writer_put_it_last() -> None:
@@ -78,7 +81,13 @@ def test_arrays_of_a_decoded_batch_are_of_the_kind_kernels_are_compiled_for() ->
     batch = codec.decode(codec.encode(insert_batch([10], rows_each=3)))
     values = batch.groups[0].new
     assert values is not None
-    for array in (values.lengths, values.data, values.starts, batch.groups[0].row_numbers, batch.transactions.first_row):
+    for array in (
+        values.lengths,
+        values.data,
+        values.starts,
+        batch.groups[0].row_numbers,
+        batch.transactions.first_row,
+    ):
         assert array.flags.c_contiguous
         assert array.flags.aligned
         assert array.flags.writeable

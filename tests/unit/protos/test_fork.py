@@ -25,5 +25,7 @@ for _ in range(40):
 
 def test_a_program_that_is_started_beside_grpc_begins_and_nothing_is_said_of_forks() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
-    done = subprocess.run([sys.executable, "-c", _STARTS], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _STARTS], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")

@@ -39,12 +39,17 @@ def test_subscriber_that_is_gone_when_its_stream_opens_is_not_taken_for_connecte
 
     queue = Queue(tmp_path)
     service = QueueService(queue.core)
-    requests = iter([
-        queue_pb2.DequeueRequest(hello=transport.make_hello("t", "apply_a", "q_dbs1", "1")),
-        queue_pb2.DequeueRequest(subscribe=queue_pb2.Subscribe(
-            needed=[queue_pb2.SourcePosition(source="dbs1", scn=0)], credit_bytes=1,
-        )),
-    ])
+    requests = iter(
+        [
+            queue_pb2.DequeueRequest(hello=transport.make_hello("t", "apply_a", "q_dbs1", "1")),
+            queue_pb2.DequeueRequest(
+                subscribe=queue_pb2.Subscribe(
+                    needed=[queue_pb2.SourcePosition(source="dbs1", scn=0)],
+                    credit_bytes=1,
+                )
+            ),
+        ]
+    )
     with pytest.raises(grpc.RpcError):
         next(service.Dequeue(requests, Gone()))
     assert not service.status()["subscribers"][0]["connected"]

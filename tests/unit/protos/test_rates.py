@@ -244,7 +244,9 @@ def test_what_is_remembered_of_connections_and_sites_is_bounded(world: World) ->
 
 
 def test_every_method_has_a_limit() -> None:
-    services = [service for file in (apply_pb2, queue_pb2, redo_pb2) for service in file.DESCRIPTOR.services_by_name.values()]
+    services = [
+        service for file in (apply_pb2, queue_pb2, redo_pb2) for service in file.DESCRIPTOR.services_by_name.values()
+    ]
     assert {f"{service.full_name}/{method.name}" for service in services for method in service.methods} == set(LIMITS)
 
 

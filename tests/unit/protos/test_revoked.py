@@ -32,7 +32,9 @@ def _written(path: Path, text: str) -> str:
 
 
 def test_line_is_a_fingerprint_as_programs_print_it_and_comments_are_skipped(path: Path) -> None:
-    text = f"# laptops\n\n{printed_fingerprint(A)}\n  {B}  # of the hub\r\nsha256 Fingerprint={printed_fingerprint(C)}\n"
+    text = (
+        f"# laptops\n\n{printed_fingerprint(A)}\n  {B}  # of the hub\r\nsha256 Fingerprint={printed_fingerprint(C)}\n"
+    )
     assert read_list(_written(path, text)) == ({A, B, C}, "")
     assert read_list(_written(path, "")) == (frozenset(), "")
 
@@ -41,13 +43,19 @@ def test_fingerprint_is_what_the_certificates_own_library_computes(tmp_path: Pat
     pem = Path(Certificates(tmp_path, "t", "a").of("a").certificate).read_bytes()
     assert fingerprint_of(pem.decode()) == x509.load_pem_x509_certificate(pem).fingerprint(SHA256()).hex()
     # Of a chain it is the site's own, the first; words around it are no part of it.
-    assert fingerprint_of(f"subject=a\n{pem.decode()}{(tmp_path / 'ca.pem').read_text()}") == fingerprint_of(pem.decode())
+    assert fingerprint_of(f"subject=a\n{pem.decode()}{(tmp_path / 'ca.pem').read_text()}") == fingerprint_of(
+        pem.decode()
+    )
     with pytest.raises(ValueError, match="no certificate"):
         fingerprint_of("-----END CERTIFICATE-----")
 
 
-@pytest.mark.parametrize("curve", [ec.SECP224R1(), ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name)
-def test_certificate_with_its_signature_in_the_other_form_has_the_fingerprints_of_the_first(curve: ec.EllipticCurve) -> None:
+@pytest.mark.parametrize(
+    "curve", [ec.SECP224R1(), ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name
+)
+def test_certificate_with_its_signature_in_the_other_form_has_the_fingerprints_of_the_first(
+    curve: ec.EllipticCurve,
+) -> None:
     key = ec.generate_private_key(curve)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a" * 60)])
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -74,13 +82,29 @@ def test_other_kinds_of_signature_have_one_form() -> None:
     key = ed25519.Ed25519PrivateKey.generate()
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a" * 60)])
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    pem = x509.CertificateBuilder(name, name, key.public_key(), 7, at, at).sign(key, None).public_bytes(Encoding.PEM).decode()
+    pem = (
+        x509.CertificateBuilder(name, name, key.public_key(), 7, at, at)
+        .sign(key, None)
+        .public_bytes(Encoding.PEM)
+        .decode()
+    )
     assert fingerprints_of(pem) == (fingerprint_of(pem),)
     nothing = ssl.DER_cert_to_PEM_cert(b"\x30\x03\x02\x01")
     assert fingerprints_of(nothing) == (fingerprint_of(nothing),)
 
 
-@pytest.mark.parametrize("line", [A[:-1], A + "0", A.replace("a", "g"), ":".join([A[:2]] * 20), A[:32] + ":" + A[32:], "٠" * 64, "-----BEGIN PRIVATE KEY-----"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        A[:-1],
+        A + "0",
+        A.replace("a", "g"),
+        ":".join([A[:2]] * 20),
+        A[:32] + ":" + A[32:],
+        "٠" * 64,
+        "-----BEGIN PRIVATE KEY-----",
+    ],
+)
 def test_line_that_is_no_fingerprint_is_named_by_its_number_and_never_shown(path: Path, line: str) -> None:
     found, problem = read_list(_written(path, f"# one\n{line}\n{B}\n"))
     assert found == {B}

@@ -92,9 +92,12 @@ def test_error_that_cannot_be_read_is_a_protocol_error() -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (grpc.StatusCode.UNAVAILABLE, PropagationError), (grpc.StatusCode.CANCELLED, PropagationError),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, PropagationError), (grpc.StatusCode.UNKNOWN, PropagationError),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, PropagationError), (grpc.StatusCode.UNIMPLEMENTED, ProtocolError),
+        (grpc.StatusCode.UNAVAILABLE, PropagationError),
+        (grpc.StatusCode.CANCELLED, PropagationError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, PropagationError),
+        (grpc.StatusCode.UNKNOWN, PropagationError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, PropagationError),
+        (grpc.StatusCode.UNIMPLEMENTED, ProtocolError),
         (grpc.StatusCode.FAILED_PRECONDITION, ProtocolError),
     ],
 )
@@ -147,11 +150,16 @@ def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
 
 @pytest.mark.seeded
 @given(
-    st.sampled_from([0, 1, PIECE_BYTES_MIN - 1, PIECE_BYTES_MIN, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, 3 * FRAGMENT_BYTES + 7]),
-    st.sampled_from([4096, 100_000, FRAGMENT_BYTES]), st.booleans(),
+    st.sampled_from(
+        [0, 1, PIECE_BYTES_MIN - 1, PIECE_BYTES_MIN, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, 3 * FRAGMENT_BYTES + 7]
+    ),
+    st.sampled_from([4096, 100_000, FRAGMENT_BYTES]),
+    st.booleans(),
 )
 def test_compressed_batch_of_any_size_is_joined_unchanged(size: int, piece_bytes: int, is_random: bool) -> None:
-    data = random.Random(size).randbytes(size) if is_random else (b"one value after the other, " * (size // 27 + 1))[:size]
+    data = (
+        random.Random(size).randbytes(size) if is_random else (b"one value after the other, " * (size // 27 + 1))[:size]
+    )
     compressor = Compressor()
     pieces = list(fragments.fragments(HEADER, data, compressor, piece_bytes=piece_bytes))
     assert len(pieces) == max(1, -(-size // piece_bytes))
@@ -171,7 +179,12 @@ def bombs() -> dict[str, queue_pb2.Fragment]:
 
     def first(data: bytes, whole_bytes: int, total_bytes: int, compression: int = queue_pb2.ZSTD) -> queue_pb2.Fragment:
         return queue_pb2.Fragment(
-            header=HEADER, data=data, whole_bytes=whole_bytes, total_bytes=total_bytes, compression=compression, last=True,
+            header=HEADER,
+            data=data,
+            whole_bytes=whole_bytes,
+            total_bytes=total_bytes,
+            compression=compression,
+            last=True,
         )
 
     return {

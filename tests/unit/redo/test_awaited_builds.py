@@ -1,4 +1,6 @@
-"""The dictionary build is read behind the log: rows wait for the one that shows the transaction which described their table."""
+"""The dictionary build is read behind the log: rows wait for the one that shows the transaction which described their
+table.
+"""
 
 from __future__ import annotations
 

@@ -48,20 +48,28 @@ def test_scns_of_the_file_are_of_a_capture_process_that_is_new(known: RequiredCh
     assert shown(known) == CaptureScns(first_scn=Scn(20), start_scn=Scn(30), required_checkpoint_scn=Scn(100))
 
 
-def test_the_start_scn_of_one_that_begins_with_the_oldest_redo_is_that_and_rises_with_the_first_scn_when_redo_is_purged(tmp_path: Path) -> None:
+def test_the_start_scn_of_one_that_begins_with_the_oldest_redo_is_that_and_rises_with_the_first_scn_when_redo_is_purged(
+    tmp_path: Path,
+) -> None:
     known = RequiredCheckpoints(tmp_path)
     known.register("c")
     known.keep_from(OLDEST)
     known.record("c", Scn(100))
     assert shown(known) == CaptureScns(first_scn=OLDEST, start_scn=OLDEST, required_checkpoint_scn=Scn(100))
     known.keep_from(Scn(90))
-    assert known.scns(Scn(90))["c"] == CaptureScns(first_scn=Scn(90), start_scn=Scn(90), required_checkpoint_scn=Scn(100))
+    assert known.scns(Scn(90))["c"] == CaptureScns(
+        first_scn=Scn(90), start_scn=Scn(90), required_checkpoint_scn=Scn(100)
+    )
 
 
 def test_first_scn_is_only_raised(known: RequiredCheckpoints) -> None:
     known.set_first_scn("c", Scn(50), oldest_scn=OLDEST)
     for scn in (Scn(50), Scn(40)):
-        with pytest.raises(ConfigError, match=f"first SCN {scn_text(scn)} of capture process c is not above its present one, {scn_text(50)}: a first SCN is only raised"):
+        with pytest.raises(
+            ConfigError,
+            match=f"first SCN {scn_text(scn)} of capture process c is not above its present one, {scn_text(50)}: a"
+            " first SCN is only raised",
+        ):
             known.set_first_scn("c", scn, oldest_scn=OLDEST)
     assert shown(known).first_scn == 50
 
@@ -73,7 +81,11 @@ def test_redo_that_is_gone_raises_the_first_scn(known: RequiredCheckpoints) -> N
 
 
 def test_first_scn_above_the_required_checkpoint_is_refused(known: RequiredCheckpoints) -> None:
-    with pytest.raises(ConfigError, match=f"first SCN {scn_text(101)} of capture process c is above its required checkpoint SCN {scn_text(100)}: redo from there on is still needed"):
+    with pytest.raises(
+        ConfigError,
+        match=f"first SCN {scn_text(101)} of capture process c is above its required checkpoint SCN {scn_text(100)}:"
+        " redo from there on is still needed",
+    ):
         known.set_first_scn("c", Scn(101), oldest_scn=OLDEST)
     known.set_first_scn("c", Scn(100), oldest_scn=OLDEST)
     assert shown(known).first_scn == 100
@@ -87,7 +99,11 @@ def test_raising_the_first_scn_above_the_start_scn_raises_that_too(known: Requir
 
 
 def test_start_scn_below_the_first_scn_is_refused(known: RequiredCheckpoints) -> None:
-    with pytest.raises(ConfigError, match=f"start SCN {scn_text(19)} of capture process c is below its first SCN {scn_text(20)}: redo before that is not kept"):
+    with pytest.raises(
+        ConfigError,
+        match=f"start SCN {scn_text(19)} of capture process c is below its first SCN {scn_text(20)}: redo before that"
+        " is not kept",
+    ):
         known.set_start_scn("c", Scn(19), oldest_scn=OLDEST)
     with pytest.raises(ConfigError, match=f"below its first SCN {scn_text(45)}"):
         known.set_start_scn("c", Scn(44), oldest_scn=Scn(45))
@@ -96,7 +112,11 @@ def test_start_scn_below_the_first_scn_is_refused(known: RequiredCheckpoints) ->
 
 
 def test_start_scn_above_what_is_applied_is_refused(known: RequiredCheckpoints) -> None:
-    with pytest.raises(ConfigError, match=f"start SCN {scn_text(101)} of capture process c is above what every destination has applied, {scn_text(100)}: the changes in between would never arrive"):
+    with pytest.raises(
+        ConfigError,
+        match=f"start SCN {scn_text(101)} of capture process c is above what every destination has applied,"
+        f" {scn_text(100)}: the changes in between would never arrive",
+    ):
         known.set_start_scn("c", Scn(101), oldest_scn=OLDEST)
     assert shown(known).start_scn == 30
 
@@ -110,7 +130,9 @@ def test_scns_of_a_capture_process_that_is_not_known_cannot_be_set(known: Requir
 def test_what_was_set_is_on_disk(known: RequiredCheckpoints, tmp_path: Path) -> None:
     known.set_first_scn("c", Scn(40), oldest_scn=OLDEST)
     known.set_start_scn("c", Scn(60), oldest_scn=OLDEST)
-    assert shown(RequiredCheckpoints(tmp_path)) == CaptureScns(first_scn=Scn(40), start_scn=Scn(60), required_checkpoint_scn=Scn(100))
+    assert shown(RequiredCheckpoints(tmp_path)) == CaptureScns(
+        first_scn=Scn(40), start_scn=Scn(60), required_checkpoint_scn=Scn(100)
+    )
 
 
 def test_the_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
@@ -122,7 +144,9 @@ def test_the_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- how long redo is kept
 
 
-def test_redo_is_kept_for_the_retention_time_and_no_longer_than_a_sample_more(tmp_path: Path, clock: VirtualClock) -> None:
+def test_redo_is_kept_for_the_retention_time_and_no_longer_than_a_sample_more(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
     known = RequiredCheckpoints(tmp_path, clock)
     known.register("c", first_scn=Scn(10), retention_s=100.0)
     seen: list[tuple[float, Scn]] = []
@@ -190,7 +214,9 @@ def test_redo_that_is_mined_again_is_kept_until_what_is_on_record_is_told(known:
 
 
 def test_redo_is_kept_from_the_lowest_scn_that_is_mined_again(known: RequiredCheckpoints) -> None:
-    """The capture process begins again where its queue is; if the queue dies then, a destination still needs what it lost."""
+    """The capture process begins again where its queue is; if the queue dies then, a destination still needs what it
+    lost.
+    """
     known.mine_again("c", Scn(40))
     for scn in (Scn(70), Scn(100)):
         known.mine_again("c", scn)

@@ -15,14 +15,23 @@ from streams.scn import NO_OBJECT, ObjectNumber
 
 def described(number: int, name: str, *columns: str) -> TableVersion:
     return TableVersion(
-        object_number=number, version=0, owner="s", name=name, old_image=OldImage.KEY,
+        object_number=number,
+        version=0,
+        owner="s",
+        name=name,
+        old_image=OldImage.KEY,
         columns=tuple(Column(name=column, type_name="pg_catalog.text") for column in columns),
     )
 
 
 def entry(number: int, stored: str, root: str = "", rows: str = "", *, root_number: int = 0) -> DictionaryTable:
     return DictionaryTable(
-        object_number=number, owner="s", name=root or stored, stored_owner="s", stored_name=stored, rows=rows,
+        object_number=number,
+        owner="s",
+        name=root or stored,
+        stored_owner="s",
+        stored_name=stored,
+        rows=rows,
         root_number=ObjectNumber(root_number),
     )
 
@@ -138,7 +147,9 @@ def test_partition_that_became_a_table_of_its_own_counts_as_one_that_may_be_atta
 
 def test_version_says_which_table_it_belongs_to_as_far_as_that_is_known():
     dictionary = Dictionary()
-    dictionary.add_build(build(1, entry(1, "e1", "e", root_number=9), entry(2, "t", root_number=2), entry(3, "old1", "old")))
+    dictionary.add_build(
+        build(1, entry(1, "e1", "e", root_number=9), entry(2, "t", root_number=2), entry(3, "old1", "old"))
+    )
 
     def root(number: int, name: str) -> int:
         return dictionary.describe(described(number, name, "a"), 5).table.root_number
@@ -155,9 +166,15 @@ def test_version_says_which_table_it_belongs_to_as_far_as_that_is_known():
 def test_partition_that_was_detached_before_its_table_was_renamed_still_belongs_to_the_table():
     """Otherwise a TRUNCATE of all other partitions empties the whole table at the destination."""
     dictionary = Dictionary()
-    dictionary.add_build(build(1, *(entry(n, f"e{n}", "e", root_number=9) for n in (1, 2)), entry(9, "e", root_number=9)))
-    dictionary.add_build(build(5, entry(1, "e1", "e", root_number=9), entry(2, "e2", root_number=2), entry(9, "e", root_number=9)))
-    dictionary.add_build(build(9, entry(1, "e1", "f", root_number=9), entry(2, "e2", root_number=2), entry(9, "f", root_number=9)))
+    dictionary.add_build(
+        build(1, *(entry(n, f"e{n}", "e", root_number=9) for n in (1, 2)), entry(9, "e", root_number=9))
+    )
+    dictionary.add_build(
+        build(5, entry(1, "e1", "e", root_number=9), entry(2, "e2", root_number=2), entry(9, "e", root_number=9))
+    )
+    dictionary.add_build(
+        build(9, entry(1, "e1", "f", root_number=9), entry(2, "e2", root_number=2), entry(9, "f", root_number=9))
+    )
     dictionary.describe(described(1, "e1", "a"), 10)
     again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
     assert again.snapshot() == dictionary.snapshot()

@@ -58,7 +58,9 @@ def row(source: MemorySource, key: str, *, tag: Tag | None = None) -> int:
     return source.log[-1].commit_scn
 
 
-def test_changes_of_the_row_come_in_order_with_their_tags_and_none_of_another_row(source: MemorySource, tmp_path: Path) -> None:
+def test_changes_of_the_row_come_in_order_with_their_tags_and_none_of_another_row(
+    source: MemorySource, tmp_path: Path
+) -> None:
     tag = Tag(value=b"\x0b", topology="t", apply="apply_x")
     scns = [row(source, "7"), row(source, "77")]
     with source.transaction(tag) as transaction:
@@ -73,7 +75,10 @@ def test_changes_of_the_row_come_in_order_with_their_tags_and_none_of_another_ro
     writer = write_redo(tmp_path, source, segment_bytes=700, record_bytes=200)
     found, _ = everything(search(tmp_path, ("id", "7"), ("line", "1")), writer, 1 << 20)
     assert [(each.command, each.commit_scn) for each in found] == [
-        ("INSERT", scns[0]), ("UPDATE", scns[2]), ("DELETE", scns[3]), ("TRUNCATE", scns[4]),
+        ("INSERT", scns[0]),
+        ("UPDATE", scns[2]),
+        ("DELETE", scns[3]),
+        ("TRUNCATE", scns[4]),
     ]
     assert [(each.tag, each.tagged_by) for each in found[:2]] == [(None, ""), (b"\x0b", "t/apply_x")]
 
@@ -97,7 +102,9 @@ def test_pieces_together_find_what_one_search_finds(source: MemorySource, tmp_pa
     assert (pieces > 1) is (bytes_max < 1 << 20)
 
 
-def test_change_in_a_transaction_that_is_larger_than_a_batch_has_its_commit(source: MemorySource, tmp_path: Path) -> None:
+def test_change_in_a_transaction_that_is_larger_than_a_batch_has_its_commit(
+    source: MemorySource, tmp_path: Path
+) -> None:
     with source.transaction() as transaction:
         for number in range(ROWS_MAX_DEFAULT + 50):
             transaction.insert("hr.t", id=str(number), line="1", a="x")
@@ -118,7 +125,9 @@ def test_only_the_newest_changes_are_kept_and_the_others_counted(source: MemoryS
     assert piece.changes[-1].commit_scn == source.log[-1].commit_scn
 
 
-def test_search_says_from_where_on_redo_is_there_and_refuses_what_was_purged(source: MemorySource, tmp_path: Path) -> None:
+def test_search_says_from_where_on_redo_is_there_and_refuses_what_was_purged(
+    source: MemorySource, tmp_path: Path
+) -> None:
     source.gulp_bytes = lambda: 200
     early = row(source, "7")
     for number in range(40):

@@ -108,7 +108,9 @@ def test_progress_is_written_at_most_ten_times_a_second(tmp_path):
 
 
 @pytest.mark.parametrize(("between_s", "is_paced"), [(0.010, False), (0.001, True)])
-def test_commits_in_good_time_are_read_at_once_and_many_are_paced_to_one_core(tmp_path, monkeypatch, between_s, is_paced):
+def test_commits_in_good_time_are_read_at_once_and_many_are_paced_to_one_core(
+    tmp_path, monkeypatch, between_s, is_paced
+):
     clock, gulp_s, count = VirtualClock(), 0.001, 60
     monkeypatch.setattr(log_writer_module, "_after_fsync", lambda: clock.advance(gulp_s))
     source = MemorySource()
@@ -150,7 +152,12 @@ class _Trickle:
 
     def __init__(self, stream: LogStream, clock: VirtualClock) -> None:
         self._stream, self._clock = stream, clock
-        self.options, self.start_scn, self.confirm, self.close = stream.options, stream.start_scn, stream.confirm, stream.close
+        self.options, self.start_scn, self.confirm, self.close = (
+            stream.options,
+            stream.start_scn,
+            stream.confirm,
+            stream.close,
+        )
         self.waited_s: list[float] = []
 
     def read(self, timeout_s: float) -> LogChunk | None:
@@ -159,7 +166,9 @@ class _Trickle:
         return self._stream.read(0.0) if timeout_s >= 0.01 else None
 
 
-def _one_step(folder, *, behind_scn: Scn, transactions: int = 300, gulp: int = 400, record_bytes: int = 4_000) -> tuple[int, _Trickle]:
+def _one_step(
+    folder, *, behind_scn: Scn, transactions: int = 300, gulp: int = 400, record_bytes: int = 4_000
+) -> tuple[int, _Trickle]:
     """Bytes that one step writes of a trickling stream, and what it waited for."""
     source, clock = busy(transactions=transactions, gulp=gulp), VirtualClock()
     writer = log_writer(folder, source, clock=clock, record_bytes=record_bytes)
@@ -297,7 +306,9 @@ def promoted_at(switch: int, *, timeline: int = 2) -> MemorySource:
     return other
 
 
-def test_a_standby_that_was_promoted_beside_the_captured_one_is_refused_though_its_timeline_has_the_same_number(tmp_path):
+def test_a_standby_that_was_promoted_beside_the_captured_one_is_refused_though_its_timeline_has_the_same_number(
+    tmp_path,
+):
     source, clock = busy(), VirtualClock()
     source.promoted()
     switch = source.left[1]
@@ -316,7 +327,9 @@ def test_a_standby_that_was_promoted_beside_the_captured_one_is_refused_though_i
     assert (writer.position, writer.start_scn) == before
     writer.close()
     writer = log_writer(tmp_path, source, clock=clock)  # the history is on disk
-    with pytest.raises(LogGone, match=f"left timeline 1 at SCN {scn_text(switch)}, the database left it at SCN {scn_text(switch + 50)}"):
+    with pytest.raises(
+        LogGone, match=f"left timeline 1 at SCN {scn_text(switch)}, the database left it at SCN {scn_text(switch + 50)}"
+    ):
         attach(writer, promoted_at(switch + 50))
     attach(writer, source)
 
@@ -347,8 +360,12 @@ def test_other_stream_options_begin_a_new_segment(tmp_path):
     writer = write_redo(tmp_path, source, clock=clock)
     options = source.options
     source.options = StreamOptions(
-        database_kind="memory", system_identifier=options.system_identifier, timeline=options.timeline, binary=True,
-        encoding="UTF8", server_version=2,
+        database_kind="memory",
+        system_identifier=options.system_identifier,
+        timeline=options.timeline,
+        binary=True,
+        encoding="UTF8",
+        server_version=2,
     )
     with source.transaction() as transaction:
         transaction.insert("hr.log", line="x")
@@ -501,7 +518,10 @@ def test_a_log_switch_that_ends_half_way_while_the_redo_is_full_is_finished_late
     bounds = {"clock": clock, "redo_bytes_max": 5000, "segment_bytes": 1 << 20}
     writer = log_writer(tmp_path, source, **bounds)
     writer.required_checkpoints.register("c")
-    error, create = KeyboardInterrupt() if dies == "killed" else RedoFull("no space", hint="free some"), SegmentWriter.create
+    error, create = (
+        KeyboardInterrupt() if dies == "killed" else RedoFull("no space", hint="free some"),
+        SegmentWriter.create,
+    )
 
     def second_fails(*arguments):
         if list_segments(tmp_path):
@@ -524,7 +544,9 @@ def test_a_log_switch_that_ends_half_way_while_the_redo_is_full_is_finished_late
 
 
 def test_online_segment_whose_transaction_began_in_the_one_before_is_archived_and_both_are_purged(tmp_path):
-    """Together they fill the redo, everything in them is applied, and the one before is needed as long as the later one is the last."""
+    """Together they fill the redo, everything in them is applied, and the one before is needed as long as the later one
+    is the last.
+    """
     gulp, clock = [300], VirtualClock()
     source = MemorySource(gulp_bytes=lambda: gulp[0])
     Workload(source, 4).run(1)
@@ -679,6 +701,10 @@ def test_segment_of_another_site_is_refused(tmp_path):
     write_redo(tmp_path, source).close()
     with pytest.raises(RedoError, match="of site dbs1"):
         LogWriter(
-            tmp_path, "dbs2", decoder_factory=lambda options: None, dictionary_build=source.dictionary_build,
-            segment_bytes=1, redo_bytes_max=1,
+            tmp_path,
+            "dbs2",
+            decoder_factory=lambda options: None,
+            dictionary_build=source.dictionary_build,
+            segment_bytes=1,
+            redo_bytes_max=1,
         )

@@ -40,7 +40,9 @@ def commit(source: MemorySource, *labels: str, t: range = range(0), other: range
     return source.log[-1].commit_scn
 
 
-def mined(source: MemorySource, folder: Path, rules: RuleSet = ONLY_T, **bounds: int) -> tuple[list[LcrBatch], list[MinedLabel]]:
+def mined(
+    source: MemorySource, folder: Path, rules: RuleSet = ONLY_T, **bounds: int
+) -> tuple[list[LcrBatch], list[MinedLabel]]:
     writer = write_redo(folder, source, segment_bytes=2000, record_bytes=bounds.pop("record_bytes", 500))
     reader = miner(folder, rules=rules)
     batches, finished = [], []
@@ -60,7 +62,9 @@ def test_label_is_on_the_batch_that_holds_its_transaction_and_on_no_other(tmp_pa
     assert (label.text, label.rows, found) == ("order 7", 2, 2)
 
 
-def test_rows_that_the_rules_discard_are_counted_and_a_transaction_without_a_row_left_is_not_forgotten(tmp_path: Path) -> None:
+def test_rows_that_the_rules_discard_are_counted_and_a_transaction_without_a_row_left_is_not_forgotten(
+    tmp_path: Path,
+) -> None:
     source = two_tables()
     commit(source, "partly", t=range(2), other=range(3))
     commit(source, "wholly", other=range(3, 4))
@@ -69,7 +73,9 @@ def test_rows_that_the_rules_discard_are_counted_and_a_transaction_without_a_row
     batches, finished = mined(source, tmp_path)
     assert [label.text for batch in batches for label in batch.labels] == ["partly"]
     assert {(each.label.text, each.label.rows, each.rows_discarded) for each in finished} == {
-        ("partly", 2, 3), ("wholly", 0, 1), ("nothing", 0, 0),
+        ("partly", 2, 3),
+        ("wholly", 0, 1),
+        ("nothing", 0, 0),
     }
 
 

@@ -17,7 +17,9 @@ from tests.support.seeds import seeds
 
 def version(number: int, columns: int, name: str) -> TableVersion:
     described = tuple(Column(name=f"c{n}", type_name="pg_catalog.text", type_number=25) for n in range(columns))
-    return TableVersion(object_number=number, version=columns, owner="s", name=name, columns=described, old_image=OldImage.KEY)  # type: ignore[arg-type]
+    return TableVersion(
+        object_number=number, version=columns, owner="s", name=name, columns=described, old_image=OldImage.KEY
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.seeded
@@ -38,4 +40,9 @@ def test_tables_that_come_one_by_one_are_where_they_are_when_all_are_put_in_at_o
         assert [tables.versions[place] for place in places.tolist()] == [used[number] for number in sorted(used)]
         assert columns.tolist() == [len(used[number].columns) for number in sorted(used)]
         assert verdicts.tolist() == [[int(keep) for keep in tables.keeps(used[number])] for number in sorted(used)]
-        assert [array.dtype for array in (numbers, places, columns, verdicts)] == [np.int64, np.int32, np.int64, np.uint8]
+        assert [array.dtype for array in (numbers, places, columns, verdicts)] == [
+            np.int64,
+            np.int32,
+            np.int64,
+            np.uint8,
+        ]

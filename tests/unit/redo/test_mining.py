@@ -49,14 +49,21 @@ ALL = RuleSet(include=(Rule(tags=ANY_TAG),))
 NULL_TAGS_ONLY = RuleSet(include=(Rule(),))
 SOME = RuleSet(include=(Rule(owner="hr"), Rule(owner="sales", tags=ANY_TAG)), exclude=(Rule(name="bag", tags=ANY_TAG),))
 BY_TAG = RuleSet(
-    include=(Rule(tags=TagCondition(listed=(b"\x00",), takes_listed=False)), Rule(owner="sales", tags=TagCondition(listed=(b"\x00",)))),
+    include=(
+        Rule(tags=TagCondition(listed=(b"\x00",), takes_listed=False)),
+        Rule(owner="sales", tags=TagCondition(listed=(b"\x00",))),
+    ),
     exclude=(Rule(owner="sales", tags=TagCondition(listed=(None, b"\x1d"))),),
 )
 RULES = (ALL, NULL_TAGS_ONLY, SOME, BY_TAG, RuleSet(include=()), RuleSet())
 
 random_work = given(
-    seed=st.integers(0, 10_000), rules=st.sampled_from(RULES), gulp=st.integers(20, 3000),
-    segment=st.integers(500, 20_000), record=st.sampled_from([1, 300, 1 << 20]), rows_max=st.sampled_from([1, 3, 16, 4096]),
+    seed=st.integers(0, 10_000),
+    rules=st.sampled_from(RULES),
+    gulp=st.integers(20, 3000),
+    segment=st.integers(500, 20_000),
+    record=st.sampled_from([1, 300, 1 << 20]),
+    rows_max=st.sampled_from([1, 3, 16, 4096]),
     bytes_max=st.sampled_from([1, 200, 1 << 20]),
 )
 few = settings(max_examples=scaled(5, 100), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -89,7 +96,9 @@ def busy_source(seed: int, gulp: int = 65536, transactions: int = 60) -> MemoryS
 @pytest.mark.seeded
 @few
 @random_work
-def test_every_committed_transaction_comes_once_and_in_order(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
+def test_every_committed_transaction_comes_once_and_in_order(
+    tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max
+):
     folder = tmp_path_factory.mktemp("redo")
     source = busy_source(seed, gulp)
     breaks = random.Random(seed)
@@ -106,7 +115,9 @@ def test_every_committed_transaction_comes_once_and_in_order(tmp_path_factory, s
 @pytest.mark.seeded
 @few
 @random_work
-def test_restart_from_any_scn_gives_the_identical_suffix(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
+def test_restart_from_any_scn_gives_the_identical_suffix(
+    tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max
+):
     folder = tmp_path_factory.mktemp("redo")
     source = busy_source(seed, gulp, transactions=30)
     breaks = random.Random(seed)
@@ -122,7 +133,9 @@ def test_restart_from_any_scn_gives_the_identical_suffix(tmp_path_factory, seed,
 @pytest.mark.seeded
 @few
 @random_work
-def test_mining_while_redo_grows_gives_the_same(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
+def test_mining_while_redo_grows_gives_the_same(
+    tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max
+):
     folder = tmp_path_factory.mktemp("redo")
     cuts = random.Random(seed)
     source = MemorySource(gulp_bytes=lambda: cuts.randint(1, gulp))
@@ -176,7 +189,11 @@ def test_large_transaction_travels_in_parts_of_its_own(tmp_path):
     writer = write_redo(tmp_path, source)
     batches = [batch for batch in mine(miner(tmp_path), writer, rows_max=100) if not batch.is_progress_mark]
     assert [(b.row_count, b.continues, b.is_open, b.first_position) for b in batches] == [
-        (1, False, False, 0), (100, False, True, 0), (100, True, True, 100), (50, True, False, 200), (1, False, False, 0),
+        (1, False, False, 0),
+        (100, False, True, 0),
+        (100, True, True, 100),
+        (50, True, False, 200),
+        (1, False, False, 0),
     ]
     assert received(batches) == committed(source)
     open_parts = [batch for batch in batches if batch.is_open]
@@ -257,7 +274,8 @@ def test_leaves_with_another_column_order_become_versions_of_one_table(tmp_path)
     (batch,) = mine(miner(tmp_path), writer)
     assert [table.qualified_name for table in batch.tables] == ["s.e", "s.e"]
     assert rows_of(batch) == [
-        ("INSERT", "s.e", None, (b"1", b"A", b"B")), ("INSERT", "s.e", None, (b"2", b"B", b"A")),
+        ("INSERT", "s.e", None, (b"1", b"A", b"B")),
+        ("INSERT", "s.e", None, (b"2", b"B", b"A")),
     ]
 
 
@@ -277,7 +295,9 @@ def test_rows_say_which_table_they_belong_to_whatever_partition_they_are_in(tmp_
     source.drop_table("s.e2")
     writer.close()
     restarted = write_redo(tmp_path, source)
-    versions = {version.object_number: version for batch in mine(miner(tmp_path), restarted) for version in batch.tables}
+    versions = {
+        version.object_number: version for batch in mine(miner(tmp_path), restarted) for version in batch.tables
+    }
     assert len(versions) == 3
     assert all(version.table_number in captured[version.name] for version in versions.values())
 
@@ -321,7 +341,9 @@ def test_truncate_of_one_partition_is_not_the_whole_table_when_another_one_was_d
         with source.transaction() as transaction:
             transaction.truncate("s.e1")
         drain(writer, source)
-    partitions = [table.partition for batch in mine(miner(tmp_path), writer) for table in batch.tables if table.partition]
+    partitions = [
+        table.partition for batch in mine(miner(tmp_path), writer) for table in batch.tables if table.partition
+    ]
     assert [partition.name for partition in partitions] == ["e1"]
     assert len([row for batch in mine(miner(tmp_path), writer) for row in rows_of(batch) if row[0] == "TRUNCATE"]) == 1
 
@@ -360,7 +382,10 @@ def test_rows_before_and_after_alter_table_have_their_own_versions(tmp_path):
     (batch,) = mine(miner(tmp_path), writer)
     assert [len(table.columns) for table in batch.tables] == [2, 3]
     assert len({table.version for table in batch.tables}) == 2
-    assert [[column.name for column in RowLcr(batch, row).table.columns] for row in range(2)] == [["id", "a"], ["id", "a", "more"]]
+    assert [[column.name for column in RowLcr(batch, row).table.columns] for row in range(2)] == [
+        ["id", "a"],
+        ["id", "a", "more"],
+    ]
 
 
 def test_form_of_a_column_follows_its_values(tmp_path):
@@ -526,7 +551,9 @@ def test_capture_that_needs_purged_redo_is_told(tmp_path):
 
 
 def test_position_from_before_a_purge_is_waited_out(tmp_path):
-    """The site was away for a moment: its redo was purged up to what is captured, and the capture process still has the older position."""
+    """The site was away for a moment: its redo was purged up to what is captured, and the capture process still has the
+    older position.
+    """
     source = busy_source(1, gulp=200)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
     left = Scn(source.log[-1].commit_scn)
@@ -583,7 +610,9 @@ def test_what_a_capture_is_told_to_be_gone_is_above_what_it_asked_for_and_can_be
         except LogGone as error:
             first, asked = Scn(int(error.context["first_scn"])), error.context["needed_scn"]
             assert first > needed == asked
-            assert received(list(mine(miner(tmp_path, first, rules=ALL), writer)), first) == committed(source, ALL, first)
+            assert received(list(mine(miner(tmp_path, first, rules=ALL), writer)), first) == committed(
+                source, ALL, first
+            )
 
 
 def test_missing_segment_is_an_error_that_names_it(tmp_path):
@@ -710,13 +739,18 @@ def test_table_that_left_the_rules_and_does_not_change_holds_up_no_other_after_a
 
 
 def test_renamed_table_goes_on_whole_once_the_rules_know_its_new_name(tmp_path):
-    """The rules of now take nothing by its old name: what was not captured yet when it was renamed comes under the new one."""
+    """The rules of now take nothing by its old name: what was not captured yet when it was renamed comes under the new
+    one.
+    """
     source, _ = renamed_source()
     writer = write_redo(tmp_path, source)
     reader = miner(tmp_path, FIRST_SCN, RA2_ONLY, names=Names(source, RA2_ONLY))
     found = received(mine(reader, writer))
     assert [sorted(row[1] for row in transaction.rows) for transaction in found] == [
-        ["hr.ra2"], ["hr.other"], ["hr.other", "hr.ra2"], ["hr.other"],
+        ["hr.ra2"],
+        ["hr.other"],
+        ["hr.other", "hr.ra2"],
+        ["hr.other"],
     ]
 
 
@@ -726,7 +760,10 @@ def test_table_that_was_renamed_and_renamed_back_loses_nothing(tmp_path):
     reader = miner(tmp_path, FIRST_SCN, RA_ONLY, names=Names(source, RA_ONLY))
     found = received(mine(reader, writer))
     assert [sorted(row[1] for row in transaction.rows) for transaction in found] == [
-        ["hr.ra"], ["hr.other"], ["hr.other", "hr.ra"], ["hr.other"],
+        ["hr.ra"],
+        ["hr.other"],
+        ["hr.other", "hr.ra"],
+        ["hr.other"],
     ]
 
 
@@ -739,12 +776,17 @@ def test_renamed_table_that_was_taken_out_or_is_anothers_is_left_out(tmp_path, n
     asked.is_captured = names != "not captured any more"
     found = received(mine(miner(tmp_path, FIRST_SCN, RA_ONLY, names=asked), writer))
     assert [sorted(row[1] for row in transaction.rows) for transaction in found] == [
-        ["hr.ra"], ["hr.other"], ["hr.other"], ["hr.other"],
+        ["hr.ra"],
+        ["hr.other"],
+        ["hr.other"],
+        ["hr.other"],
     ]
 
 
 def noted(source: MemorySource, **applies: RuleSet) -> Receivers:
-    """Who gets which table now, if the capture process takes everything and one propagation's rules follow for each apply."""
+    """Who gets which table now, if the capture process takes everything and one propagation's rules follow for each
+    apply.
+    """
     return Receivers(
         ways=tuple(NotedWay(apply=apply, rules=(RuleSet(), rules)) for apply, rules in applies.items()),
         tables=tuple(
@@ -769,7 +811,8 @@ def test_rename_that_a_propagation_would_drop_holds_up_the_table_and_everything_
             given.extend(mine(reader, writer))
         assert reader.sent_scn <= before
         assert sorted(row[1] for transaction in received(given) for row in transaction.rows) == ["hr.other", "hr.ra"]
-    names.receivers = noted(source, narrow=RA_ONLY, all_of_it=RuleSet())  # as after `up` with the same rules: it was left out
+    # as after `up` with the same rules: it was left out
+    names.receivers = noted(source, narrow=RA_ONLY, all_of_it=RuleSet())
     found = received(mine(miner(tmp_path, FIRST_SCN, names=names), writer))
     assert [len(transaction.rows) for transaction in found] == [1, 1, 2, 1]
 
@@ -794,7 +837,10 @@ def test_rename_goes_on_under_the_name_of_now_when_that_is_the_one_which_the_rul
     names = Names(source, RuleSet(), noted(source, narrow=RA2_ONLY))
     found = received(mine(miner(tmp_path, FIRST_SCN, names=names), write_redo(tmp_path, source)))
     assert [sorted(row[1] for row in transaction.rows) for transaction in found] == [
-        ["hr.ra2"], ["hr.other"], ["hr.other", "hr.ra2"], ["hr.other"],
+        ["hr.ra2"],
+        ["hr.other"],
+        ["hr.other", "hr.ra2"],
+        ["hr.other"],
     ]
 
 

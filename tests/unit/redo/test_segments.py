@@ -260,9 +260,18 @@ def test_full_disk_at_a_log_switch_ends_by_itself(tmp_path, monkeypatch):
 
 def test_every_field_of_a_header_survives():
     header = RecordHeader(
-        type=RecordType.DATA, payload_bytes=7, payload_crc=1 << 31, number=3, end_scn=Scn(1 << 62),
-        last_commit_scn=Scn(5), commit_scn=Scn(6), commit_end=4, open_at_start=True, has_descriptions=True,
-        written_us=8, durable_offset=9,
+        type=RecordType.DATA,
+        payload_bytes=7,
+        payload_crc=1 << 31,
+        number=3,
+        end_scn=Scn(1 << 62),
+        last_commit_scn=Scn(5),
+        commit_scn=Scn(6),
+        commit_end=4,
+        open_at_start=True,
+        has_descriptions=True,
+        written_us=8,
+        durable_offset=9,
     )
     assert RecordHeader.unpack(header.pack()) == header
     assert len(header.pack()) == HEADER_BYTES

@@ -1,4 +1,6 @@
-"""What an apply process makes of the rules of clients that rename tables before it: names that arrive are followed back."""
+"""What an apply process makes of the rules of clients that rename tables before it: names that arrive are followed
+back.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,64 @@ def kept(*clients: RuleSet) -> set[tuple[str, str]]:
     return {(owner, name) for owner in OWNERS for name in ("a", "b", "c") if before.keeps(owner, name, tag=None)}
 
 
-@pytest.mark.parametrize(("clients", "names"), [
-    ([RuleSet(include=(Rule(owner="hr", transformation=INTO_SALES),))], {("sales", "a"), ("sales", "b"), ("sales", "c")}),
-    ([RuleSet(include=(Rule(owner="hr", transformation=INTO_SALES),), exclude=(Rule(owner="hr", name="a"),))], {("sales", "b"), ("sales", "c")}),
-    # The negative rule speaks of a name that no table has there any more.
-    ([RuleSet(include=(Rule(owner="hr", name="a", transformation=as_table("hr", "b")),), exclude=(Rule(owner="hr", name="b"),))], {("hr", "b")}),
-    ([RuleSet(include=(Rule(owner="hr", name="a", transformation=as_table("hr", "b")), Rule(owner="hr", name="b", transformation=as_table("hr", "a")))),
-      RuleSet(exclude=(Rule(owner="hr", name="a"),))], {("hr", "b")}),
-    ([RuleSet(include=(Rule(transformation=INTO_SALES),)), RuleSet(include=(Rule(owner="sales", name="a", transformation=as_table("crm", "c")),))], {("crm", "c")}),
-    ([RuleSet(), RuleSet(include=(Rule(owner="h*", name="?", transformation=INTO_SALES), Rule(owner="crm")))],
-     {("sales", "a"), ("sales", "b"), ("sales", "c"), ("crm", "a"), ("crm", "b"), ("crm", "c")}),
-])
+@pytest.mark.parametrize(
+    ("clients", "names"),
+    [
+        (
+            [RuleSet(include=(Rule(owner="hr", transformation=INTO_SALES),))],
+            {("sales", "a"), ("sales", "b"), ("sales", "c")},
+        ),
+        (
+            [RuleSet(include=(Rule(owner="hr", transformation=INTO_SALES),), exclude=(Rule(owner="hr", name="a"),))],
+            {("sales", "b"), ("sales", "c")},
+        ),
+        # The negative rule speaks of a name that no table has there any more.
+        (
+            [
+                RuleSet(
+                    include=(Rule(owner="hr", name="a", transformation=as_table("hr", "b")),),
+                    exclude=(Rule(owner="hr", name="b"),),
+                )
+            ],
+            {("hr", "b")},
+        ),
+        (
+            [
+                RuleSet(
+                    include=(
+                        Rule(owner="hr", name="a", transformation=as_table("hr", "b")),
+                        Rule(owner="hr", name="b", transformation=as_table("hr", "a")),
+                    )
+                ),
+                RuleSet(exclude=(Rule(owner="hr", name="a"),)),
+            ],
+            {("hr", "b")},
+        ),
+        (
+            [
+                RuleSet(include=(Rule(transformation=INTO_SALES),)),
+                RuleSet(include=(Rule(owner="sales", name="a", transformation=as_table("crm", "c")),)),
+            ],
+            {("crm", "c")},
+        ),
+        (
+            [RuleSet(), RuleSet(include=(Rule(owner="h*", name="?", transformation=INTO_SALES), Rule(owner="crm")))],
+            {("sales", "a"), ("sales", "b"), ("sales", "c"), ("crm", "a"), ("crm", "b"), ("crm", "c")},
+        ),
+    ],
+)
 def test_a_name_passes_if_a_table_that_passes_has_it_in_the_end(clients, names):
     assert kept(*clients) == names
 
 
 def test_the_tag_of_a_change_is_asked_under_each_name():
-    before = ClientsBefore(clients=(
-        RuleSet(include=(Rule(owner="hr", name="a", tags=ANY_TAG, transformation=INTO_SALES),)), RuleSet(include=(Rule(owner="sales"),)),
-    ), owners=OWNERS)
+    before = ClientsBefore(
+        clients=(
+            RuleSet(include=(Rule(owner="hr", name="a", tags=ANY_TAG, transformation=INTO_SALES),)),
+            RuleSet(include=(Rule(owner="sales"),)),
+        ),
+        owners=OWNERS,
+    )
     evaluation = RuleEvaluation(before, RuleSet())
     assert evaluation.keeps(table_version("a", owner="sales"), [None, b"\x01"]) == [True, False]
     assert not evaluation.keeps_all
@@ -51,10 +92,23 @@ def test_the_tag_of_a_change_is_asked_under_each_name():
 
 def test_tags_that_no_rule_lists_are_followed_once_for_all(monkeypatch):
     """Users may give each transaction a tag of its own."""
-    before = ClientsBefore(clients=(RuleSet(include=(Rule(owner="hr", tags=TagCondition(listed=(b"\x01",), takes_listed=False), transformation=INTO_SALES),)),), owners=OWNERS)
+    before = ClientsBefore(
+        clients=(
+            RuleSet(
+                include=(
+                    Rule(
+                        owner="hr", tags=TagCondition(listed=(b"\x01",), takes_listed=False), transformation=INTO_SALES
+                    ),
+                )
+            ),
+        ),
+        owners=OWNERS,
+    )
     asked = []
     keeps = ClientsBefore.keeps
-    monkeypatch.setattr(ClientsBefore, "keeps", lambda self, owner, name, *, tag: asked.append(tag) or keeps(self, owner, name, tag=tag))
+    monkeypatch.setattr(
+        ClientsBefore, "keeps", lambda self, owner, name, *, tag: asked.append(tag) or keeps(self, owner, name, tag=tag)
+    )
     evaluation, tags = RuleEvaluation(before, RuleSet()), [number.to_bytes(2, "big") for number in range(500)]
     assert evaluation.keeps(table_version("a", owner="sales"), [None, b"\x01", *tags]) == [True, False, *[True] * 500]
     assert len(asked) == 3
@@ -62,5 +116,7 @@ def test_tags_that_no_rule_lists_are_followed_once_for_all(monkeypatch):
 
 def test_a_table_that_two_rules_call_differently_never_comes():
     into_crm = Transformation(operations=(RenameSchema(owner="crm"),))
-    rules = RuleSet(include=(Rule(owner="hr", name="a", transformation=INTO_SALES), Rule(owner="hr", transformation=into_crm)))
+    rules = RuleSet(
+        include=(Rule(owner="hr", name="a", transformation=INTO_SALES), Rule(owner="hr", transformation=into_crm))
+    )
     assert kept(rules) == {("crm", "b"), ("crm", "c")}

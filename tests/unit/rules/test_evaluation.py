@@ -20,12 +20,20 @@ from tests.support.workloads import Workload
 ALL = RuleSet(include=(Rule(tags=ANY_TAG),))
 NOTHING = RuleSet(include=())
 RULES = [
-    ALL, NOTHING, RuleSet(), RuleSet(include=(Rule(),)), RuleSet(include=(Rule(owner="hr", name="keyed", tags=ANY_TAG),)),
-    RuleSet(exclude=(Rule(owner="sales", tags=ANY_TAG),)), RuleSet(exclude=(Rule(name="bag"),)),
+    ALL,
+    NOTHING,
+    RuleSet(),
+    RuleSet(include=(Rule(),)),
+    RuleSet(include=(Rule(owner="hr", name="keyed", tags=ANY_TAG),)),
+    RuleSet(exclude=(Rule(owner="sales", tags=ANY_TAG),)),
+    RuleSet(exclude=(Rule(name="bag"),)),
     RuleSet(include=(Rule(owner="hr"),), exclude=(Rule(name="f*", tags=ANY_TAG),)),
     RuleSet(include=(Rule(tags=TagCondition(listed=(None, b"\x1d"))),)),
     RuleSet(
-        include=(Rule(tags=TagCondition(listed=(b"\x00",), takes_listed=False)), Rule(owner="sales", tags=TagCondition(listed=(b"\x00",)))),
+        include=(
+            Rule(tags=TagCondition(listed=(b"\x00",), takes_listed=False)),
+            Rule(owner="sales", tags=TagCondition(listed=(b"\x00",))),
+        ),
         exclude=(Rule(owner="sales", tags=TagCondition(listed=(b"\x1d",))),),
     ),
 ]
@@ -108,8 +116,11 @@ def test_everything_discarded_gives_a_mark_or_an_empty_part(batches):
 
 # Each with itself and with its neighbour; `make soak` has every pair.
 PAIRS = [
-    pytest.param(first, second, marks=[] if (place - other) % len(RULES) in {0, 1} else [pytest.mark.soak], id=f"{other}-{place}")
-    for other, first in enumerate(RULES) for place, second in enumerate(RULES)
+    pytest.param(
+        first, second, marks=[] if (place - other) % len(RULES) in {0, 1} else [pytest.mark.soak], id=f"{other}-{place}"
+    )
+    for other, first in enumerate(RULES)
+    for place, second in enumerate(RULES)
 ]
 
 
@@ -119,7 +130,10 @@ def test_several_rule_sets_leave_what_clients_one_behind_the_other_leave(batches
     for batch in batches:
         after = RuleEvaluation(first, second).filter(batch)
         other = RuleEvaluation(second).filter(RuleEvaluation(first).filter(batch))
-        assert (rows_of(after), after.transactions.commit_scn.tolist()) == (rows_of(other), other.transactions.commit_scn.tolist())
+        assert (rows_of(after), after.transactions.commit_scn.tolist()) == (
+            rows_of(other),
+            other.transactions.commit_scn.tolist(),
+        )
 
 
 def test_a_process_that_looks_at_no_row_does_not_pay_for_the_compiler():

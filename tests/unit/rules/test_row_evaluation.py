@@ -36,9 +36,14 @@ from tests.support.seeds import scaled
 
 TYPES = PostgresValueTypes()
 EMPLOYEES = TableVersion(
-    object_number=7, version=7, owner="hr", name="employees", old_image=OldImage.FULL,
+    object_number=7,
+    version=7,
+    owner="hr",
+    name="employees",
+    old_image=OldImage.FULL,
     columns=(
-        Column(name="id", type_name="pg_catalog.int4", is_key=True), Column(name="department_id", type_name="pg_catalog.int4"),
+        Column(name="id", type_name="pg_catalog.int4", is_key=True),
+        Column(name="department_id", type_name="pg_catalog.int4"),
         Column(name="note", type_name="pg_catalog.text"),
     ),
 )
@@ -69,15 +74,24 @@ def batch_of(*rows: tuple, tags: list[int] | None = None, table: TableVersion = 
         if mine:
             olds = [rows[number][1] for number in mine] if command is not Command.INSERT else None
             news = [rows[number][-1] for number in mine] if command is not Command.DELETE else None
-            old, new = (None if image is None else column_values([[value(row[k]) for row in image] for k in range(3)]) for image in (olds, news))
+            old, new = (
+                None if image is None else column_values([[value(row[k]) for row in image] for k in range(3)])
+                for image in (olds, news)
+            )
             groups.append(RowGroup(table=0, command=command, row_numbers=np.array(mine, np.int32), old=old, new=new))
     for number, row in enumerate(rows):
         if row[0] == "TRUNCATE":
             truncates.append(Truncate(row_number=number, tables=(0,), cascade=False, restart_identity=False))
     commits = [10 * (number + 1) for number in range(len(rows))]
     return LcrBatch(
-        source="dbs1", previous_scn=0, through_scn=commits[-1], tables=(table,), tags=(Tag(value=b"\x1d"),),
-        transactions=transactions(commits, [1] * len(rows), tags=tags), groups=tuple(groups), truncates=tuple(truncates),
+        source="dbs1",
+        previous_scn=0,
+        through_scn=commits[-1],
+        tables=(table,),
+        tags=(Tag(value=b"\x1d"),),
+        transactions=transactions(commits, [1] * len(rows), tags=tags),
+        groups=tuple(groups),
+        truncates=tuple(truncates),
     )
 
 
@@ -91,7 +105,9 @@ def shown(batch: LcrBatch) -> list[tuple]:
             group, row = lcr.place
             rows = batch.groups[group]
             images = [
-                tuple(image.value(k, row) for k in range(len(lcr.table.columns))) for image in (rows.old, rows.new) if image is not None
+                tuple(image.value(k, row) for k in range(len(lcr.table.columns)))
+                for image in (rows.old, rows.new)
+                if image is not None
             ]
         found.append((int(lcr.commit_scn or 0), lcr.command_type, *images))
     return found
@@ -99,15 +115,25 @@ def shown(batch: LcrBatch) -> list[tuple]:
 
 # --------------------------------------------------------------------------- prefiltering
 
-DEPARTMENT, OTHER_TABLE, EVERY = where("department_id = 50", tags=ANY_TAG), where("department_id = 50", name="other"), Rule(tags=ANY_TAG)
+DEPARTMENT, OTHER_TABLE, EVERY = (
+    where("department_id = 50", tags=ANY_TAG),
+    where("department_id = 50", name="other"),
+    Rule(tags=ANY_TAG),
+)
 
 
 @pytest.mark.parametrize(
     ("negative", "positive", "expected"),
     [
         # The manuals' table: a rule with a condition on a column is MAYBE before the row is looked at.
-        (OTHER_TABLE, DEPARTMENT, MAYBE), (DEPARTMENT, DEPARTMENT, MAYBE), (DEPARTMENT, EVERY, MAYBE), (EVERY, DEPARTMENT, FALSE),
-        (DEPARTMENT, OTHER_TABLE, FALSE), (OTHER_TABLE, OTHER_TABLE, FALSE), (OTHER_TABLE, EVERY, TRUE), (EVERY, EVERY, FALSE),
+        (OTHER_TABLE, DEPARTMENT, MAYBE),
+        (DEPARTMENT, DEPARTMENT, MAYBE),
+        (DEPARTMENT, EVERY, MAYBE),
+        (EVERY, DEPARTMENT, FALSE),
+        (DEPARTMENT, OTHER_TABLE, FALSE),
+        (OTHER_TABLE, OTHER_TABLE, FALSE),
+        (OTHER_TABLE, EVERY, TRUE),
+        (EVERY, EVERY, FALSE),
         (EVERY, OTHER_TABLE, FALSE),
     ],
 )
@@ -121,11 +147,18 @@ def test_prefilter_follows_the_table_of_the_manual_for_conditions(negative, posi
     ("text", "known", "unknown"),
     [
         # condition -> of hr.employees with a NULL tag, and with a tag that is not known
-        ("object_owner = 'hr'", TRUE, TRUE), ("object_owner = 'sales'", FALSE, FALSE), ("tag is null", TRUE, MAYBE),
-        ("object_name like 'emp%' and tag = '1d'", FALSE, MAYBE), ("object_name = 'jobs' and tag = '1d'", FALSE, FALSE),
-        ("command_type in ('INSERT', 'UPDATE')", MAYBE, MAYBE), ("object_owner = 'sales' or new.a = 1", MAYBE, MAYBE),
-        ("object_owner = 'hr' or new.a = 1", TRUE, TRUE), ("source_database_name = 'dbs1'", MAYBE, MAYBE), ("scn is null", FALSE, FALSE),
-        ("(tag = '1d') is unknown", TRUE, MAYBE), ("not (tag = '1d')", FALSE, MAYBE),
+        ("object_owner = 'hr'", TRUE, TRUE),
+        ("object_owner = 'sales'", FALSE, FALSE),
+        ("tag is null", TRUE, MAYBE),
+        ("object_name like 'emp%' and tag = '1d'", FALSE, MAYBE),
+        ("object_name = 'jobs' and tag = '1d'", FALSE, FALSE),
+        ("command_type in ('INSERT', 'UPDATE')", MAYBE, MAYBE),
+        ("object_owner = 'sales' or new.a = 1", MAYBE, MAYBE),
+        ("object_owner = 'hr' or new.a = 1", TRUE, TRUE),
+        ("source_database_name = 'dbs1'", MAYBE, MAYBE),
+        ("scn is null", FALSE, FALSE),
+        ("(tag = '1d') is unknown", TRUE, MAYBE),
+        ("not (tag = '1d')", FALSE, MAYBE),
     ],
 )
 def test_what_is_known_of_an_lcr_decides_its_condition_early(text, known, unknown):
@@ -137,8 +170,14 @@ def test_what_is_known_of_an_lcr_decides_its_condition_early(text, known, unknow
 # --------------------------------------------------------------------------- filtering
 
 ROWS = batch_of(
-    ("INSERT", (1, 50, "a")), ("INSERT", (2, None, "b")), ("UPDATE", (1, 50, "a"), (1, 60, "a")), ("UPDATE", (3, 60, "c"), (3, 50, "c")),
-    ("DELETE", (1, 60, "a")), ("DELETE", (4, 50, "d")), ("TRUNCATE",), tags=[-1, -1, -1, 0, -1, -1, -1],
+    ("INSERT", (1, 50, "a")),
+    ("INSERT", (2, None, "b")),
+    ("UPDATE", (1, 50, "a"), (1, 60, "a")),
+    ("UPDATE", (3, 60, "c"), (3, 50, "c")),
+    ("DELETE", (1, 60, "a")),
+    ("DELETE", (4, 50, "d")),
+    ("TRUNCATE",),
+    tags=[-1, -1, -1, 0, -1, -1, -1],
 )
 
 
@@ -180,7 +219,9 @@ def test_tables_that_conditions_leave_alone_cost_nothing():
 @pytest.mark.parametrize("gap", [ABSENT, UNCHANGED])
 def test_missing_value_stops_the_client_and_says_what_is_missing(gap):
     batch = batch_of(("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 50, gap)))
-    with pytest.raises(ConditionError, match=r"hr.employees \(department_id, note\) that the log of dbs1 does not have") as refused:
+    with pytest.raises(
+        ConditionError, match=r"hr.employees \(department_id, note\) that the log of dbs1 does not have"
+    ) as refused:
         evaluation(where("department_id = 50 and new.note = 'x'", tags=ANY_TAG)).filter(batch)
     assert "headrace plan" in refused.value.hint
 
@@ -199,7 +240,9 @@ def test_unchanged_large_value_is_the_old_one():
 
 
 def test_key_that_an_update_kept_is_the_new_one():
-    batch = batch_of(("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 60, "x")), table=replace(EMPLOYEES, old_image=OldImage.KEY))
+    batch = batch_of(
+        ("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 60, "x")), table=replace(EMPLOYEES, old_image=OldImage.KEY)
+    )
     assert shown(evaluation(where("old.id = 1")).filter(batch)) == shown(batch)
 
 
@@ -213,8 +256,10 @@ def test_condition_that_does_not_fit_the_table_stops_the_client(text):
     ("text", "expected"),
     [
         # decided by table and command: the table needs none of the columns
-        ("object_name = 'jobs' and new.min_salary = 5", 1), ("new.min_salary = 5 and object_name = 'jobs'", 1),
-        ("command_type = 'INSERT' and old.min_salary = 5", 1), ("command_type = 'DELETE' or object_name = 'employees' or new.min_salary = 5", 3),
+        ("object_name = 'jobs' and new.min_salary = 5", 1),
+        ("new.min_salary = 5 and object_name = 'jobs'", 1),
+        ("command_type = 'INSERT' and old.min_salary = 5", 1),
+        ("command_type = 'DELETE' or object_name = 'employees' or new.min_salary = 5", 3),
         ("command_type = 'UPDATE' and object_name <> 'employees' and old.note > 5", 1),
     ],
 )
@@ -222,7 +267,10 @@ def test_rule_that_table_and_command_decide_asks_for_no_columns_beside_one_that_
     decided = Rule(owner="hr", condition=parse(text, "condition"))
     assert refusals(decided, EMPLOYEES, TYPES) == []
     batch = batch_of(("INSERT", (1, 50, "a")), ("UPDATE", (2, 60, "b"), (2, 60, "c")), ("DELETE", (3, 60, "d")))
-    for rules in ((decided, where("department_id = 50", owner="hr")), (where("department_id = 50", owner="hr"), decided)):
+    for rules in (
+        (decided, where("department_id = 50", owner="hr")),
+        (where("department_id = 50", owner="hr"), decided),
+    ):
         assert len(shown(evaluation(*rules).filter(batch))) == expected
     if expected == 1:
         assert shown(evaluation(Rule(), exclude=(decided, where("department_id = 70"))).filter(batch)) == shown(batch)
@@ -264,14 +312,20 @@ def test_row_migration_follows_the_manual(change, expected):
 def test_migrated_rows_keep_their_order_among_the_others():
     changes = [*MIGRATIONS, *MIGRATIONS]
     found = FIFTY.filter(batch_of(*changes))
-    expected = [(10 * (number + 1), *shown(batch_of(made))[0][1:]) for number, change in enumerate(changes) if (made := MIGRATIONS[change])]
+    expected = [
+        (10 * (number + 1), *shown(batch_of(made))[0][1:])
+        for number, change in enumerate(changes)
+        if (made := MIGRATIONS[change])
+    ]
     assert shown(found) == expected
     assert len({(group.table, group.command) for group in found.groups}) == len(found.groups)
 
 
 def test_row_that_migrates_in_without_all_of_its_values_stops_the_client():
     batch = batch_of(("UPDATE", (1, 60, ABSENT), (1, 50, UNCHANGED)))
-    with pytest.raises(ConditionError, match="moved into the subset, and the log of dbs1 does not have its value of note"):
+    with pytest.raises(
+        ConditionError, match="moved into the subset, and the log of dbs1 does not have its value of note"
+    ):
         FIFTY.filter(batch)
 
 
@@ -305,10 +359,20 @@ def test_another_rule_that_takes_a_row_takes_it_as_it_is():
 
 @pytest.mark.seeded
 @settings(max_examples=scaled(60, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(
-    st.sampled_from(["INSERT", "UPDATE", "DELETE"]), st.integers(1, 3), st.sampled_from([50, 60, None]), st.integers(1, 3),
-    st.sampled_from([50, 60, None]), st.sampled_from(["a", UNCHANGED]),
-), min_size=1, max_size=6))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["INSERT", "UPDATE", "DELETE"]),
+            st.integers(1, 3),
+            st.sampled_from([50, 60, None]),
+            st.integers(1, 3),
+            st.sampled_from([50, 60, None]),
+            st.sampled_from(["a", UNCHANGED]),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
 def test_subset_of_the_changes_makes_the_subset_of_the_rows(drawn):
     """Whatever happens to the whole table: its subset, and what the migrated changes make, are the same rows."""
     whole: dict[int, tuple] = {}
@@ -341,7 +405,10 @@ def test_subset_of_the_changes_makes_the_subset_of_the_rows(drawn):
 
 @pytest.mark.seeded
 @settings(max_examples=scaled(42, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.sampled_from(list(MIGRATIONS)), min_size=1, max_size=5), st.sampled_from(["department_id = 50", "note <> 'a' or id = 2"]))
+@given(
+    st.lists(st.sampled_from(list(MIGRATIONS)), min_size=1, max_size=5),
+    st.sampled_from(["department_id = 50", "note <> 'a' or id = 2"]),
+)
 def test_migration_of_columns_agrees_with_single_rows(changes, text):
     batch = batch_of(*changes)
     tree = parse(text, "subset").tree
@@ -351,5 +418,14 @@ def test_migration_of_columns_agrees_with_single_rows(changes, text):
         was, now = (truth_values(of_image(tree, image), lcr, TYPES) == {True} for image in (Image.OLD, Image.NEW))
         was, now = was and lcr.command_type != "INSERT", now and lcr.command_type != "DELETE"
         if was or now:
-            expected.append((lcr.commit_scn, lcr.command_type if lcr.command_type != "UPDATE" or (was and now) else "DELETE" if was else "INSERT"))
+            expected.append(
+                (
+                    lcr.commit_scn,
+                    lcr.command_type
+                    if lcr.command_type != "UPDATE" or (was and now)
+                    else "DELETE"
+                    if was
+                    else "INSERT",
+                )
+            )
     assert [row[:2] for row in shown(evaluation(subset(text)).filter(batch))] == expected

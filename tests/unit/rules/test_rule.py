@@ -15,9 +15,15 @@ OTHER, UNTAGGED, ANY = Rule(name="other"), Rule(), Rule(tags=ANY_TAG)
     ("negative", "positive", "expected"),
     [
         # Without the tag a rule for untagged LCRs is MAYBE, one for all TRUE, one for another table FALSE.
-        (OTHER, OTHER, FALSE), (OTHER, UNTAGGED, MAYBE), (OTHER, ANY, TRUE),
-        (UNTAGGED, OTHER, FALSE), (UNTAGGED, UNTAGGED, MAYBE), (UNTAGGED, ANY, MAYBE),
-        (ANY, OTHER, FALSE), (ANY, UNTAGGED, FALSE), (ANY, ANY, FALSE),
+        (OTHER, OTHER, FALSE),
+        (OTHER, UNTAGGED, MAYBE),
+        (OTHER, ANY, TRUE),
+        (UNTAGGED, OTHER, FALSE),
+        (UNTAGGED, UNTAGGED, MAYBE),
+        (UNTAGGED, ANY, MAYBE),
+        (ANY, OTHER, FALSE),
+        (ANY, UNTAGGED, FALSE),
+        (ANY, ANY, FALSE),
     ],
 )
 def test_prefilter_follows_the_table_of_the_manual(negative, positive, expected):
@@ -27,8 +33,11 @@ def test_prefilter_follows_the_table_of_the_manual(negative, positive, expected)
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        (RuleSet(), TRUE), (RuleSet(include=()), FALSE), (RuleSet(include=(), exclude=(OTHER,)), FALSE),
-        (RuleSet(exclude=(OTHER,)), TRUE), (RuleSet(exclude=(ANY,)), FALSE),
+        (RuleSet(), TRUE),
+        (RuleSet(include=()), FALSE),
+        (RuleSet(include=(), exclude=(OTHER,)), FALSE),
+        (RuleSet(exclude=(OTHER,)), TRUE),
+        (RuleSet(exclude=(ANY,)), FALSE),
     ],
 )
 def test_missing_and_empty_rule_sets_differ(rules, expected):
@@ -68,7 +77,10 @@ def test_negative_rule_discards_the_tags_it_takes(condition, expected):
 
 
 def test_tags_told_apart_are_null_the_listed_ones_and_one_more():
-    sets = [RuleSet(include=(Rule(tags=NOT_ELEVEN), Rule())), RuleSet(exclude=(Rule(tags=TagCondition(listed=(TWELVE,))),))]
+    sets = [
+        RuleSet(include=(Rule(tags=NOT_ELEVEN), Rule())),
+        RuleSet(exclude=(Rule(tags=TagCondition(listed=(TWELVE,))),)),
+    ]
     first, *listed, other = tags_told_apart(sets)
     assert (first, listed) == (None, [ELEVEN, TWELVE])
     assert other not in (None, ELEVEN, TWELVE)
@@ -83,8 +95,15 @@ def test_ddl_rules_say_nothing_of_rows():
 @pytest.mark.parametrize(
     ("pattern", "name", "matches"),
     [
-        ("emp*", "employees", True), ("emp*", "temp", False), ("t?", "t1", True), ("t?", "t12", False),
-        ("a[1]", "a[1]", True), ("a[1]", "a1", False), ("T", "t", False), ("a.b", "axb", False), ("*", "a\nb", True),
+        ("emp*", "employees", True),
+        ("emp*", "temp", False),
+        ("t?", "t1", True),
+        ("t?", "t12", False),
+        ("a[1]", "a[1]", True),
+        ("a[1]", "a1", False),
+        ("T", "t", False),
+        ("a.b", "axb", False),
+        ("*", "a\nb", True),
     ],
 )
 def test_patterns_know_stars_and_question_marks_only(pattern, name, matches):
@@ -94,8 +113,10 @@ def test_patterns_know_stars_and_question_marks_only(pattern, name, matches):
 @pytest.mark.parametrize(
     ("rule", "taken"),
     [
-        (Rule(owner="hr", name="jobs"), ["hr.jobs"]), (Rule(owner="hr"), ["hr.jobs", "hr.jobs_old"]),
-        (Rule(owner="h*", name="jobs"), ["hr.jobs", "hx.jobs"]), (Rule(), ["hr.jobs", "hr.jobs_old", "hx.jobs"]),
+        (Rule(owner="hr", name="jobs"), ["hr.jobs"]),
+        (Rule(owner="hr"), ["hr.jobs", "hr.jobs_old"]),
+        (Rule(owner="h*", name="jobs"), ["hr.jobs", "hx.jobs"]),
+        (Rule(), ["hr.jobs", "hr.jobs_old", "hx.jobs"]),
     ],
     ids=["table", "schema", "wildcard", "global"],
 )

@@ -47,19 +47,29 @@ from streams.table_name import TableName
 from tests.support.lcr_batches import column_values, lcr_batches, transactions
 from tests.support.seeds import scaled
 
-NOW = (1_700_000_000_000_000 - 946_684_800_000_000).to_bytes(8, "big")  # of a `VirtualClock` that nobody moved: 2023-11-14 22:13:20
+# of a `VirtualClock` that nobody moved: 2023-11-14 22:13:20
+NOW = (1_700_000_000_000_000 - 946_684_800_000_000).to_bytes(8, "big")
 NAMES = ("a", "b", "c", "d", "e")
 _NAME = st.sampled_from(NAMES)
 _SOME = st.lists(_NAME, min_size=1, max_size=3, unique=True).map(tuple)
 OPERATIONS = st.one_of(
-    st.builds(KeepColumns, kept=_SOME), st.builds(DeleteColumns, deleted=_SOME), st.builds(RenameColumn, before=_NAME, after=_NAME),
+    st.builds(KeepColumns, kept=_SOME),
+    st.builds(DeleteColumns, deleted=_SOME),
+    st.builds(RenameColumn, before=_NAME, after=_NAME),
     st.builds(AddColumn, name=_NAME, type_name=st.just("pg_catalog.text"), value=st.none() | st.text("xy", max_size=3)),
     st.builds(AddColumn, name=_NAME, type_name=st.just(CURRENT_TIMESTAMP), is_now=st.just(True)),
-    st.builds(RenameTable, owner=st.sampled_from("op"), name=st.sampled_from("tu")), st.builds(RenameSchema, owner=st.sampled_from("op")),
+    st.builds(RenameTable, owner=st.sampled_from("op"), name=st.sampled_from("tu")),
+    st.builds(RenameSchema, owner=st.sampled_from("op")),
 )
 EMPLOYEES = TableVersion(
-    object_number=7, version=7, owner="hr", name="employees", old_image=OldImage.FULL,
-    columns=tuple(Column(name=name, type_name="pg_catalog.text", is_key=name == "id") for name in ("id", "name", "salary")),
+    object_number=7,
+    version=7,
+    owner="hr",
+    name="employees",
+    old_image=OldImage.FULL,
+    columns=tuple(
+        Column(name=name, type_name="pg_catalog.text", is_key=name == "id") for name in ("id", "name", "salary")
+    ),
 )
 
 
@@ -78,7 +88,8 @@ def images(batch: LcrBatch, number: int) -> tuple[dict[str, object], dict[str, o
         return {}, {}
     rows, columns = batch.groups[group], batch.tables[batch.groups[group].table].columns
     old, new = (
-        {} if image is None else {c.name: v for k, c in enumerate(columns) if (v := image.value(k, row)) != ABSENT} for image in (rows.old, rows.new)
+        {} if image is None else {c.name: v for k, c in enumerate(columns) if (v := image.value(k, row)) != ABSENT}
+        for image in (rows.old, rows.new)
     )
     return old, new
 
@@ -113,13 +124,22 @@ def of_one_row(batch: LcrBatch, number: int, operations, columns: list[str]):
 
 
 @pytest.mark.seeded
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], max_examples=scaled(36, 1000), deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    max_examples=scaled(36, 1000),
+    deadline=None,
+)
 @given(batch=lcr_batches(), operations=st.lists(OPERATIONS, min_size=1, max_size=5), data=st.data())
 def test_whole_batches_become_what_their_rows_become_one_by_one(batch, operations, data):
     named = [
-        replace(table, columns=tuple(
-            replace(column, name=name) for column, name in zip(table.columns, data.draw(st.permutations(NAMES)), strict=False)
-        )) for table in batch.tables
+        replace(
+            table,
+            columns=tuple(
+                replace(column, name=name)
+                for column, name in zip(table.columns, data.draw(st.permutations(NAMES)), strict=False)
+            ),
+        )
+        for table in batch.tables
     ]
     tables = tuple(replace(table, version=content_version(table) ^ place) for place, table in enumerate(named))
     batch = replace(batch, tables=tables)
@@ -128,17 +148,27 @@ def test_whole_batches_become_what_their_rows_become_one_by_one(batch, operation
     except TransformationError:
         assume(False)
         return
-    assert (after.previous_scn, after.through_scn, after.row_count) == (batch.previous_scn, batch.through_scn, batch.row_count)
+    assert (after.previous_scn, after.through_scn, after.row_count) == (
+        batch.previous_scn,
+        batch.through_scn,
+        batch.row_count,
+    )
     kinds = [(group.table, group.command) for group in after.groups]
     assert len(set(kinds)) == len(kinds)
     for number in range(batch.row_count):
         wanted = of_one_row(batch, number, operations, [column.name for column in RowLcr(batch, number).table.columns])
         lcr = RowLcr(after, number)
         assert (lcr.object_owner, lcr.object_name, lcr.command_type, *images(after, number)) == wanted
-        assert (lcr.tag, lcr.scn, lcr.transaction_id) == (RowLcr(batch, number).tag, RowLcr(batch, number).scn, RowLcr(batch, number).transaction_id)
+        assert (lcr.tag, lcr.scn, lcr.transaction_id) == (
+            RowLcr(batch, number).tag,
+            RowLcr(batch, number).scn,
+            RowLcr(batch, number).transaction_id,
+        )
         if lcr.command_type != "TRUNCATE":
             lengths = {len(lcr.table.columns)} | {
-                image.column_count for image in (after.groups[lcr.place[0]].old, after.groups[lcr.place[0]].new) if image is not None
+                image.column_count
+                for image in (after.groups[lcr.place[0]].old, after.groups[lcr.place[0]].new)
+                if image is not None
             }
             assert len(lengths) == 1
 
@@ -148,8 +178,19 @@ def test_whole_batches_become_what_their_rows_become_one_by_one(batch, operation
 
 def test_operations_come_by_step_and_then_in_the_order_of_the_manuals():
     keep, delete, rename = KeepColumns(kept=("a",)), DeleteColumns(deleted=("b",)), RenameColumn(before="a", after="b")
-    add, table, schema = AddColumn(name="c", type_name="pg_catalog.text"), RenameTable(owner="o", name="t"), RenameSchema(owner="p")
-    assert in_order([(0, schema), (0, table), (0, add), (0, rename), (0, delete), (0, keep)]) == (keep, delete, rename, add, table, schema)
+    add, table, schema = (
+        AddColumn(name="c", type_name="pg_catalog.text"),
+        RenameTable(owner="o", name="t"),
+        RenameSchema(owner="p"),
+    )
+    assert in_order([(0, schema), (0, table), (0, add), (0, rename), (0, delete), (0, keep)]) == (
+        keep,
+        delete,
+        rename,
+        add,
+        table,
+        schema,
+    )
     assert in_order([(2, keep), (1, schema), (1, table), (0, add)]) == (add, table, schema, keep)
 
 
@@ -164,20 +205,33 @@ def test_renaming_the_schema_comes_after_renaming_the_table_unless_a_step_says_o
 
 def batch_of(table: TableVersion, old: list[bytes | int], new: list[bytes | int]) -> LcrBatch:
     group = RowGroup(
-        table=0, command=Command.UPDATE, row_numbers=np.array([0], np.int32), old=column_values([[value] for value in old]),
+        table=0,
+        command=Command.UPDATE,
+        row_numbers=np.array([0], np.int32),
+        old=column_values([[value] for value in old]),
         new=column_values([[value] for value in new]),
     )
-    return LcrBatch(source="dbs1", previous_scn=0, through_scn=10, tables=(table,), transactions=transactions([10], [1]), groups=(group,))
+    return LcrBatch(
+        source="dbs1",
+        previous_scn=0,
+        through_scn=10,
+        tables=(table,),
+        transactions=transactions([10], [1]),
+        groups=(group,),
+    )
 
 
 ROW = batch_of(EMPLOYEES, [b"1", b"x", b"5"], [b"1", UNCHANGED, b"6"])
 
 
-@pytest.mark.parametrize(("operations", "word"), [
-    ((RenameColumn(before="salary", after="name"),), "name"),
-    ((AddColumn(name="name", type_name="pg_catalog.text", value="x"),), "name"),
-    ((DeleteColumns(deleted=("id", "name", "salary")),), "no column"),
-])
+@pytest.mark.parametrize(
+    ("operations", "word"),
+    [
+        ((RenameColumn(before="salary", after="name"),), "name"),
+        ((AddColumn(name="name", type_name="pg_catalog.text", value="x"),), "name"),
+        ((DeleteColumns(deleted=("id", "name", "salary")),), "no column"),
+    ],
+)
 def test_what_would_give_two_columns_one_name_or_leave_none_stops_the_client(operations, word):
     with pytest.raises(TransformationError, match=word):
         evaluation(*operations).filter(ROW)
@@ -193,7 +247,9 @@ def test_a_key_column_can_only_be_deleted_where_the_whole_old_row_is_logged():
     assert [column.name for column in evaluation(delete).filter(ROW).tables[0].columns] == ["name", "salary"]
     with pytest.raises(TransformationError, match="id"):
         evaluation(delete).filter(replace(ROW, tables=(replace(EMPLOYEES, old_image=OldImage.KEY),)))
-    renamed = evaluation(RenameColumn(before="id", after="number")).filter(replace(ROW, tables=(replace(EMPLOYEES, old_image=OldImage.KEY),)))
+    renamed = evaluation(RenameColumn(before="id", after="number")).filter(
+        replace(ROW, tables=(replace(EMPLOYEES, old_image=OldImage.KEY),))
+    )
     assert next((column.name, column.is_key) for column in renamed.tables[0].columns) == ("number", True)
 
 
@@ -212,13 +268,28 @@ def test_added_columns_stand_before_those_of_the_source():
 
 
 def test_overlapping_rules_that_transform_differently_stop_the_client():
-    rules = RuleSet(include=(Rule(owner="hr"), Rule(owner="hr", name="employees", transformation=Transformation(operations=(DeleteColumns(deleted=("salary",)),)))))
+    rules = RuleSet(
+        include=(
+            Rule(owner="hr"),
+            Rule(
+                owner="hr",
+                name="employees",
+                transformation=Transformation(operations=(DeleteColumns(deleted=("salary",)),)),
+            ),
+        )
+    )
     with pytest.raises(TransformationError, match=r"hr\.\* and hr\.employees"):
         RuleEvaluation(rules).filter(ROW)
-    apart = RuleSet(include=(
-        Rule(condition=parse("object_owner = 'hr' and object_name <> 'employees'", "condition")),
-        Rule(owner="hr", name="employees", transformation=Transformation(operations=(DeleteColumns(deleted=("salary",)),))),
-    ))
+    apart = RuleSet(
+        include=(
+            Rule(condition=parse("object_owner = 'hr' and object_name <> 'employees'", "condition")),
+            Rule(
+                owner="hr",
+                name="employees",
+                transformation=Transformation(operations=(DeleteColumns(deleted=("salary",)),)),
+            ),
+        )
+    )
     assert images(RuleEvaluation(apart, types=value_types()).filter(ROW), 0)[1] == {"id": b"1", "name": UNCHANGED}
 
 
@@ -236,12 +307,17 @@ def test_versions_that_become_alike_become_one():
     rows = transactions([10, 20], [1, 1])
     groups = tuple(
         RowGroup(
-            table=place, command=Command.INSERT, row_numbers=np.array([place], np.int32), old=None,
+            table=place,
+            command=Command.INSERT,
+            row_numbers=np.array([place], np.int32),
+            old=None,
             new=column_values([[str(k + place).encode()] for k in range(len(table.columns))]),
         )
         for place, table in enumerate((EMPLOYEES, wide))
     )
-    batch = LcrBatch(source="dbs1", previous_scn=0, through_scn=20, tables=(EMPLOYEES, wide), transactions=rows, groups=groups)
+    batch = LcrBatch(
+        source="dbs1", previous_scn=0, through_scn=20, tables=(EMPLOYEES, wide), transactions=rows, groups=groups
+    )
     found = evaluation(KeepColumns(kept=("id", "name"))).filter(batch)
     assert (len(found.tables), len(found.groups)) == (1, 1)
     assert [images(found, number)[1] for number in (0, 1)] == [{"id": b"0", "name": b"1"}, {"id": b"1", "name": b"2"}]
@@ -249,17 +325,26 @@ def test_versions_that_become_alike_become_one():
 
 def test_a_truncate_is_of_the_table_under_its_new_name():
     batch = LcrBatch(
-        source="dbs1", previous_scn=0, through_scn=10, tables=(EMPLOYEES,), transactions=transactions([10], [1]),
+        source="dbs1",
+        previous_scn=0,
+        through_scn=10,
+        tables=(EMPLOYEES,),
+        transactions=transactions([10], [1]),
         truncates=(Truncate(row_number=0, tables=(0,), cascade=True, restart_identity=False),),
     )
     (table,) = evaluation(RenameTable(owner="sales", name="staff")).filter(batch).tables
     assert (table.qualified_name, table.object_number) == ("sales.staff", 7)
 
 
-@pytest.mark.parametrize(("operation", "rows"), [
-    (DeleteColumns(deleted=("name",)), '(salary > 5)'), (DeleteColumns(deleted=("salary",)), ""), (RenameColumn(before="salary", after="pay"), ""),
-    (RenameTable(owner="sales", name="staff"), '(salary > 5)'),
-])
+@pytest.mark.parametrize(
+    ("operation", "rows"),
+    [
+        (DeleteColumns(deleted=("name",)), "(salary > 5)"),
+        (DeleteColumns(deleted=("salary",)), ""),
+        (RenameColumn(before="salary", after="pay"), ""),
+        (RenameTable(owner="sales", name="staff"), "(salary > 5)"),
+    ],
+)
 def test_rows_of_a_partition_are_only_told_by_columns_that_arrive(operation, rows):
     table = replace(EMPLOYEES, partition=Partition(owner="hr", name="rich", rows="(salary > 5)"))
     assert evaluation(operation).reshaped(table).partition.rows == rows
@@ -267,8 +352,16 @@ def test_rows_of_a_partition_are_only_told_by_columns_that_arrive(operation, row
 
 def test_a_row_migrates_before_its_columns_change():
     subset = parse("name = 'x'", "subset")
-    rule = Rule(owner="hr", name="employees", tags=ANY_TAG, subset=subset, transformation=Transformation(operations=(DeleteColumns(deleted=("name",)),)))
-    found = RuleEvaluation(RuleSet(include=(rule,)), types=value_types()).filter(batch_of(EMPLOYEES, [b"1", b"x", b"5"], [b"1", b"z", b"6"]))
+    rule = Rule(
+        owner="hr",
+        name="employees",
+        tags=ANY_TAG,
+        subset=subset,
+        transformation=Transformation(operations=(DeleteColumns(deleted=("name",)),)),
+    )
+    found = RuleEvaluation(RuleSet(include=(rule,)), types=value_types()).filter(
+        batch_of(EMPLOYEES, [b"1", b"x", b"5"], [b"1", b"z", b"6"])
+    )
     assert (RowLcr(found, 0).command_type, images(found, 0)) == ("DELETE", ({"id": b"1", "salary": b"5"}, {}))
 
 
@@ -304,22 +397,45 @@ def test_tables_of_which_a_batch_holds_nothing_are_not_transformed():
     """Rows of an older shape that were left out: nobody needs what cannot be made of their table."""
     taken = replace(EMPLOYEES, object_number=8, name="others")
     group = RowGroup(
-        table=1, command=Command.INSERT, row_numbers=np.zeros(1, np.int32), old=None, new=column_values([[b"1"], [b"n"], [b"s"]]),
+        table=1,
+        command=Command.INSERT,
+        row_numbers=np.zeros(1, np.int32),
+        old=None,
+        new=column_values([[b"1"], [b"n"], [b"s"]]),
     )
     batch = LcrBatch(
-        source="a", previous_scn=0, through_scn=5, tables=(EMPLOYEES, taken), transactions=transactions([5], [1]), groups=(group,),
+        source="a",
+        previous_scn=0,
+        through_scn=5,
+        tables=(EMPLOYEES, taken),
+        transactions=transactions([5], [1]),
+        groups=(group,),
     )
-    rule = Rule(owner="hr", name="employees", tags=ANY_TAG, transformation=Transformation(operations=(
-        AddColumn(name="salary", type_name="pg_catalog.text", value=None),
-    )))
-    rules = RuleEvaluation(RuleSet(include=(rule, Rule(tags=ANY_TAG, owner="hr", name="others"))), types=value_types(), clock=VirtualClock())
+    rule = Rule(
+        owner="hr",
+        name="employees",
+        tags=ANY_TAG,
+        transformation=Transformation(operations=(AddColumn(name="salary", type_name="pg_catalog.text", value=None),)),
+    )
+    rules = RuleEvaluation(
+        RuleSet(include=(rule, Rule(tags=ANY_TAG, owner="hr", name="others"))),
+        types=value_types(),
+        clock=VirtualClock(),
+    )
     assert rules.filter(batch).row_count == 1
     with pytest.raises(TransformationError):
         rules.filter(replace(batch, groups=(replace(group, table=0),)))
 
 
-@pytest.mark.parametrize(("rows", "names_it"), [
-    ("name = 'salary'", False), ("salary = 'x'", True), ("name = 'it''s salary'", False), (r"name = E'\'salary'", True), ("a = 'x' and salary > 1", True),
-])
+@pytest.mark.parametrize(
+    ("rows", "names_it"),
+    [
+        ("name = 'salary'", False),
+        ("salary = 'x'", True),
+        ("name = 'it''s salary'", False),
+        (r"name = E'\'salary'", True),
+        ("a = 'x' and salary > 1", True),
+    ],
+)
 def test_a_word_in_a_text_of_a_partitions_condition_is_no_column(rows: str, *, names_it: bool):
     assert _may_name(rows, frozenset({"salary"})) is names_it

@@ -51,7 +51,10 @@ def rename(store: MemoryStore, table: Table) -> None:
 
 
 def run(engine: Engine, world: World, renamed: dict[str, Table], *, early: bool) -> int:
-    """Apply everything, altering what apply waits for; `early`: before all that came before is applied. How many ALTERs."""
+    """Apply everything, altering what apply waits for; `early`: before all that came before is applied.
+
+    How many ALTERs.
+    """
     assert isinstance(world.place, MemoryPlace)
     alters = 0
     left = dict(renamed)
@@ -75,11 +78,18 @@ _SETTINGS = settings(max_examples=scaled(12, 200), suppress_health_check=[Health
 @pytest.mark.seeded
 @_SETTINGS
 @given(
-    seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), early=st.booleans(), large=st.sampled_from([0, 4]),
+    seed=st.integers(0, 2**32),
+    parallelism=st.integers(1, 4),
+    early=st.booleans(),
+    large=st.sampled_from([0, 4]),
     conflicts=st.sampled_from([0, 2]),
 )
 def test_columns_renamed_inside_a_transaction_lose_nothing_and_put_nothing_into_the_error_queue(
-    seed: int, parallelism: int, early: bool, large: int, conflicts: int,
+    seed: int,
+    parallelism: int,
+    early: bool,
+    large: int,
+    conflicts: int,
 ) -> None:
     """Nothing for the ALTER; what fails for another reason holds what depends on it also under the new names."""
     world, renamed = altered_world(seed, large=0 if early else large, conflicts=conflicts)
@@ -92,7 +102,9 @@ def test_columns_renamed_inside_a_transaction_lose_nothing_and_put_nothing_into_
 
 @pytest.mark.long
 def test_the_alter_comes_while_groups_are_on_their_way_in_these_tests() -> None:
-    """What never happened proves nothing: rows from before the ALTER met the altered table, at the server and at the reader."""
+    """What never happened proves nothing: rows from before the ALTER met the altered table, at the server and at the
+    reader.
+    """
     alters = replays = 0
     for seed in range(30):
         world, renamed = altered_world(seed)
@@ -131,7 +143,9 @@ def test_servers_that_die_while_columns_are_renamed_change_nothing(seed: int, mo
 
 
 def asked(engine: Engine, store: MemoryStore, forms: dict[str, Table], steps: int = 3000) -> list[str]:
-    """Apply everything, giving the table the form whose column is asked for; the columns in the order they were asked for."""
+    """Apply everything, giving the table the form whose column is asked for; the columns in the order they were asked
+    for.
+    """
     columns: list[str] = []
     for _ in range(steps):
         if engine.coordinator.low_watermark >= engine.batches[-1].through_scn:
@@ -152,28 +166,45 @@ def test_rows_that_wait_take_the_names_of_the_latest_alter_not_of_one_before_it(
     world = World(1, place, count=0, conflicts=0, tables=())
     tables[0].create(place.store)
     rows = [(number.to_bytes(4, "big"), b"kept", b"c")[: len(tables[number].columns)] for number in range(3)]
-    transaction = Transaction(1, [
-        Change(table, Command.INSERT, new=row) for table, row in zip(tables, rows, strict=True)
-    ])
+    transaction = Transaction(
+        1, [Change(table, Command.INSERT, new=row) for table, row in zip(tables, rows, strict=True)]
+    )
     world.batches = cut_batches(random.Random(1), [transaction], PART_ROWS)
     assert asked(world.engine(1), place.store, {"b": tables[1], "y": tables[2]}) == ["b", "y"]
     assert place.rows(tables[2]) == [(*rows[0], None), rows[1], rows[2]]
     assert world.errors() == ()
 
 
-@pytest.mark.parametrize(("number", "columns", "expected"), [
-    (11, ("id", "a_old", "a"), (b"kept", None)), (21, ("id", "x", "a_new"), (b"kept", None)),
-], ids=["its name is given to a new column", "the next row is in another partition"])
-def test_rows_before_a_rename_keep_their_values(number: int, columns: tuple[str, ...], expected: tuple[bytes | None, ...]) -> None:
+@pytest.mark.parametrize(
+    ("number", "columns", "expected"),
+    [
+        (11, ("id", "a_old", "a"), (b"kept", None)),
+        (21, ("id", "x", "a_new"), (b"kept", None)),
+    ],
+    ids=["its name is given to a new column", "the next row is in another partition"],
+)
+def test_rows_before_a_rename_keep_their_values(
+    number: int, columns: tuple[str, ...], expected: tuple[bytes | None, ...]
+) -> None:
     """RENAME COLUMN a and ADD COLUMN in one transaction, a row before them and one behind."""
     old, new = replace(KEYED, columns=("id", "a")), replace(KEYED, number=number, columns=columns)
     place = MemoryPlace()
     world = World(1, place, count=0, conflicts=0, tables=())
     old.create(place.store)
     first, second = (1).to_bytes(4, "big"), (2).to_bytes(4, "big")
-    world.batches = cut_batches(random.Random(1), [Transaction(1, [
-        Change(old, Command.INSERT, new=(first, b"kept")), Change(new, Command.INSERT, new=(second, b"y", b"z")),
-    ])], PART_ROWS)
+    world.batches = cut_batches(
+        random.Random(1),
+        [
+            Transaction(
+                1,
+                [
+                    Change(old, Command.INSERT, new=(first, b"kept")),
+                    Change(new, Command.INSERT, new=(second, b"y", b"z")),
+                ],
+            )
+        ],
+        PART_ROWS,
+    )
     assert asked(world.engine(1), place.store, {columns[1]: new}) == [columns[1]]
     assert place.rows(new) == [(first, *expected), (second, b"y", b"z")]
     assert world.errors() == ()
@@ -183,7 +214,9 @@ def test_rows_before_a_rename_keep_their_values(number: int, columns: tuple[str,
 
 
 def retyped_world(seed: int, place: int) -> tuple[World, int]:
-    """From some change on, the key travels as text: its canonical form is another, its hashes tell nothing of the ones before."""
+    """From some change on, the key travels as text: its canonical form is another, its hashes tell nothing of the ones
+    before.
+    """
     world = World(seed, MemoryPlace(), count=24, conflicts=0, tables=(KEYED,), changes=6)
     rng = random.Random(seed)
     at = rng.randrange(4, 20)
@@ -198,7 +231,9 @@ def retyped_world(seed: int, place: int) -> tuple[World, int]:
 @pytest.mark.parametrize("place", [0, 1, 3])
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("keys of another form", test=5, soak=60))
-def test_what_a_key_of_another_form_may_depend_on_is_applied_first(seed: int, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_key_of_another_form_may_depend_on_is_applied_first(
+    seed: int, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Groups of one transaction, several servers: what is not found to depend runs at once."""
     world, at = retyped_world(seed, place)
     engine = world.engine(seed, parallelism=4, group_transactions=1)
@@ -248,11 +283,22 @@ def test_a_version_takes_the_names_of_newer_ones_the_newest_first() -> None:
     assert names_of(seen, third) == []
 
 
-@pytest.mark.parametrize(("new", "expected"), [
-    (("id", "b"), []), (("id", "a", "b", "c"), []), (("id", "x"), [("id", "x", "b")]), (("id", "b", "a"), []),
-    (("id", "b", "x"), []), (("id", "a", "x"), [("id", "a", "x")]), (("x", "a", "b"), []),
-], ids=["dropped", "added", "renamed and dropped", "other order", "dropped and added", "renamed", "other type"])
-def test_names_that_the_order_of_columns_does_not_tell_stay(new: tuple[str, ...], expected: list[tuple[str, ...]]) -> None:
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (("id", "b"), []),
+        (("id", "a", "b", "c"), []),
+        (("id", "x"), [("id", "x", "b")]),
+        (("id", "b", "a"), []),
+        (("id", "b", "x"), []),
+        (("id", "a", "x"), [("id", "a", "x")]),
+        (("x", "a", "b"), []),
+    ],
+    ids=["dropped", "added", "renamed and dropped", "other order", "dropped and added", "renamed", "other type"],
+)
+def test_names_that_the_order_of_columns_does_not_tell_stay(
+    new: tuple[str, ...], expected: list[tuple[str, ...]]
+) -> None:
     seen, (first,) = versions(("id", "a", "b"))
     newer = Table(11, "plain", new, OldImage.KEY).version
     if new[0] != "id":

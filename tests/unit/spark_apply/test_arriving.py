@@ -42,8 +42,10 @@ def arriving(answers: dict[int, str | None] | None = None, **scns: int | None) -
     tables = (table("t", A), table("b", B))
     starts = dict.fromkeys(("t", "b"), 0) | scns
     return ArrivingTables(
-        {("public", name): TableStart(scn=None if scn is None else Scn(scn)) for name, scn in starts.items()}, tables,
-        lambda number: (answers or {}).get(number, ""), apply="to_b",
+        {("public", name): TableStart(scn=None if scn is None else Scn(scn)) for name, scn in starts.items()},
+        tables,
+        lambda number: (answers or {}).get(number, ""),
+        apply="to_b",
     )
 
 
@@ -57,7 +59,9 @@ def not_asked(number: int) -> str:
 
 
 def test_rows_that_arrive_under_another_tables_name_begin_at_their_own_tables_scn():
-    """After a restart: what was written before the exchange still comes under the old names, and is in the copy of its own table."""
+    """After a restart: what was written before the exchange still comes under the old names, and is in the copy of its
+    own table.
+    """
     reading = Reading(tables=arriving(t=100, b=10))
     assert commits(reading.read(batch("b", A, 50))) == []
     assert reading.reader.unfit is None
@@ -79,7 +83,9 @@ def test_renamed_table_whose_new_name_is_free_is_no_exchange():
         tables.check_name(version("b", A))
 
 
-@pytest.mark.parametrize(("name", "destination"), [("t", "t"), ("t", "renamed")], ids=["new", "dropped, and its table renamed"])
+@pytest.mark.parametrize(
+    ("name", "destination"), [("t", "t"), ("t", "renamed")], ids=["new", "dropped, and its table renamed"]
+)
 def test_unknown_partition_is_its_tables_whatever_that_is_called_by_now(name: str, destination: str):
     """Apply began after the partition was dropped, or goes on while the source that made a new one is down."""
     now = replace(table(destination, A), identity="id of t")
@@ -92,7 +98,9 @@ def test_unknown_partition_is_its_tables_whatever_that_is_called_by_now(name: st
 
 def test_partition_that_moved_to_another_table_brings_that_tables_changes_from_then_on():
     tables = ArrivingTables(
-        {("public", name): TableStart(scn=Scn(0)) for name in ("t", "b")}, [table("t", A), table("b", B, 777)], not_asked,
+        {("public", name): TableStart(scn=Scn(0)) for name in ("t", "b")},
+        [table("t", A), table("b", B, 777)],
+        not_asked,
     )
     tables.check_name(version("t", 777, A))
     tables.check_name(version("b", 777, B))
@@ -117,7 +125,9 @@ def test_everything_is_a_stranger_to_an_apply_process_that_has_no_table():
 
 
 @pytest.mark.parametrize(("identity", "applied"), [("id of t", [50, 60]), ("id of another", [60])])
-def test_what_only_the_source_can_tell_waits_for_its_answer_and_so_does_what_comes_behind(identity: str, applied: list[int]):
+def test_what_only_the_source_can_tell_waits_for_its_answer_and_so_does_what_comes_behind(
+    identity: str, applied: list[int]
+):
     """A batch of an earlier version."""
     answers: dict[int, str | None] = {777: None}
     reading = Reading(tables=ArrivingTables({("public", "t"): TableStart(scn=Scn(30))}, [table("t", A)], answers.get))
@@ -134,7 +144,9 @@ def test_what_only_the_source_can_tell_waits_for_its_answer_and_so_does_what_com
 def test_new_partition_in_a_batch_of_an_earlier_version_is_applied_and_the_source_is_asked_once():
     asked = []
     tables = ArrivingTables(
-        {("public", "t"): TableStart(scn=Scn(30))}, [table("t", A)], lambda number: asked.append(number) or "id of t",
+        {("public", "t"): TableStart(scn=Scn(30))},
+        [table("t", A)],
+        lambda number: asked.append(number) or "id of t",
     )
     reading = Reading(tables=tables)
     assert commits(reading.read(batch("t", 777, 20), batch("t", 777, 40, 20), batch("t", 777, 50, 40))) == [40, 50]
@@ -147,7 +159,9 @@ def test_partition_that_was_dropped_since_is_its_tables():
     assert not reading.reader.strangers
 
 
-@pytest.mark.parametrize(("name", "number", "identity"), [("t", 777, "id of another"), ("other", 777, "id of another"), ("other", 777, "")])
+@pytest.mark.parametrize(
+    ("name", "number", "identity"), [("t", 777, "id of another"), ("other", 777, "id of another"), ("other", 777, "")]
+)
 def test_table_that_was_never_copied_here_is_left_out_and_reported(name: str, number: int, identity: str):
     reading = Reading(tables=arriving({777: identity}))
     assert commits(reading.read(batch(name, number, 20))) == []
@@ -194,14 +208,21 @@ class Settled:
 def test_copied_table_joins_from_its_scn_also_when_it_is_recorded_under_its_name_of_before(recorded: str):
     """Otherwise its rows are left out for ever, and the queue is told that they are durable."""
     renamed = replace(table("t2", 7), identity="id of t")
-    record = Instantiation(source="dbs1", identity="id of t", owner="public", name=recorded, scn=Scn(100), state="COPIED", digest="00")
+    record = Instantiation(
+        source="dbs1", identity="id of t", owner="public", name=recorded, scn=Scn(100), state="COPIED", digest="00"
+    )
     tables = ArrivingTables(table_starts(standings([renamed], [record])), [renamed])
     assert tables.first_scn(version("t2", 7), 170) > 10**12
     destination = MemoryDestination(store=MemoryStore())
     epoch = destination.raise_epoch("t", "a").epoch
     destination.record_instantiation("t", "a", epoch, record)
     joins = TableJoins(
-        "t", "a", epoch=epoch, destination=destination, reader=Reading(tables=tables).reader, coordinator=Settled(),
+        "t",
+        "a",
+        epoch=epoch,
+        destination=destination,
+        reader=Reading(tables=tables).reader,
+        coordinator=Settled(),
     )
     joins.join([record])
     assert joins.advance()
@@ -214,35 +235,56 @@ def test_copied_table_joins_from_its_scn_also_when_it_is_recorded_under_its_name
 def shaped(name: str, number: int, *columns: str, root: int = 0) -> TableVersion:
     described = replace(
         version(name, number, root or number),
-        columns=tuple(Column(name=column, type_name="pg_catalog.int4", is_key=column == "id", is_binary=True) for column in columns),
+        columns=tuple(
+            Column(name=column, type_name="pg_catalog.int4", is_key=column == "id", is_binary=True)
+            for column in columns
+        ),
     )
     return replace(described, version=content_version(described))
 
 
 def test_columns_behind_a_transformation_are_not_taken_for_renamed_ones():
-    """With a deleted column renamed at the source, its new name comes where another column's was: nothing tells which it is."""
+    """With a deleted column renamed at the source, its new name comes where another column's was: nothing tells which
+    it is.
+    """
     plain = table("t", A)
     masked = replace(plain, transformations=(Transformation(operations=(DeleteColumns(deleted=("a",)),)),))
     assert [ArrivingTables({}, [each]).lacks_columns(version("t", A)) for each in (plain, masked)] == [False, True]
     before, after = shaped("t", A, "id", "b"), shaped("t", A, "id", "z", "b")
     for tables, expected in ((ArrivingTables({}, [plain]), "z"), (ArrivingTables({}, [masked]), "b")):
         reading = Reading(tables=tables)
-        reading.store.create_table("public", "t", [
-            destination_column(name, "pg_catalog.int4", equality="integer") for name in ("id", "b", "z")
-        ], key=["id"])
+        reading.store.create_table(
+            "public",
+            "t",
+            [destination_column(name, "pg_catalog.int4", equality="integer") for name in ("id", "b", "z")],
+            key=["id"],
+        )
         reading.reader._note_versions((before, after))
         assert [column.name for column in reading.reader._fitting(before).columns] == ["id", expected]
 
 
 def test_rows_before_a_rename_keep_their_values_behind_a_transformation_that_leaves_no_column_out():
-    """RENAME b TO old, ADD b: the order of the columns tells as much as it does without new names and added columns. The rows' value is not the new b's."""
-    shown = Transformation(operations=(RenameColumn(before="b", after="x"), AddColumn(name="region", type_name="pg_catalog.int4", value="7")))
+    """RENAME b TO old, ADD b: the order of the columns tells as much as it does without new names and added columns.
+
+    The rows' value is not the new b's.
+    """
+    shown = Transformation(
+        operations=(
+            RenameColumn(before="b", after="x"),
+            AddColumn(name="region", type_name="pg_catalog.int4", value="7"),
+        )
+    )
     tables = ArrivingTables({}, [replace(table("t", A), transformations=(shown,))])
-    before, after = (transformed_version(shaped("t", A, *columns), shown)[0] for columns in (("id", "b"), ("id", "old", "b")))
+    before, after = (
+        transformed_version(shaped("t", A, *columns), shown)[0] for columns in (("id", "b"), ("id", "old", "b"))
+    )
     reading = Reading(tables=tables)
-    reading.store.create_table("public", "t", [
-        destination_column(name, "pg_catalog.int4", equality="integer") for name in ("id", "old", "x", "region")
-    ], key=["id"])
+    reading.store.create_table(
+        "public",
+        "t",
+        [destination_column(name, "pg_catalog.int4", equality="integer") for name in ("id", "old", "x", "region")],
+        key=["id"],
+    )
     reading.reader._note_versions((before, after))
     assert [column.name for column in reading.reader._fitting(before).columns] == ["region", "id", "old"]
     assert [column.name for column in reading.reader._fitting(after).columns] == ["region", "id", "old", "x"]
@@ -269,7 +311,9 @@ def test_a_partition_that_is_copied_alone_has_a_start_of_its_own():
     tables.leave_out([], [PART])
     assert tables.first_scn(of_part, 0) > NEVER
     assert tables.first_scn(of_other, 0) == tables.first_scn(version("t", A), 0) == 10
-    tables.join([Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="COPIED")])
+    tables.join(
+        [Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="COPIED")]
+    )
     assert (tables.first_scn(of_part, 170), tables.first_scn(of_other, 170)) == (100, 170)
     tables.all_joined()
     assert (tables.first_scn(of_part, 170), tables.first_scn(of_other, 170)) == (170, 170)
@@ -294,7 +338,9 @@ def test_a_driver_that_starts_knows_partitions_by_their_records():
 
 
 def test_a_partition_that_left_and_is_a_table_by_now_is_left_out_until_it_is_copied():
-    """It keeps its number and its name: its record as a partition said that its changes are applied from 100 on, while it was emptied and copied."""
+    """It keeps its number and its name: its record as a partition said that its changes are applied from 100 on, while
+    it was emptied and copied.
+    """
     records = [
         Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
         Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="DONE"),
@@ -318,7 +364,11 @@ def test_the_copy_of_a_table_has_its_partitions(state: str):
 
 def truncating(commit: int, *versions: TableVersion):
     found = replace(insert_batch([commit], previous=0), tables=versions)
-    return replace(found, groups=(), truncates=(Truncate(row_number=0, tables=tuple(range(len(versions))), cascade=False, restart_identity=False),))
+    return replace(
+        found,
+        groups=(),
+        truncates=(Truncate(row_number=0, tables=tuple(range(len(versions))), cascade=False, restart_identity=False),),
+    )
 
 
 def test_a_truncate_of_the_whole_table_waits_until_the_partition_begins_there():
@@ -355,22 +405,38 @@ def test_rows_older_than_the_copy_of_their_partition_are_in_it():
         Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="COPIED"),
     ]
     copied = copied_scns(records)
-    left = {number: without_copied(batch("t", number, 50, root=A), lambda found: max(copied.get(key, 0) for key in keys_of(found))).row_count for number in (P, Q)}
+    left = {
+        number: without_copied(
+            batch("t", number, 50, root=A), lambda found: max(copied.get(key, 0) for key in keys_of(found))
+        ).row_count
+        for number in (P, Q)
+    }
     assert left == {P: 0, Q: 1}
     assert truncated_before(truncating(50, version("t", Q, A)), copied) == "public.t"
     assert truncated_before(truncating(150, version("t", Q, A)), copied) == ""
-    assert truncated_before(truncating(50, replace(version("t", Q, A), partition=Partition(owner="public", name="t_2", rows="true"))), copied) == ""
+    assert (
+        truncated_before(
+            truncating(50, replace(version("t", Q, A), partition=Partition(owner="public", name="t_2", rows="true"))),
+            copied,
+        )
+        == ""
+    )
 
 
 def test_what_an_error_transaction_changes_in_front_of_a_copied_partition_may_be_of_its_rows_whichever_part_it_is_in():
-    """A transaction that moves rows into a partition and attaches it, of any size: its first part has what was before the ATTACH, its last what was behind it."""
+    """A transaction that moves rows into a partition and attaches it, of any size: its first part has what was before
+    the ATTACH, its last what was behind it.
+    """
     records = [
         Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
         Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="DONE"),
     ]
     copied = copied_scns(records)
     here, inserted, stranger = batch("t", P, 50, root=A), batch("t", Q, 50, root=A), batch("b", B, 50)
-    other = replace(inserted, groups=tuple(replace(group, command=Command.DELETE, old=group.new, new=None) for group in inserted.groups))
+    other = replace(
+        inserted,
+        groups=tuple(replace(group, command=Command.DELETE, old=group.new, new=None) for group in inserted.groups),
+    )
     emptied = truncating(50, replace(version("t", Q, A), partition=Partition(owner="public", name="t_2", rows="true")))
     for first in (other, emptied):
         assert moved_before([first, here], copied) == "public.t"
@@ -379,4 +445,6 @@ def test_what_an_error_transaction_changes_in_front_of_a_copied_partition_may_be
     assert moved_before([stranger, here], copied) == ""
     assert moved_before([inserted, here], copied) == "", "nothing of the copy is removed by it"
     assert moved_before([other, batch("t", P, 150, root=A)], copied) == "", "behind the copy"
-    assert moved_before((not_asked(part) for part in (1, 2)), {("public", "t"): 10}) == "", "nothing was copied alone: nothing is read"
+    assert moved_before((not_asked(part) for part in (1, 2)), {("public", "t"): 10}) == "", (
+        "nothing was copied alone: nothing is read"
+    )

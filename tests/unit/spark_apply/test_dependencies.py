@@ -55,11 +55,16 @@ def numeric_binary(value: Decimal) -> bytes:
 
 
 @pytest.mark.seeded
-@given(st.decimals(allow_nan=True, allow_infinity=True, places=None, min_value=None, max_value=None).filter(
-    lambda value: not value.is_snan() and (not value.is_finite() or abs(value.adjusted()) < 60)
-), st.integers(0, 6))
+@given(
+    st.decimals(allow_nan=True, allow_infinity=True, places=None, min_value=None, max_value=None).filter(
+        lambda value: not value.is_snan() and (not value.is_finite() or abs(value.adjusted()) < 60)
+    ),
+    st.integers(0, 6),
+)
 def test_numeric_hashes_ignore_the_form_and_the_scale(value: Decimal, zeros: int) -> None:
-    texts = [f"{value:f}" if value.is_finite() else "NaN" if value.is_nan() else ("-" if value < 0 else "") + "Infinity"]
+    texts = [
+        f"{value:f}" if value.is_finite() else "NaN" if value.is_nan() else ("-" if value < 0 else "") + "Infinity"
+    ]
     if value.is_finite():
         text = texts[0]
         if zeros:
@@ -73,7 +78,9 @@ def test_numeric_hashes_ignore_the_form_and_the_scale(value: Decimal, zeros: int
 @given(st.integers(-(2**15), 2**15 - 1))
 def test_integer_hashes_ignore_width_and_form(value: int) -> None:
     binary = [value.to_bytes(width, "big", signed=True) for width in (2, 4, 8)]
-    assert set(hashes_of(binary, Equality.INTEGER_BINARY)) == set(hashes_of([str(value).encode()], Equality.INTEGER_TEXT))
+    assert set(hashes_of(binary, Equality.INTEGER_BINARY)) == set(
+        hashes_of([str(value).encode()], Equality.INTEGER_TEXT)
+    )
 
 
 @pytest.mark.seeded
@@ -149,31 +156,44 @@ def update(table: Table, old: tuple[bytes | None, ...], new: tuple[bytes | None,
     return Change(table, Command.UPDATE, old=old, new=new)
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), [
-    ([insert(KEYED, key(1), b"x")], [insert(KEYED, key(2), b"x")], False),
-    ([insert(KEYED, key(1), b"x")], [update(KEYED, (key(1), b"x"), (key(1), b"y"))], True),
-    ([insert(KEYED, key(1), b"x")], [insert(TWICE, key(1), b"x")], False),
-    ([update(KEYED, (key(1), b"x"), (key(2), b"x"))], [insert(KEYED, key(1), b"z")], True),
-    ([insert(TWICE, key(1), b"u")], [insert(TWICE, key(2), b"u")], True),
-    ([insert(TWICE, key(1), None)], [insert(TWICE, key(2), None)], False),
-    ([Change(FULL, Command.DELETE, old=(key(1), b"u"))], [insert(FULL, key(2), b"u")], True),
-    ([Change(TWICE, Command.DELETE, old=(key(1), b"u"))], [insert(TWICE, key(2), b"u")], False),
-    ([insert(KEYLESS, b"a", b"b")], [insert(KEYLESS, b"c", b"d")], False),
-    ([insert(KEYLESS, b"a", b"b")], [insert(KEYLESS, b"a", b"b")], False),
-    ([insert(KEYLESS, b"a", b"b")], [update(KEYLESS, (b"c", b"d"), (b"c", b"e"))], True),
-    ([update(KEYLESS, (b"c", b"d"), (b"c", b"e"))], [insert(KEYLESS, b"a", b"b")], True),
-    ([insert(KEYLESS, b"a", b"b")], [Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], True),
-    ([Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], [insert(KEYLESS, b"a", b"b")], True),
-    ([Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], [Change(KEYLESS, Command.DELETE, old=(b"a", b"b"))], True),
-    ([insert(KEYLESS, b"a", b"b")], [Change(KEYLESS, Command.TRUNCATE)], True),
-    ([Change(KEYLESS, Command.TRUNCATE)], [insert(KEYLESS, b"a", b"b")], True),
-    ([insert(KEYLESS, b"a", b"b"), Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], [insert(KEYLESS, b"a", b"b")], True),
-    ([Change(KEYED, Command.TRUNCATE)], [insert(KEYED, key(1), b"x")], True),
-    ([insert(KEYED, key(1), b"x")], [Change(KEYED, Command.TRUNCATE)], True),
-    ([Change(KEYED, Command.TRUNCATE)], [insert(TWICE, key(1), b"x")], False),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([insert(KEYED, key(1), b"x")], [insert(KEYED, key(2), b"x")], False),
+        ([insert(KEYED, key(1), b"x")], [update(KEYED, (key(1), b"x"), (key(1), b"y"))], True),
+        ([insert(KEYED, key(1), b"x")], [insert(TWICE, key(1), b"x")], False),
+        ([update(KEYED, (key(1), b"x"), (key(2), b"x"))], [insert(KEYED, key(1), b"z")], True),
+        ([insert(TWICE, key(1), b"u")], [insert(TWICE, key(2), b"u")], True),
+        ([insert(TWICE, key(1), None)], [insert(TWICE, key(2), None)], False),
+        ([Change(FULL, Command.DELETE, old=(key(1), b"u"))], [insert(FULL, key(2), b"u")], True),
+        ([Change(TWICE, Command.DELETE, old=(key(1), b"u"))], [insert(TWICE, key(2), b"u")], False),
+        ([insert(KEYLESS, b"a", b"b")], [insert(KEYLESS, b"c", b"d")], False),
+        ([insert(KEYLESS, b"a", b"b")], [insert(KEYLESS, b"a", b"b")], False),
+        ([insert(KEYLESS, b"a", b"b")], [update(KEYLESS, (b"c", b"d"), (b"c", b"e"))], True),
+        ([update(KEYLESS, (b"c", b"d"), (b"c", b"e"))], [insert(KEYLESS, b"a", b"b")], True),
+        ([insert(KEYLESS, b"a", b"b")], [Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], True),
+        ([Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], [insert(KEYLESS, b"a", b"b")], True),
+        (
+            [Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))],
+            [Change(KEYLESS, Command.DELETE, old=(b"a", b"b"))],
+            True,
+        ),
+        ([insert(KEYLESS, b"a", b"b")], [Change(KEYLESS, Command.TRUNCATE)], True),
+        ([Change(KEYLESS, Command.TRUNCATE)], [insert(KEYLESS, b"a", b"b")], True),
+        (
+            [insert(KEYLESS, b"a", b"b"), Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))],
+            [insert(KEYLESS, b"a", b"b")],
+            True,
+        ),
+        ([Change(KEYED, Command.TRUNCATE)], [insert(KEYED, key(1), b"x")], True),
+        ([insert(KEYED, key(1), b"x")], [Change(KEYED, Command.TRUNCATE)], True),
+        ([Change(KEYED, Command.TRUNCATE)], [insert(TWICE, key(1), b"x")], False),
+    ],
+)
 def test_transactions_depend_by_the_unique_keys_of_their_images(
-    first: list[Change], second: list[Change], expected: bool,
+    first: list[Change],
+    second: list[Change],
+    expected: bool,
 ) -> None:
     assert depend(first, second) == expected
 
@@ -188,16 +208,24 @@ def test_a_table_whose_key_has_no_canonical_form_is_serialised() -> None:
     assert held_transactions(found, [0]).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(("described", "apart"), [
-    ({}, True),
-    ({"ordered": True}, False),  # an exclusion constraint, an index over an expression, a trigger that fires
-    ({"unique_keys": ((0,),)}, False),  # of a column that may be NULL: a row can be refused because of another one
-    ({"unique_keys": ((2,),)}, True),  # the destination fills it
-    ({"unique_keys": ((0, 2),)}, False),
-    ({"unique_keys": ((2,),), "fires": True}, False),
-], ids=repr)
-def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_one_can_refuse_another(described: dict[str, Any], *, apart: bool) -> None:
-    columns = tuple(replace(destination_column(name), number=place) for place, name in enumerate(("a", "b", "filled_here")))
+@pytest.mark.parametrize(
+    ("described", "apart"),
+    [
+        ({}, True),
+        ({"ordered": True}, False),  # an exclusion constraint, an index over an expression, a trigger that fires
+        ({"unique_keys": ((0,),)}, False),  # of a column that may be NULL: a row can be refused because of another one
+        ({"unique_keys": ((2,),)}, True),  # the destination fills it
+        ({"unique_keys": ((0, 2),)}, False),
+        ({"unique_keys": ((2,),), "fires": True}, False),
+    ],
+    ids=repr,
+)
+def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_one_can_refuse_another(
+    described: dict[str, Any], *, apart: bool
+) -> None:
+    columns = tuple(
+        replace(destination_column(name), number=place) for place, name in enumerate(("a", "b", "filled_here"))
+    )
     store = MemoryStore()
     there = store.create_table("public", "history", columns)
     fits = TableFits(lambda *_: replace(there, **described), lambda _: "")
@@ -206,23 +234,41 @@ def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_one_can_r
 
 
 def handled(*operations: str, is_of_errors: bool = False) -> HandlerRules:
-    mine = {"owner": "public", "name": "history", "operations": operations, "function": UserFunction(name="own:h", version="1")}
+    mine = {
+        "owner": "public",
+        "name": "history",
+        "operations": operations,
+        "function": UserFunction(name="own:h", version="1"),
+    }
     return HandlerRules(errors=(ErrorHandler(**mine),)) if is_of_errors else HandlerRules(dml=(DmlHandler(**mine),))
 
 
 @pytest.mark.parametrize("in_order", [True, False], ids=["order", "error queue"])
-@pytest.mark.parametrize(("handlers", "apart"), [
-    (handled("insert"), False),  # its SQL may read what the rows before it left
-    (handled("insert", is_of_errors=True), False),
-    (handled("update", "delete"), True),
-    (handled("update", is_of_errors=True), True),
-    (HandlerRules(dml=(DmlHandler(owner="public", name="plain", statements=(HandlerStatement(sql=EXECUTE_TRUE),)),)), True),
-], ids=str)
-def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_a_handler_gets_them(handlers: HandlerRules, *, apart: bool, in_order: bool) -> None:
+@pytest.mark.parametrize(
+    ("handlers", "apart"),
+    [
+        (handled("insert"), False),  # its SQL may read what the rows before it left
+        (handled("insert", is_of_errors=True), False),
+        (handled("update", "delete"), True),
+        (handled("update", is_of_errors=True), True),
+        (
+            HandlerRules(
+                dml=(DmlHandler(owner="public", name="plain", statements=(HandlerStatement(sql=EXECUTE_TRUE),)),)
+            ),
+            True,
+        ),
+    ],
+    ids=str,
+)
+def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_a_handler_gets_them(
+    handlers: HandlerRules, *, apart: bool, in_order: bool
+) -> None:
     store = MemoryStore()
     KEYLESS.create(store)
     fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda _: "", handlers=handlers)
-    found = hash_batch(batch_of([Transaction(n, [insert(KEYLESS, b"a", b"b")]) for n in (1, 2)], 0), fits.fit, in_order=in_order)
+    found = hash_batch(
+        batch_of([Transaction(n, [insert(KEYLESS, b"a", b"b")]) for n in (1, 2)], 0), fits.fit, in_order=in_order
+    )
     assert (held_transactions(found, [0]).tolist() == [0, -1]) is apart
     tracker = DependencyTracker()
     assert tracker.add(1, found.of(0), []) == set()
@@ -231,9 +277,16 @@ def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_a_handler
 
 def test_inserts_of_a_table_that_has_its_key_at_the_source_alone_do_not_depend_on_each_other() -> None:
     store = MemoryStore()
-    there = store.create_table("public", "plain", [destination_column("id", "pg_catalog.int4", equality="integer"), destination_column("v")])
+    there = store.create_table(
+        "public", "plain", [destination_column("id", "pg_catalog.int4", equality="integer"), destination_column("v")]
+    )
     fits = TableFits(lambda *_: there, lambda _: "")
-    made = [insert(KEYED, key(1), b"x"), insert(KEYED, key(1), b"x"), update(KEYED, (key(2), b"x"), (key(2), b"y")), insert(KEYED, key(1), b"x")]
+    made = [
+        insert(KEYED, key(1), b"x"),
+        insert(KEYED, key(1), b"x"),
+        update(KEYED, (key(2), b"x"), (key(2), b"y")),
+        insert(KEYED, key(1), b"x"),
+    ]
     found = hash_batch(batch_of([Transaction(n + 1, [change]) for n, change in enumerate(made)], 0), fits.fit)
     assert held_transactions(found, [0]).tolist() == [0, -1, 0, 2], "an UPDATE has the table to itself"
 
@@ -282,7 +335,9 @@ def test_held_transactions_follow_the_last_one_they_need(seed: int) -> None:
     for transaction, mine in enumerate(keys):
         needed = [other for other in range(transaction) if expected[other] >= 0 and keys[other] & mine]
         # The last holder of each key: a later holder took the key over.
-        last = max((max(o for o in needed if k in keys[o]) for k in mine if any(k in keys[o] for o in needed)), default=-1)
+        last = max(
+            (max(o for o in needed if k in keys[o]) for k in mine if any(k in keys[o] for o in needed)), default=-1
+        )
         expected.append(transaction if transaction in direct else last)
     first = np.cumsum([0, *[len(mine) for mine in keys]])
     flat = np.array([key for mine in keys for key in sorted(mine)], np.uint64)
@@ -294,8 +349,10 @@ def test_held_transactions_follow_the_last_one_they_need(seed: int) -> None:
 
 def test_an_error_transaction_can_be_executed_when_no_earlier_one_shares_a_key() -> None:
     found = hashes(
-        [insert(KEYED, key(1), b"x")], [insert(KEYED, key(1), b"y"), insert(KEYED, key(2), b"y")],
-        [insert(KEYED, key(2), b"z")], [insert(KEYED, key(3), b"z")],
+        [insert(KEYED, key(1), b"x")],
+        [insert(KEYED, key(1), b"y"), insert(KEYED, key(2), b"y")],
+        [insert(KEYED, key(2), b"z")],
+        [insert(KEYED, key(3), b"z")],
     )
     holds = ErrorHolds((number + 1, stored_hashes(found.of(number))) for number in range(4))
     assert [holds.blocker(number) for number in (1, 2, 3, 4)] == [0, 1, 2, 0]
@@ -305,7 +362,9 @@ def test_an_error_transaction_can_be_executed_when_no_earlier_one_shares_a_key()
 
 def test_an_error_transaction_with_too_many_keys_holds_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 2)
-    found = hashes([insert(KEYED, key(k), b"x") for k in range(5)], [insert(KEYED, key(9), b"x")], [insert(TWICE, key(1), b"x")])
+    found = hashes(
+        [insert(KEYED, key(k), b"x") for k in range(5)], [insert(KEYED, key(9), b"x")], [insert(TWICE, key(1), b"x")]
+    )
     holds = ErrorHolds([(1, bounded_hashes(stored_hashes(found.of(0))))])
     assert [(held.transaction, held.depends_on) for held in holds.held(found.part(1, 3))] == [(0, 1)]
 

@@ -28,7 +28,9 @@ _CONFLICTS = st.sampled_from([0, 0, 1, 4])
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, transactions=st.integers(1, 7), conflicts=_CONFLICTS)
-def test_parallel_groups_leave_what_one_by_one_would(seed: int, parallelism: int, transactions: int, conflicts: int) -> None:
+def test_parallel_groups_leave_what_one_by_one_would(
+    seed: int, parallelism: int, transactions: int, conflicts: int
+) -> None:
     world = World(seed, MemoryPlace(), count=30, conflicts=conflicts)
     engine = world.engine(seed, parallelism=parallelism, group_transactions=transactions)
     engine.run()
@@ -40,7 +42,9 @@ def test_parallel_groups_leave_what_one_by_one_would(seed: int, parallelism: int
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, conflicts=_CONFLICTS)
-def test_large_transactions_are_applied_whole_or_join_the_error_queue(seed: int, parallelism: int, conflicts: int) -> None:
+def test_large_transactions_are_applied_whole_or_join_the_error_queue(
+    seed: int, parallelism: int, conflicts: int
+) -> None:
     world = World(seed, MemoryPlace(), count=20, conflicts=conflicts, large=5)
     world.engine(seed, parallelism=parallelism).run()
     world.check()
@@ -51,7 +55,11 @@ def test_large_transactions_are_applied_whole_or_join_the_error_queue(seed: int,
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, conflicts=_CONFLICTS, large=st.sampled_from([0, 3]))
 def test_crashes_between_and_inside_steps_lose_nothing_and_double_nothing(
-    seed: int, parallelism: int, conflicts: int, large: int, monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    parallelism: int,
+    conflicts: int,
+    large: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(seed, MemoryPlace(), count=20, conflicts=conflicts, large=large)
     arm(monkeypatch, random.Random(seed), 0.03)
@@ -138,7 +146,9 @@ def test_rules_of_the_apply_process_and_the_instantiation_leave_out_what_they_sh
     world = World(3, MemoryPlace(), count=20, conflicts=0)
     before = {table.name: world.place.rows(table) for table in world.tables}
     engine = world.engine(
-        3, rules=RuleSet(include=(Rule(name="plain"), Rule(name="full"))), instantiation={("public", "plain"): TableStart(scn=10**6)},
+        3,
+        rules=RuleSet(include=(Rule(name="plain"), Rule(name="full"))),
+        instantiation={("public", "plain"): TableStart(scn=10**6)},
     )
     engine.run()
     for table in world.tables:
@@ -155,7 +165,9 @@ def test_apply_pauses_before_the_first_lcr_that_does_not_fit_and_goes_on_after_t
     last = world.batches[-1].through_scn
     later = batch_of([Transaction(7, [Change(wide, Command.INSERT, new=(key, b"v", b"b", b"new"))])], last)
     version = replace(later.tables[0], version=4711)
-    engine = Engine(seed=1, batches=[*world.batches, replace(later, tables=(version,))], destination=world.place.destination)
+    engine = Engine(
+        seed=1, batches=[*world.batches, replace(later, tables=(version,))], destination=world.place.destination
+    )
     for _ in range(3000):
         engine.step()
     assert engine.reader.state == "PAUSED: WAITING FOR ALTER"
@@ -172,12 +184,18 @@ def test_apply_pauses_before_the_first_lcr_that_does_not_fit_and_goes_on_after_t
 def test_labelled_transactions_are_noted_as_applied_or_in_the_error_queue_each_with_its_server(large: int) -> None:
     world = World(12, MemoryPlace(), count=30, conflicts=4, large=large)
     world.batches = [
-        replace(batch, labels=tuple(
-            Label(text="all", transaction_id=int(each), order_scn=int(order), commit_scn=int(commit), rows=1)
-            for each, order, commit in zip(
-                batch.transactions.transaction_id, batch.transactions.order_scn, batch.transactions.commit_scn, strict=True,
-            )
-        ))
+        replace(
+            batch,
+            labels=tuple(
+                Label(text="all", transaction_id=int(each), order_scn=int(order), commit_scn=int(commit), rows=1)
+                for each, order, commit in zip(
+                    batch.transactions.transaction_id,
+                    batch.transactions.order_scn,
+                    batch.transactions.commit_scn,
+                    strict=True,
+                )
+            ),
+        )
         for batch in world.batches
     ]
     engine = world.engine(12, parallelism=2)

@@ -1,4 +1,6 @@
-"""Error transactions executed many at a time: what is left is what one by one would leave, once, whatever dies and whatever arrives meanwhile."""
+"""Error transactions executed many at a time: what is left is what one by one would leave, once, whatever dies and
+whatever arrives meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,25 @@ def insert(number: int) -> Change:
     return Change(LOG, Command.INSERT, new=(key(number), b"what happened"))
 
 
-def engine_of(place: MemoryPlace, history: Sequence[list[Change]], *, seed: int = 3, parallelism: int = 2, group_transactions: int = 4) -> Engine:
+def engine_of(
+    place: MemoryPlace,
+    history: Sequence[list[Change]],
+    *,
+    seed: int = 3,
+    parallelism: int = 2,
+    group_transactions: int = 4,
+) -> Engine:
     """An apply process that gets these transactions, each in a batch."""
     batches, previous = [], 0
     for number, changes in enumerate(history, 1):
         batches.append(batch_of([Transaction(number, changes)], previous))
         previous = batches[-1].through_scn
     return Engine(
-        seed=seed, batches=batches, destination=place.destination, parallelism=parallelism, group_transactions=group_transactions,
+        seed=seed,
+        batches=batches,
+        destination=place.destination,
+        parallelism=parallelism,
+        group_transactions=group_transactions,
         on_commit_lost=place.lose_commit,
     )
 
@@ -51,7 +64,10 @@ def errors_of(place: MemoryPlace) -> tuple[ErrorTransaction, ...]:
 def failed_inserts(place: MemoryPlace, count: int) -> Engine:
     """All in the error queue: the first transaction fails, and those behind it depend on it."""
     place.create(LOG)
-    engine = engine_of(place, [[Change(LOG, Command.DELETE, old=(key(0), b"not here"))], *[[insert(number)] for number in range(1, count)]])
+    engine = engine_of(
+        place,
+        [[Change(LOG, Command.DELETE, old=(key(0), b"not here"))], *[[insert(number)] for number in range(1, count)]],
+    )
     engine.run()
     assert len(errors_of(place)) == count
     return engine
@@ -88,7 +104,9 @@ def test_hundred_error_transactions_are_executed_in_one_destination_transaction(
     assert errors_of(place) == ()
 
 
-def test_many_that_are_too_large_for_one_destination_transaction_are_executed_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_that_are_too_large_for_one_destination_transaction_are_executed_in_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     place = MemoryPlace()
     engine = failed_inserts(place, 40)
     place.insert(LOG, [(key(0), b"not here")])
@@ -102,12 +120,16 @@ def test_many_that_are_too_large_for_one_destination_transaction_are_executed_in
     assert len(place.rows(LOG)) == 39
 
 
-def test_one_that_is_too_large_or_was_streamed_is_executed_alone_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_too_large_or_was_streamed_is_executed_alone_among_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     place = MemoryPlace()
     place.create(LOG)
     histories = [
-        Transaction(1, [Change(LOG, Command.DELETE, old=(key(0), b"not here"))]), Transaction(2, [insert(1)]),
-        Transaction(3, [insert(number) for number in range(2, 20)]), Transaction(4, [insert(20)]),
+        Transaction(1, [Change(LOG, Command.DELETE, old=(key(0), b"not here"))]),
+        Transaction(2, [insert(1)]),
+        Transaction(3, [insert(number) for number in range(2, 20)]),
+        Transaction(4, [insert(20)]),
     ]
     batches = [batch_of([histories[0]], 0), batch_of([histories[1]], histories[0].commit_scn)]
     for first, last in ((0, 6), (6, 12), (12, 18)):
@@ -126,10 +148,14 @@ def test_one_whose_table_was_copied_since_is_refused_and_the_others_are_executed
     place = MemoryPlace()
     place.create(ONE)
     place.create(LOG)
-    engine = engine_of(place, [
-        [Change(ONE, Command.UPDATE, old=(key(1), b"a", b""), new=(key(1), b"b", b"")), insert(1)], [Change(ONE, Command.DELETE, old=(key(2), b"", b""))],
-        [Change(ONE, Command.DELETE, old=(key(3), b"", b"")), insert(3)],
-    ])
+    engine = engine_of(
+        place,
+        [
+            [Change(ONE, Command.UPDATE, old=(key(1), b"a", b""), new=(key(1), b"b", b"")), insert(1)],
+            [Change(ONE, Command.DELETE, old=(key(2), b"", b""))],
+            [Change(ONE, Command.DELETE, old=(key(3), b"", b"")), insert(3)],
+        ],
+    )
     engine.run()
     numbers = [error.number for error in errors_of(place)]
     assert len(numbers) == 3
@@ -154,7 +180,11 @@ def mended(world: World) -> None:
         for number in [number for number in stored.rows if world.rng.random() < 0.2]:
             stored.put(number, None)
         for row in world.start[table.name]:
-            taken = any(all(row[c] is not None and row[c] == other[c] for c in of) for of in table.keys for other in stored.rows.values())
+            taken = any(
+                all(row[c] is not None and row[c] == other[c] for c in of)
+                for of in table.keys
+                for other in stored.rows.values()
+            )
             if not taken and world.rng.random() < 0.6:
                 place.insert(table, [row])
 
@@ -187,7 +217,8 @@ def test_executed_together_they_leave_what_one_by_one_leaves(seed: int, parallel
     assert {number for number, problem in outcomes.items() if problem} == {error.number for error in world.errors()}
 
 
-# Of the others, the log lacks old values of a unique column: one that failed may be applied when it is tried again behind others.
+# Of the others, the log lacks old values of a unique column: one that failed may be applied when it is tried again
+# behind others.
 _KNOWN = tuple(table for table in TABLES if not (table.unique and table.old_image is OldImage.KEY))
 
 
@@ -195,7 +226,9 @@ _KNOWN = tuple(table for table in TABLES if not (table.unique and table.old_imag
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), large=st.sampled_from([0, 3]))
-def test_whatever_dies_while_they_are_executed_each_is_applied_once_or_stays(seed: int, parallelism: int, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_dies_while_they_are_executed_each_is_applied_once_or_stays(
+    seed: int, parallelism: int, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(seed, MemoryPlace(), count=30, conflicts=6, large=large, tables=_KNOWN)
     engine = world.engine(seed, parallelism=parallelism)
     engine.run()
@@ -207,7 +240,11 @@ def test_whatever_dies_while_they_are_executed_each_is_applied_once_or_stays(see
         tried: set[int] = set()
         for _ in range(STEPS_MAX):
             # A driver that dies forgets what it was to execute.
-            wanted = [number for number in engine.coordinator.error_numbers if number not in tried and number not in engine.coordinator._executions]
+            wanted = [
+                number
+                for number in engine.coordinator.error_numbers
+                if number not in tried and number not in engine.coordinator._executions
+            ]
             if wanted:
                 engine.coordinator.execute_errors(wanted)
             elif all(number in tried for number in engine.coordinator.error_numbers) and engine.coordinator.is_idle:
@@ -233,7 +270,11 @@ def test_everything_that_can_die_does_die_while_errors_are_executed(monkeypatch:
             arm(patched, random.Random(seed), 0.2)
             engine.rng, engine.crash = random.Random(seed), 0.03
             for _ in range(STEPS_MAX):
-                numbers = [number for number in engine.coordinator.error_numbers if number not in engine.coordinator._executions]
+                numbers = [
+                    number
+                    for number in engine.coordinator.error_numbers
+                    if number not in engine.coordinator._executions
+                ]
                 if numbers:
                     engine.coordinator.execute_errors(numbers)
                 engine.step()
@@ -252,7 +293,10 @@ def test_everything_that_can_die_does_die_while_errors_are_executed(monkeypatch:
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), transactions=st.integers(1, 5), queued=st.integers(1, 20))
 def test_queue_that_everything_behind_it_depends_on_is_emptied_by_one_execution_while_more_arrives(
-    seed: int, parallelism: int, transactions: int, queued: int,
+    seed: int,
+    parallelism: int,
+    transactions: int,
+    queued: int,
 ) -> None:
     """It grew while it was executed: what arrived depended on what was left of it."""
     place = MemoryPlace()

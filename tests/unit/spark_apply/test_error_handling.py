@@ -51,7 +51,11 @@ def assert_rows(world: World, reference: Reference) -> None:
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), crash=st.sampled_from([0.0, 0.01]), large=st.sampled_from([0, 2]))
 def test_continue_tries_every_transaction_for_itself(
-    seed: int, parallelism: int, crash: float, large: int, monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    parallelism: int,
+    crash: float,
+    large: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(seed, MemoryPlace(), count=20, conflicts=3, large=large)
     if crash:
@@ -83,7 +87,11 @@ def until_disabled(engine: Engine) -> bool:
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), crash=st.sampled_from([0.0, 0.01]), large=st.sampled_from([0, 2]))
 def test_disable_applies_nothing_until_the_error_queue_is_empty(
-    seed: int, parallelism: int, crash: float, large: int, monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    parallelism: int,
+    crash: float,
+    large: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(seed, MemoryPlace(), count=20, conflicts=3, large=large)
     if crash:
@@ -109,16 +117,23 @@ def test_disable_applies_nothing_until_the_error_queue_is_empty(
 
 def test_disabled_apply_process_executes_and_goes_on_by_itself() -> None:
     place = MemoryPlace()
-    engine = apply_of(place, [
-        [Change(ONE, Command.INSERT, new=(key(7), b"theirs", b""))], [Change(ONE, Command.INSERT, new=(key(8), b"next", b""))],
-        [Change(ONE, Command.UPDATE, old=(key(7), b"theirs", b""), new=(key(7), b"behind", b""))],
-    ], rows=[(key(7), b"ours", b"")], on_error=OnError.DISABLE)
+    engine = apply_of(
+        place,
+        [
+            [Change(ONE, Command.INSERT, new=(key(7), b"theirs", b""))],
+            [Change(ONE, Command.INSERT, new=(key(8), b"next", b""))],
+            [Change(ONE, Command.UPDATE, old=(key(7), b"theirs", b""), new=(key(7), b"behind", b""))],
+        ],
+        rows=[(key(7), b"ours", b"")],
+        on_error=OnError.DISABLE,
+    )
     assert until_disabled(engine)
     (error,) = place.destination.errors(TOPOLOGY)
     assert "insert_exists" in error.conflict_type
     assert engine.execute_errors([error.number])[error.number] != ""
     assert until_disabled(engine)
-    assert len(place.destination.errors(TOPOLOGY)) == 1  # what depends on it is not in the queue: it was not applied yet
+    # what depends on it is not in the queue: it was not applied yet
+    assert len(place.destination.errors(TOPOLOGY)) == 1
     place.store.tables["public", "plain"].put(1, None)
     assert engine.execute_errors([error.number]) == {error.number: ""}
     assert not until_disabled(engine)
@@ -128,7 +143,13 @@ def test_disabled_apply_process_executes_and_goes_on_by_itself() -> None:
 # --------------------------------------------------------------------------- editing
 
 
-def apply_of(place: MemoryPlace, history: list[list[Change]], rows: list[tuple[bytes, ...]], *, on_error: OnError = OnError.HOLD_DEPENDENTS) -> Engine:
+def apply_of(
+    place: MemoryPlace,
+    history: list[list[Change]],
+    rows: list[tuple[bytes, ...]],
+    *,
+    on_error: OnError = OnError.HOLD_DEPENDENTS,
+) -> Engine:
     place.create(ONE)
     place.insert(ONE, rows)
     batches, previous = [], 0
@@ -144,7 +165,9 @@ def edit_of(engine: Engine, number: int, *values: ValueEdit, position: int = 0, 
 
 
 def store(engine: Engine, made: EditedPart) -> bool:
-    done: bool = engine.destination.edit_error(TOPOLOGY, made.edit, part=made.part, batch=made.batch, key_hashes=made.key_hashes)
+    done: bool = engine.destination.edit_error(
+        TOPOLOGY, made.edit, part=made.part, batch=made.batch, key_hashes=made.key_hashes
+    )
     if done:
         engine.coordinator.error_edited(made.edit.number, made.key_hashes)
     return done
@@ -157,10 +180,17 @@ def new(column: str, raw: bytes | None, after: str = "?") -> ValueEdit:
 def conflicting() -> tuple[MemoryPlace, Engine, int]:
     """An INSERT of a row that is there, and one behind it that depends on it."""
     place = MemoryPlace()
-    engine = apply_of(place, [
-        [Change(ONE, Command.INSERT, new=(key(7), b"theirs", b"")), Change(ONE, Command.INSERT, new=(key(8), b"with it", b""))],
-        [Change(ONE, Command.UPDATE, old=(key(8), b"with it", b""), new=(key(8), b"later", b""))],
-    ], rows=[(key(7), b"ours", b"")])
+    engine = apply_of(
+        place,
+        [
+            [
+                Change(ONE, Command.INSERT, new=(key(7), b"theirs", b"")),
+                Change(ONE, Command.INSERT, new=(key(8), b"with it", b"")),
+            ],
+            [Change(ONE, Command.UPDATE, old=(key(8), b"with it", b""), new=(key(8), b"later", b""))],
+        ],
+        rows=[(key(7), b"ours", b"")],
+    )
     engine.run()
     first, second = place.destination.errors(TOPOLOGY)
     assert second.depends_on == first.number
@@ -228,7 +258,9 @@ def test_row_or_column_that_is_not_there_and_values_that_a_command_has_not_are_r
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS)
-def test_servers_that_die_while_an_edited_transaction_is_executed_apply_it_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_die_while_an_edited_transaction_is_executed_apply_it_once(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, engine, number = conflicting()
     assert store(engine, edit_of(engine, number, new("id", key(9))))
     engine.rng, engine.crash = random.Random(seed), 0.02
@@ -266,8 +298,15 @@ def test_edit_names_who_when_and_what() -> None:
     place, engine, number = conflicting()
     made = edit_of(engine, number, new("v", None, "NULL"))
     assert made.edit == ErrorEdit(
-        number=number, edit=1, apply=APPLY, position=0, owner="public", name="plain", command="INSERT",
-        changes=("new.v: ? -> NULL",), edited_by="ada@desk",
+        number=number,
+        edit=1,
+        apply=APPLY,
+        position=0,
+        owner="public",
+        name="plain",
+        command="INSERT",
+        changes=("new.v: ? -> NULL",),
+        edited_by="ada@desk",
     )
     assert store(engine, made)
     (kept,) = place.destination.error_edits(TOPOLOGY, number)
@@ -277,7 +316,9 @@ def test_edit_names_who_when_and_what() -> None:
 def test_a_change_waits_behind_the_error_transaction_of_its_row_though_the_table_was_renamed_meanwhile() -> None:
     place = MemoryPlace()
     renamed = replace(ONE, name="renamed")
-    engine = apply_of(place, [[Change(ONE, Command.INSERT, new=(key(7), b"theirs", b""))]], rows=[(key(7), b"ours", b"")])
+    engine = apply_of(
+        place, [[Change(ONE, Command.INSERT, new=(key(7), b"theirs", b""))]], rows=[(key(7), b"ours", b"")]
+    )
     engine.run()
     table = place.store.tables.pop(("public", "plain"))
     table.table = replace(table.table, name="renamed")
@@ -286,5 +327,8 @@ def test_a_change_waits_behind_the_error_transaction_of_its_row_though_the_table
     engine.batches.append(batch_of([Transaction(2, [behind])], engine.batches[-1].through_scn))
     engine.start_driver()
     engine.run()
-    assert [(error.transaction_id, bool(error.depends_on)) for error in place.destination.errors(TOPOLOGY)] == [(1, False), (2, True)]
+    assert [(error.transaction_id, bool(error.depends_on)) for error in place.destination.errors(TOPOLOGY)] == [
+        (1, False),
+        (2, True),
+    ]
     assert in_order(place.rows(renamed)) == [(key(7), b"ours", b"")]

@@ -16,14 +16,18 @@ from tests.support.apply_world import MemoryPlace, World
 from tests.support.copies_beside import CopiesBeside, record_of
 from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=scaled(5, 100), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_SETTINGS = settings(
+    max_examples=scaled(5, 100), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 _SEEDS = st.integers(0, 2**32)
 LATE = ("plain", "history", "twice")
 
 
 def begin(world: World, seed: int, *, again: int = 0, **options) -> tuple[Engine, CopiesBeside]:
     engine = world.engine(
-        seed, instantiation={("public", name): TableStart(scn=None) for name in LATE}, **options,
+        seed,
+        instantiation={("public", name): TableStart(scn=None) for name in LATE},
+        **options,
     )
     beside = CopiesBeside(world, LATE, seed, again=again)
     engine.beside = beside
@@ -43,7 +47,9 @@ def run(engine: Engine, beside: CopiesBeside) -> None:
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), again=st.integers(0, 2), large=st.sampled_from([0, 3]))
-def test_tables_copied_beside_have_the_source_s_rows_when_they_have_joined(seed: int, parallelism: int, again: int, large: int) -> None:
+def test_tables_copied_beside_have_the_source_s_rows_when_they_have_joined(
+    seed: int, parallelism: int, again: int, large: int
+) -> None:
     world = World(seed, MemoryPlace(), count=40, conflicts=0, large=large)
     engine, beside = begin(world, seed, parallelism=parallelism, again=again)
     run(engine, beside)
@@ -75,8 +81,12 @@ def test_the_tests_above_do_go_back_and_do_die_in_the_middle() -> None:
 
 
 @pytest.mark.long
-def test_tables_that_the_source_empties_while_they_are_copied_join_where_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that a transaction changed before it truncated the table are of no copy: nothing of it may be missed, and nothing may fail."""
+def test_tables_that_the_source_empties_while_they_are_copied_join_where_it_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows that a transaction changed before it truncated the table are of no copy: nothing of it may be missed, and
+    nothing may fail.
+    """
     monkeypatch.setattr(Source, "truncate_share", 0.2)
     emptied = 0
     for seed in range(12):

@@ -66,7 +66,12 @@ def test_every_server_message_survives_the_wire(message: groups.ServerMessage) -
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES])
 def test_group_of_any_size_travels_in_pieces_below_the_transport_bound(size: int) -> None:
     assignment = groups.GroupAssignment(
-        group=1, attempt=0, mode=groups.GroupMode.SETS, streamed=False, batches=(b"x" * size, b"y"), after_scn=0,
+        group=1,
+        attempt=0,
+        mode=groups.GroupMode.SETS,
+        streamed=False,
+        batches=(b"x" * size, b"y"),
+        after_scn=0,
         through_scn=1,
     )
     wire = messages.coordinator_message_to_wire(assignment)

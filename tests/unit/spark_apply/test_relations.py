@@ -1,4 +1,6 @@
-"""Dependencies between tables: foreign keys of the destination, virtual dependency definitions, and the order of commits."""
+"""Dependencies between tables: foreign keys of the destination, virtual dependency definitions, and the order of
+commits.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,20 @@ def store_with_keys() -> MemoryStore:
     return store
 
 
-def depend(first: list[Change], second: list[Change], definitions: VirtualDependencies | None = None, store: MemoryStore | None = None) -> bool:
-    """Whether the second transaction waits for the first: the same answer from groups, from one group, and from the error queue."""
+def depend(
+    first: list[Change],
+    second: list[Change],
+    definitions: VirtualDependencies | None = None,
+    store: MemoryStore | None = None,
+) -> bool:
+    """Whether the second transaction waits for the first: the same answer from groups, from one group, and from the
+    error queue.
+    """
     there = store or store_with_keys()
     fits = TableFits(
-        lambda owner, name: there.tables[owner, name].table, lambda version: "", dependencies=definitions or VirtualDependencies(),
+        lambda owner, name: there.tables[owner, name].table,
+        lambda version: "",
+        dependencies=definitions or VirtualDependencies(),
     )
     found = hash_batch(batch_of([Transaction(1, first), Transaction(2, second)], 0), fits.fit)
     tracker = DependencyTracker()
@@ -80,46 +91,60 @@ def update(table: Table, old: tuple[bytes | None, ...], new: tuple[bytes | None,
 ORDER = (key(1), b"A", b"x")
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), [
-    ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"A", b"")], True),
-    ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"B", b"")], False),
-    ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), None, b"")], False),
-    ([insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"A")], False),
-    # Rows that refer to the same row are independent, and so is a change of it that leaves the key alone.
-    ([insert(CHILD, key(8), b"A", b"")], [insert(CHILD, key(9), b"A", b"")], False),
-    ([insert(CHILD, key(8), b"A", b"")], [update(PARENT, ORDER, (key(1), b"A", b"y"))], False),
-    ([delete(CHILD, key(8), b"A", b"")], [delete(PARENT, *ORDER)], True),
-    ([update(CHILD, (key(8), b"A", b""), (key(8), b"B", b""))], [delete(PARENT, *ORDER)], True),
-    ([update(PARENT, ORDER, (key(1), b"B", b"x"))], [insert(CHILD, key(9), b"B", b"")], True),
-    ([update(CHILD, (key(8), b"A", b""), (key(8), None, b""))], [update(PARENT, ORDER, (key(1), b"B", b"x"))], True),
-    ([insert(PARENT, *ORDER)], [insert(THIN, key(9), b"A")], True),
-    # The log does not say what the row referred to, and nothing would fail: docs/order.md.
-    ([delete(THIN, key(8), b"A")], [delete(PARENT, *ORDER)], False),
-    ([Change(CHILD, Command.TRUNCATE)], [delete(PARENT, *ORDER)], True),
-    ([Change(PARENT, Command.TRUNCATE)], [insert(CHILD, key(9), b"A", b"")], True),
-    ([insert(TREE, key(1), b"root", None)], [insert(TREE, key(2), b"leaf", b"root")], True),
-    ([insert(TREE, key(2), b"leaf", b"root")], [insert(TREE, key(3), b"twig", b"root")], False),
-])
-def test_a_row_depends_on_the_row_that_it_refers_to(first: list[Change], second: list[Change], *, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"A", b"")], True),
+        ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"B", b"")], False),
+        ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), None, b"")], False),
+        ([insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"A")], False),
+        # Rows that refer to the same row are independent, and so is a change of it that leaves the key alone.
+        ([insert(CHILD, key(8), b"A", b"")], [insert(CHILD, key(9), b"A", b"")], False),
+        ([insert(CHILD, key(8), b"A", b"")], [update(PARENT, ORDER, (key(1), b"A", b"y"))], False),
+        ([delete(CHILD, key(8), b"A", b"")], [delete(PARENT, *ORDER)], True),
+        ([update(CHILD, (key(8), b"A", b""), (key(8), b"B", b""))], [delete(PARENT, *ORDER)], True),
+        ([update(PARENT, ORDER, (key(1), b"B", b"x"))], [insert(CHILD, key(9), b"B", b"")], True),
+        (
+            [update(CHILD, (key(8), b"A", b""), (key(8), None, b""))],
+            [update(PARENT, ORDER, (key(1), b"B", b"x"))],
+            True,
+        ),
+        ([insert(PARENT, *ORDER)], [insert(THIN, key(9), b"A")], True),
+        # The log does not say what the row referred to, and nothing would fail: docs/order.md.
+        ([delete(THIN, key(8), b"A")], [delete(PARENT, *ORDER)], False),
+        ([Change(CHILD, Command.TRUNCATE)], [delete(PARENT, *ORDER)], True),
+        ([Change(PARENT, Command.TRUNCATE)], [insert(CHILD, key(9), b"A", b"")], True),
+        ([insert(TREE, key(1), b"root", None)], [insert(TREE, key(2), b"leaf", b"root")], True),
+        ([insert(TREE, key(2), b"leaf", b"root")], [insert(TREE, key(3), b"twig", b"root")], False),
+    ],
+)
+def test_a_row_depends_on_the_row_that_it_refers_to(
+    first: list[Change], second: list[Change], *, expected: bool
+) -> None:
     assert depend(first, second) is expected
 
 
 def test_foreign_keys_whose_values_cannot_be_compared_make_rows_wait_for_the_whole_table() -> None:
     store = store_with_keys()
-    columns = [destination_column("id", "pg_catalog.int4", equality="integer"), *(
-        destination_column(name, "pg_catalog.citext", equality="none") for name in ("order_number", "note")
-    )]
+    columns = [
+        destination_column("id", "pg_catalog.int4", equality="integer"),
+        *(destination_column(name, "pg_catalog.citext", equality="none") for name in ("order_number", "note")),
+    ]
     store.create_table("public", "lines", columns, key=["id"], references=[TO_PARENT])
     assert depend([insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"B", b"")], store=store)
     assert not depend([insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"B")], store=store)
 
 
-def test_an_error_transaction_with_too_many_rows_that_others_refer_to_holds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_transaction_with_too_many_rows_that_others_refer_to_holds_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 8)
     store = store_with_keys()
     fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
     changes = [
-        [insert(PARENT, key(k), b"%d" % k, b"") for k in range(5)], [insert(CHILD, key(9), b"3", b"")], [insert(CHILD, key(10), b"77", b"")],
+        [insert(PARENT, key(k), b"%d" % k, b"") for k in range(5)],
+        [insert(CHILD, key(9), b"3", b"")],
+        [insert(CHILD, key(10), b"77", b"")],
     ]
     found = hash_batch(batch_of([Transaction(n + 1, each) for n, each in enumerate(changes)], 0), fits.fit)
     holds = ErrorHolds([(1, bounded_hashes(stored_hashes(found.of(0)))), (2, stored_hashes(found.of(1)))])
@@ -129,41 +154,56 @@ def test_an_error_transaction_with_too_many_rows_that_others_refer_to_holds_ever
     assert later.blocker(2) == 1
 
 
-BOTH = ValueDependency(name="order_number", tables=(
-    ValueColumns(owner="public", name="other", columns=("v",)), ValueColumns(owner="public", name="thin", columns=("order_number",)),
-))
+BOTH = ValueDependency(
+    name="order_number",
+    tables=(
+        ValueColumns(owner="public", name="other", columns=("v",)),
+        ValueColumns(owner="public", name="thin", columns=("order_number",)),
+    ),
+)
 VALUES = VirtualDependencies(values=(BOTH,))
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), [
-    ([insert(OTHER, key(1), b"A")], [insert(THIN, key(2), b"A")], True),
-    ([insert(THIN, key(2), b"A")], [insert(OTHER, key(1), b"A")], True),
-    ([insert(OTHER, key(1), b"A")], [insert(OTHER, key(2), b"A")], True),
-    ([insert(OTHER, key(1), b"A")], [insert(THIN, key(2), b"B")], False),
-    ([insert(OTHER, key(1), None)], [insert(THIN, key(2), None)], False),
-    ([update(OTHER, (key(1), b"A"), (key(1), b"B"))], [insert(THIN, key(2), b"A")], True),
-    ([update(OTHER, (key(1), b"A"), (key(1), b"B"))], [insert(THIN, key(2), b"B")], True),
-    # The log does not say which value the row had.
-    ([delete(THIN, key(2), b"A")], [insert(OTHER, key(1), b"Z")], True),
-    ([delete(THIN, key(2), b"A")], [insert(CHILD, key(1), b"Z", b"")], False),
-    ([Change(THIN, Command.TRUNCATE)], [insert(OTHER, key(1), b"Z")], True),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([insert(OTHER, key(1), b"A")], [insert(THIN, key(2), b"A")], True),
+        ([insert(THIN, key(2), b"A")], [insert(OTHER, key(1), b"A")], True),
+        ([insert(OTHER, key(1), b"A")], [insert(OTHER, key(2), b"A")], True),
+        ([insert(OTHER, key(1), b"A")], [insert(THIN, key(2), b"B")], False),
+        ([insert(OTHER, key(1), None)], [insert(THIN, key(2), None)], False),
+        ([update(OTHER, (key(1), b"A"), (key(1), b"B"))], [insert(THIN, key(2), b"A")], True),
+        ([update(OTHER, (key(1), b"A"), (key(1), b"B"))], [insert(THIN, key(2), b"B")], True),
+        # The log does not say which value the row had.
+        ([delete(THIN, key(2), b"A")], [insert(OTHER, key(1), b"Z")], True),
+        ([delete(THIN, key(2), b"A")], [insert(CHILD, key(1), b"Z", b"")], False),
+        ([Change(THIN, Command.TRUNCATE)], [insert(OTHER, key(1), b"Z")], True),
+    ],
+)
 def test_rows_with_equal_values_depend_on_each_other_where_a_value_dependency_says_so(
-    first: list[Change], second: list[Change], *, expected: bool,
+    first: list[Change],
+    second: list[Change],
+    *,
+    expected: bool,
 ) -> None:
     assert depend(first, second, VALUES) is expected
 
 
 def test_a_value_dependency_over_types_that_cannot_be_compared_is_one_of_all_rows() -> None:
     store = store_with_keys()
-    columns = [destination_column("id", "pg_catalog.int4", equality="integer"), destination_column("v", "pg_catalog.varchar", equality="bytes")]
+    columns = [
+        destination_column("id", "pg_catalog.int4", equality="integer"),
+        destination_column("v", "pg_catalog.varchar", equality="bytes"),
+    ]
     store.create_table("public", "other", columns, key=["id"])
     assert depend([insert(OTHER, key(1), b"A")], [insert(THIN, key(2), b"B")], VALUES, store)
     assert not depend([insert(OTHER, key(1), b"A")], [insert(PARENT, *ORDER)], VALUES, store)
 
 
 def test_a_table_waits_for_its_parent_where_an_object_dependency_says_so() -> None:
-    definitions = VirtualDependencies(objects=(ObjectDependency(owner="public", name="other", parent_owner="public", parent_name="tree"),))
+    definitions = VirtualDependencies(
+        objects=(ObjectDependency(owner="public", name="other", parent_owner="public", parent_name="tree"),)
+    )
     tree, other = insert(TREE, key(1), b"root", None), insert(OTHER, key(1), b"x")
     assert depend([tree], [other], definitions)
     assert not depend([other], [insert(OTHER, key(2), b"x")], definitions)
@@ -178,12 +218,21 @@ def test_whoever_hashes_rows_of_an_apply_process_hashes_what_its_definitions_say
     batch = batch_of([Transaction(1, [insert(OTHER, key(1), b"A")]), Transaction(2, [insert(THIN, key(2), b"A")])], 0)
     describe = lambda owner, name: store.tables[owner, name].table  # noqa: E731
     assert held_transactions(hash_batch(batch, config.fits(describe, lambda version: "").fit), [0])[1] == 0
-    assert held_transactions(hash_batch(batch, replace(config, dependencies=VirtualDependencies()).fits(describe, lambda version: "").fit), [0])[1] == -1
+    assert (
+        held_transactions(
+            hash_batch(
+                batch, replace(config, dependencies=VirtualDependencies()).fits(describe, lambda version: "").fit
+            ),
+            [0],
+        )[1]
+        == -1
+    )
 
 
 def test_definitions_travel_to_the_servers() -> None:
     definitions = VirtualDependencies(
-        values=(BOTH,), objects=(ObjectDependency(owner="a", name="b", parent_owner="c", parent_name="d"),),
+        values=(BOTH,),
+        objects=(ObjectDependency(owner="a", name="b", parent_owner="c", parent_name="d"),),
     )
     assert VirtualDependencies.from_bytes(definitions.to_bytes()) == definitions
     assert VirtualDependencies.from_bytes(b"") == VirtualDependencies()
@@ -197,7 +246,10 @@ def test_use_and_exclusive_use_are_tracked_as_sets_would(seed: int) -> None:
     alone: dict[int, int] = {}
     users: dict[int, set[int]] = {}
     for group in range(1, 120):
-        hashes = {rng.randrange(1, 3000 if rng.random() < 0.3 else 40) << 2 | rng.choice([1, 1, 1, 3]) for _ in range(rng.randrange(6))}
+        hashes = {
+            rng.randrange(1, 3000 if rng.random() < 0.3 else 40) << 2 | rng.choice([1, 1, 1, 3])
+            for _ in range(rng.randrange(6))
+        }
         expected: set[int] = set()
         used = set().union(*(users.get(found >> 2, set()) for found in hashes if found & 2))
         for found in hashes:
@@ -260,14 +312,31 @@ def test_a_thousand_transactions_over_circular_foreign_keys_end_with_four_server
     history, store = circular(1000, 5)
     batches = [batch_of(history[first : first + 7], first * 100 + 50) for first in range(0, 1000, 7)]
     engine = Engine(
-        seed=3, batches=batches, destination=MemoryDestination(store=store), parallelism=4, crash=0.002, commits_in_order=commits_in_order,
+        seed=3,
+        batches=batches,
+        destination=MemoryDestination(store=store),
+        parallelism=4,
+        crash=0.002,
+        commits_in_order=commits_in_order,
     )
     ahead = []
-    engine.beside = lambda running: ahead.append(bool(running.destination.progress(running.topology, running.apply).above))
+    engine.beside = lambda running: ahead.append(
+        bool(running.destination.progress(running.topology, running.apply).above)
+    )
     engine.run()
     names = set(range(1, 1001))
-    gone = {int.from_bytes(change.old[0], "big") for each in history for change in each.changes if change.command is Command.DELETE and change.old}
-    added = {int.from_bytes(change.new[0], "big") for each in history for change in each.changes if change.command is Command.INSERT and change.new}
+    gone = {
+        int.from_bytes(change.old[0], "big")
+        for each in history
+        for change in each.changes
+        if change.command is Command.DELETE and change.old
+    }
+    added = {
+        int.from_bytes(change.new[0], "big")
+        for each in history
+        for change in each.changes
+        if change.command is Command.INSERT and change.new
+    }
     assert {int.from_bytes(row[0] or b"", "big") for row in store.rows("public", "a")} == added - gone <= names
     assert {int.from_bytes(row[0] or b"", "big") for row in store.rows("public", "b")} == added - gone
     assert not store.errors
@@ -303,7 +372,9 @@ def rename(old: str, new: str) -> Callable[[MemoryStore], None]:
         table.table = replace(table.table, name=new)
         store.tables["public", new] = table
         for other in store.tables.values():
-            references = tuple(replace(key, name=new if key.name == old else key.name) for key in other.table.references)
+            references = tuple(
+                replace(key, name=new if key.name == old else key.name) for key in other.table.references
+            )
             other.table = replace(other.table, references=references)
 
     return run
@@ -319,6 +390,7 @@ def rekey(name: str, column: str) -> Callable[[MemoryStore], None]:
 
 def remake(name: str) -> Callable[[MemoryStore], None]:
     """Dropped and made again, its columns in another order."""
+
     def run(store: MemoryStore) -> None:
         found = store.tables["public", name].table
         store.drop_table("public", name)
@@ -331,30 +403,45 @@ RENAMED = replace(OTHER, name="renamed")
 RENAMED_ORDERS = replace(PARENT, name="renamed")
 
 
-@pytest.mark.parametrize(("alter", "first", "second", "expected"), [
-    (lambda store: None, [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
-    (lambda store: None, [insert(OTHER, key(1), b"a")], [insert(OTHER, key(2), b"a")], False),
-    # The rows cannot be compared any more: all of the table wait.
-    (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [update(RENAMED, (key(1), b"a"), (key(1), b"b"))], True),
-    (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [insert(RENAMED, key(2), b"a")], True),
-    (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [insert(TREE, key(2), b"a", None)], False),
-    (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [Change(RENAMED, Command.TRUNCATE)], True),
-    (rename("other", "renamed"), [Change(OTHER, Command.TRUNCATE)], [insert(RENAMED, key(2), b"a")], True),
-    (rekey("other", "v"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
-    (rekey("other", "v"), [delete(OTHER, key(1), b"a")], [insert(OTHER, key(1), b"b")], True),
-    (remake("other"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
-    # A row's parent, under the name that it has now.
-    (rename("orders", "renamed"), [insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"A", b"")], True),
-    (rename("orders", "renamed"), [delete(CHILD, key(9), b"A", b"")], [delete(RENAMED_ORDERS, *ORDER)], True),
-    (rename("orders", "renamed"), [insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"A")], False),
-])
+@pytest.mark.parametrize(
+    ("alter", "first", "second", "expected"),
+    [
+        (lambda store: None, [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
+        (lambda store: None, [insert(OTHER, key(1), b"a")], [insert(OTHER, key(2), b"a")], False),
+        # The rows cannot be compared any more: all of the table wait.
+        (
+            rename("other", "renamed"),
+            [insert(OTHER, key(1), b"a")],
+            [update(RENAMED, (key(1), b"a"), (key(1), b"b"))],
+            True,
+        ),
+        (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [insert(RENAMED, key(2), b"a")], True),
+        (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [insert(TREE, key(2), b"a", None)], False),
+        (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [Change(RENAMED, Command.TRUNCATE)], True),
+        (rename("other", "renamed"), [Change(OTHER, Command.TRUNCATE)], [insert(RENAMED, key(2), b"a")], True),
+        (rekey("other", "v"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
+        (rekey("other", "v"), [delete(OTHER, key(1), b"a")], [insert(OTHER, key(1), b"b")], True),
+        (remake("other"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
+        # A row's parent, under the name that it has now.
+        (rename("orders", "renamed"), [insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"A", b"")], True),
+        (rename("orders", "renamed"), [delete(CHILD, key(9), b"A", b"")], [delete(RENAMED_ORDERS, *ORDER)], True),
+        (rename("orders", "renamed"), [insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"A")], False),
+    ],
+)
 def test_an_error_transaction_holds_what_depends_on_it_though_its_table_was_renamed_or_got_another_key(
-    alter: Callable[[MemoryStore], None], first: list[Change], second: list[Change], *, expected: bool,
+    alter: Callable[[MemoryStore], None],
+    first: list[Change],
+    second: list[Change],
+    *,
+    expected: bool,
 ) -> None:
     assert held_after(alter, first, second) is expected
 
 
-PAIRS, ITEMS = Table(16, "pairs", ("id", "a", "b"), OldImage.FULL), Table(17, "items", ("id", "pair_a", "pair_b"), OldImage.FULL)
+PAIRS, ITEMS = (
+    Table(16, "pairs", ("id", "a", "b"), OldImage.FULL),
+    Table(17, "items", ("id", "pair_a", "pair_b"), OldImage.FULL),
+)
 RENAMED_PAIRS = replace(PAIRS, columns=("id", "z", "b"))
 
 
@@ -364,9 +451,16 @@ def with_pairs(store: MemoryStore, first_column: str) -> None:
         table.create(store)
         found = store.tables["public", table.name].table
         named = [replace(column, name=name) for column, name in zip(found.columns, columns, strict=True)]
-        reference = ForeignKey(columns=("pair_a", "pair_b"), owner="public", name="pairs", referred_columns=(first_column, "b"))
+        reference = ForeignKey(
+            columns=("pair_a", "pair_b"), owner="public", name="pairs", referred_columns=(first_column, "b")
+        )
         store.create_table(
-            "public", table.name, named, key=["id"], unique=[[first_column, "b"]] if table is PAIRS else [], references=[reference] if table is ITEMS else [],
+            "public",
+            table.name,
+            named,
+            key=["id"],
+            unique=[[first_column, "b"]] if table is PAIRS else [],
+            references=[reference] if table is ITEMS else [],
         )
 
 
@@ -375,24 +469,33 @@ def test_a_foreign_key_of_several_columns_orders_rows_though_a_column_that_it_re
     with_pairs(store, "a")
     with_pairs(renamed, "z")
     before, after = (
-        TableFits(lambda owner, name, there=there: there.tables[owner, name].table, lambda version: "") for there in (store, renamed)  # type: ignore[misc]
+        TableFits(lambda owner, name, there=there: there.tables[owner, name].table, lambda version: "")
+        for there in (store, renamed)  # type: ignore[misc]
     )
     item, pair = [delete(ITEMS, key(9), b"A", b"B")], [delete(RENAMED_PAIRS, key(1), b"A", b"B")]
     stored = hash_batch(batch_of([Transaction(1, item)], 0), before.fit).stored()
     holds = ErrorHolds([(7, stored)])
     assert holds.held(hash_batch(batch_of([Transaction(2, pair)], 150), after.fit))
-    assert not holds.held(hash_batch(batch_of([Transaction(2, [delete(RENAMED_PAIRS, key(2), b"A", b"C")])], 150), after.fit))
+    assert not holds.held(
+        hash_batch(batch_of([Transaction(2, [delete(RENAMED_PAIRS, key(2), b"A", b"C")])], 150), after.fit)
+    )
 
 
-def test_an_error_transaction_with_too_many_rows_holds_its_table_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_transaction_with_too_many_rows_holds_its_table_under_another_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 8)
     store = store_with_keys()
     fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
-    stored = bounded_hashes(hash_batch(batch_of([Transaction(1, [insert(OTHER, key(k), b"a") for k in range(30)])], 0), fits.fit).stored())
+    stored = bounded_hashes(
+        hash_batch(batch_of([Transaction(1, [insert(OTHER, key(k), b"a") for k in range(30)])], 0), fits.fit).stored()
+    )
     assert stored.shape[0] < 30
     rename("other", "renamed")(store)
     fits.forget()
-    assert ErrorHolds([(7, stored)]).held(hash_batch(batch_of([Transaction(2, [insert(RENAMED, key(99), b"a")])], 150), fits.fit))
+    assert ErrorHolds([(7, stored)]).held(
+        hash_batch(batch_of([Transaction(2, [insert(RENAMED, key(99), b"a")])], 150), fits.fit)
+    )
 
 
 def test_a_unique_key_that_a_table_got_later_holds_only_the_rows_of_the_error_transaction() -> None:
@@ -407,7 +510,15 @@ def test_a_unique_key_that_a_table_got_later_holds_only_the_rows_of_the_error_tr
 def test_definition_whose_table_was_renamed_here_and_at_the_source_is_named():
     store = store_with_keys()
     definitions = VirtualDependencies(
-        values=(ValueDependency(name="n", tables=(ValueColumns(owner="public", name="orders", columns=("number",)), ValueColumns(owner="public", name="lines", columns=("order_number",)))),),
+        values=(
+            ValueDependency(
+                name="n",
+                tables=(
+                    ValueColumns(owner="public", name="orders", columns=("number",)),
+                    ValueColumns(owner="public", name="lines", columns=("order_number",)),
+                ),
+            ),
+        ),
         objects=(ObjectDependency(owner="public", name="lines", parent_owner="public", parent_name="orders"),),
     )
 

@@ -1,4 +1,6 @@
-"""The whole apply engine behind transformations: rows and error queue are those of the untransformed history, whatever dies."""
+"""The whole apply engine behind transformations: rows and error queue are those of the untransformed history, whatever
+dies.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,33 @@ from tests.support.apply_world import MemoryPlace, World, in_order
 from tests.support.seeds import scaled
 
 # Names of tables and columns are exchanged: what is keyed by one of them and not transformed meets another one's.
-NAMES = {"plain": ("public", "full"), "full": ("public", "plain"), "twice": ("other", "twice"), "twice_full": ("public", "twice"), "history": ("public", "h")}
+NAMES = {
+    "plain": ("public", "full"),
+    "full": ("public", "plain"),
+    "twice": ("other", "twice"),
+    "twice_full": ("public", "twice"),
+    "history": ("public", "h"),
+}
 REGION = b"EMEA"
 
 
 def transformation(table: Table) -> Transformation:
     first, second = table.columns[:2]
     owner, name = NAMES[table.name]
-    return Transformation(operations=(
-        RenameColumn(before=first, after="between"), RenameColumn(before=second, after=first), RenameColumn(before="between", after=second),
-        AddColumn(name="region", type_name="pg_catalog.text", value=REGION.decode()), RenameTable(owner=owner, name=name),
-    ))
+    return Transformation(
+        operations=(
+            RenameColumn(before=first, after="between"),
+            RenameColumn(before=second, after=first),
+            RenameColumn(before="between", after=second),
+            AddColumn(name="region", type_name="pg_catalog.text", value=REGION.decode()),
+            RenameTable(owner=owner, name=name),
+        )
+    )
 
 
-RULES = RuleSet(include=tuple(Rule(owner=t.owner, name=t.name, tags=ANY_TAG, transformation=transformation(t)) for t in TABLES))
+RULES = RuleSet(
+    include=tuple(Rule(owner=t.owner, name=t.name, tags=ANY_TAG, transformation=transformation(t)) for t in TABLES)
+)
 
 
 class TransformedPlace(MemoryPlace):
@@ -42,11 +57,15 @@ class TransformedPlace(MemoryPlace):
     def create(self, table: Table) -> None:
         columns = list(transformation(table).shape(table.columns, table=table.name).columns)
         self._shuffled(table, columns)
-        types = {origin: "pg_catalog.int4" if place == 0 else "pg_catalog.text" for place, origin in enumerate(table.columns)}
+        types = {
+            origin: "pg_catalog.int4" if place == 0 else "pg_catalog.text" for place, origin in enumerate(table.columns)
+        }
         made = [
             destination_column(
-                name, types[origin] if isinstance(origin, str) else "pg_catalog.text",
-                equality="integer" if origin == table.columns[0] else "bytes", not_null=name == "region",
+                name,
+                types[origin] if isinstance(origin, str) else "pg_catalog.text",
+                equality="integer" if origin == table.columns[0] else "bytes",
+                not_null=name == "region",
             )
             for name, origin in columns
         ]
@@ -58,7 +77,9 @@ class TransformedPlace(MemoryPlace):
         stored = []
         for row in rows:
             values = dict(zip(table.columns, row, strict=True))
-            stored.append(tuple(values[origin] if isinstance(origin, str) else REGION for _, origin in self._origins(table)))
+            stored.append(
+                tuple(values[origin] if isinstance(origin, str) else REGION for _, origin in self._origins(table))
+            )
         self.store.insert(*NAMES[table.name], stored)
 
     def rows(self, table: Table) -> list[Row]:
@@ -79,7 +100,9 @@ class TransformedPlace(MemoryPlace):
         return columns
 
 
-_SETTINGS = settings(max_examples=scaled(7, 200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_SETTINGS = settings(
+    max_examples=scaled(7, 200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 _SEEDS = st.integers(0, 2**32)
 
 
@@ -88,7 +111,11 @@ _SEEDS = st.integers(0, 2**32)
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 1, 4]), large=st.sampled_from([0, 3]))
 def test_transformed_history_leaves_what_the_untransformed_one_would(
-    seed: int, parallelism: int, conflicts: int, large: int, monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    parallelism: int,
+    conflicts: int,
+    large: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(seed, TransformedPlace(), count=20, conflicts=conflicts, large=large)
     arm(monkeypatch, random.Random(seed), 0.02)
@@ -99,14 +126,23 @@ def test_transformed_history_leaves_what_the_untransformed_one_would(
 def test_errors_are_kept_as_they_were_to_be_applied_and_executed_so() -> None:
     """Executing them again transforms nothing: with the names exchanged, a second time would look for another table."""
     plain = TABLES[0]
-    seed = next(seed for seed in range(0, 100_000, 1000) if World(seed, TransformedPlace(), count=25, conflicts=3, tables=(plain,)).reference.failed)
+    seed = next(
+        seed
+        for seed in range(0, 100_000, 1000)
+        if World(seed, TransformedPlace(), count=25, conflicts=3, tables=(plain,)).reference.failed
+    )
     place = TransformedPlace()
     world = World(seed, place, count=25, conflicts=3, tables=(plain,))
     engine = world.engine(seed, parallelism=2, rules=RULES)
     engine.run()
     world.check()
     numbers = [error.number for error in world.errors()]
-    kept = [table for number in numbers for data in place.destination.error_batches(number) for table in codec.decode(data).tables]
+    kept = [
+        table
+        for number in numbers
+        for data in place.destination.error_batches(number)
+        for table in codec.decode(data).tables
+    ]
     assert {(table.owner, table.name) for table in kept} == {NAMES["plain"]}
     assert {table.columns[0].name for table in kept} == {"region"}
     clean, queued = Reference({"plain": list(world.start["plain"])}), {error.transaction_id for error in world.errors()}

@@ -43,12 +43,19 @@ def updates(*rows: tuple[list[bytes | int], list[bytes | int]]) -> LcrBatch:
     table = table_version(columns=len(rows[0][0]))
     table = replace(table, version=content_version(table))
     group = RowGroup(
-        table=0, command=Command.UPDATE, row_numbers=np.arange(len(rows), dtype=np.int32),
+        table=0,
+        command=Command.UPDATE,
+        row_numbers=np.arange(len(rows), dtype=np.int32),
         old=column_values([list(column) for column in zip(*(old for old, _ in rows), strict=True)]),
         new=column_values([list(column) for column in zip(*(new for _, new in rows), strict=True)]),
     )
     return LcrBatch(
-        source="dbs1", previous_scn=0, through_scn=10, tables=(table,), groups=(group,), transactions=transactions([10], [len(rows)]),
+        source="dbs1",
+        previous_scn=0,
+        through_scn=10,
+        tables=(table,),
+        groups=(group,),
+        transactions=transactions([10], [len(rows)]),
     )
 
 
@@ -77,7 +84,10 @@ def test_one_changed_value_changes_nothing_else(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches())
     lcrs = views(batch)
     carried = [
-        (row, kind, name) for row, lcr in enumerate(lcrs) for kind in ("old", "new") for name in lcr.get_values(kind, use_old=False)
+        (row, kind, name)
+        for row, lcr in enumerate(lcrs)
+        for kind in ("old", "new")
+        for name in lcr.get_values(kind, use_old=False)
     ]
     if not carried:
         return
@@ -126,10 +136,18 @@ def test_renamed_dropped_and_added_columns_make_a_version_of_their_own() -> None
     first.add_column("new", "site", LcrValue(column=Column(name="any", type_name="pg_catalog.text"), raw=b"A"))
     first.object_owner, first.object_name = "hr", "staff"
     made = batch_of_lcrs(batch, [first, second])
-    assert said(RowLcr(made, 0)) == ("UPDATE", "hr.staff", {"c0": b"1", "salary": b"a"}, {"c0": b"1", "salary": b"b", "site": b"A"})
+    assert said(RowLcr(made, 0)) == (
+        "UPDATE",
+        "hr.staff",
+        {"c0": b"1", "salary": b"a"},
+        {"c0": b"1", "salary": b"b", "site": b"A"},
+    )
     assert said(RowLcr(made, 1)) == said(second)
     version = RowLcr(made, 0).table
-    assert [(c.name, c.type_name) for c in version.columns][1:] == [("salary", "pg_catalog.int4"), ("site", "pg_catalog.text")]
+    assert [(c.name, c.type_name) for c in version.columns][1:] == [
+        ("salary", "pg_catalog.int4"),
+        ("site", "pg_catalog.text"),
+    ]
     assert version.version == content_version(version) != batch.tables[0].version
     assert made.tables[0] == batch.tables[0]
     assert_same_batch(codec.decode(codec.encode(made)), made)
@@ -145,7 +163,9 @@ def test_column_renamed_in_one_image_is_two_columns() -> None:
 def test_value_of_another_type_changes_the_columns_type() -> None:
     batch = updates(([b"1", ABSENT], [b"1", b"b"]))
     lcr = RowLcr(batch, 0)
-    lcr.set_value("new", "c1", LcrValue(column=Column(name="c1", type_name="pg_catalog.text", is_binary=True), raw=b"B"))
+    lcr.set_value(
+        "new", "c1", LcrValue(column=Column(name="c1", type_name="pg_catalog.text", is_binary=True), raw=b"B")
+    )
     column = RowLcr(batch_of_lcrs(batch, [lcr]), 0).table.columns[1]
     assert (column.type_name, column.is_binary) == ("pg_catalog.text", True)
     lcr.add_column("old", "c1", LcrValue(column=Column(name="c1", type_name="pg_catalog.int8"), raw=b"8"))

@@ -56,10 +56,19 @@ def test_a_word_is_read_from_anywhere(offset):
     assert int(_word(data, offset)) == int.from_bytes(data[offset : offset + 8].tobytes(), "big")
 
 
-@pytest.mark.parametrize("data", [np.zeros(20, np.uint8)[::2], np.zeros(20, np.int32), np.zeros((20, 20), np.uint8)], ids=["strided", "words", "table"])
+@pytest.mark.parametrize(
+    "data",
+    [np.zeros(20, np.uint8)[::2], np.zeros(20, np.int32), np.zeros((20, 20), np.uint8)],
+    ids=["strided", "words", "table"],
+)
 def test_an_array_whose_bytes_do_not_lie_side_by_side_is_refused(data):
     out = np.zeros(20, np.uint8)
-    for call in (lambda: _copied(data, 0, 8, out, 0), lambda: _copied(out, 0, 8, data, 0), lambda: _same(data, 0, 8, 2), lambda: _word(data, 0)):
+    for call in (
+        lambda: _copied(data, 0, 8, out, 0),
+        lambda: _copied(out, 0, 8, data, 0),
+        lambda: _same(data, 0, 8, 2),
+        lambda: _word(data, 0),
+    ):
         with pytest.raises(TypingError):
             call()
 

@@ -20,10 +20,19 @@ def contents(batch: LcrBatch, first: int = 0) -> list[object]:
     said = []
     for row in range(first, batch.row_count):
         lcr = RowLcr(batch, row)
-        said.append((
-            lcr.command_type, lcr.table, lcr.truncated_tables, lcr.scn, lcr.commit_scn, lcr.tag, lcr.position,
-            lcr.get_values("old"), lcr.get_values("new", use_old=False),
-        ))
+        said.append(
+            (
+                lcr.command_type,
+                lcr.table,
+                lcr.truncated_tables,
+                lcr.scn,
+                lcr.commit_scn,
+                lcr.tag,
+                lcr.position,
+                lcr.get_values("old"),
+                lcr.get_values("new", use_old=False),
+            )
+        )
     return said
 
 
@@ -107,7 +116,8 @@ def test_selected_rows_stay_in_their_transactions(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches())
     kept = np.array(data.draw(st.lists(st.booleans(), min_size=batch.row_count, max_size=batch.row_count)), np.bool_)
     part = select_rows(batch, kept)
-    said = [each[:-3] + each[-2:] for each in contents(batch)]  # without the position, which is counted among what is left
+    # without the position, which is counted among what is left
+    said = [each[:-3] + each[-2:] for each in contents(batch)]
     assert [each[:-3] + each[-2:] for each in contents(part)] == [said[row] for row in np.flatnonzero(kept)]
     assert len(part.transactions) == len(batch.transactions)
     assert_same_batch(codec.decode(codec.encode(part)), part)
@@ -128,7 +138,9 @@ def test_what_nothing_refers_to_goes(data: st.DataObject) -> None:
     assert left.is_open or left.continues or all(np.diff(left.transactions.first_row) > 0)
 
 
-@pytest.mark.parametrize("take_all", [select_rows, lambda batch, kept: slice_transactions(batch, 0, len(batch.transactions))])
+@pytest.mark.parametrize(
+    "take_all", [select_rows, lambda batch, kept: slice_transactions(batch, 0, len(batch.transactions))]
+)
 def test_cut_that_takes_everything_copies_nothing(take_all) -> None:
     batch = insert_batch([10, 20])
     assert take_all(batch, np.ones(2, np.bool_)) is batch

@@ -8,7 +8,9 @@ import pytest
 from streams.durable_file import replace_file
 
 
-def test_file_is_replaced_whole_and_made_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_file_is_replaced_whole_and_made_durable_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path, steps = tmp_path / "wanted.json", []
     fsync, replace = os.fsync, Path.replace
 

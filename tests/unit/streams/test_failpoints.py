@@ -36,8 +36,13 @@ class Process:
     def __init__(self, **environment: str) -> None:
         others = {key: value for key, value in os.environ.items() if key not in {ENVIRONMENT, FOLDER_ENVIRONMENT}}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], cwd=ROOT, env={**others, **environment}, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            [sys.executable, "-c", PROGRAM],
+            cwd=ROOT,
+            env={**others, **environment},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
 
     def reaches(self, name: str) -> str:
@@ -80,7 +85,9 @@ def test_armed_by_the_environment_fires_so_often_over_all_processes(start, tmp_p
     armed = {ENVIRONMENT: f"queue.spill=error@{tmp_path}*3"}
     first = start(**armed)
     assert [first.reaches("queue.spill"), first.reaches("log_writer.write"), first.reaches("queue.spill")] == [
-        FULL, "nothing", FULL
+        FULL,
+        "nothing",
+        FULL,
     ]
     assert fired_count(tmp_path, "queue.spill") == 2
     second = start(**armed)

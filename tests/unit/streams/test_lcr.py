@@ -16,16 +16,34 @@ from tests.support.lcr_batches import column_values, insert_batch, lcr_batches, 
 def batch() -> LcrBatch:
     """Row 0 INSERT, 1 UPDATE, 2 DELETE, 3 TRUNCATE; columns c0 c1 c2; the second transaction is tagged."""
     return LcrBatch(
-        source="dbs1", previous_scn=5, through_scn=20, tables=(table_version(columns=3), table_version("u")),
-        tags=(Tag(value=b"\x07"),), transactions=transactions([10, 20], [1, 3], tags=[-1, 0]),
+        source="dbs1",
+        previous_scn=5,
+        through_scn=20,
+        tables=(table_version(columns=3), table_version("u")),
+        tags=(Tag(value=b"\x07"),),
+        transactions=transactions([10, 20], [1, 3], tags=[-1, 0]),
         groups=(
-            RowGroup(table=0, command=Command.INSERT, row_numbers=np.array([0], np.int32), old=None,
-                     new=column_values([[b"1"], [NULL], [b"long"]])),
-            RowGroup(table=0, command=Command.UPDATE, row_numbers=np.array([1], np.int32),
-                     old=column_values([[b"1"], [ABSENT], [b"long"]]),
-                     new=column_values([[b"2"], [b"x"], [UNCHANGED]])),
-            RowGroup(table=0, command=Command.DELETE, row_numbers=np.array([2], np.int32),
-                     old=column_values([[b"2"], [NULL], [ABSENT]]), new=None),
+            RowGroup(
+                table=0,
+                command=Command.INSERT,
+                row_numbers=np.array([0], np.int32),
+                old=None,
+                new=column_values([[b"1"], [NULL], [b"long"]]),
+            ),
+            RowGroup(
+                table=0,
+                command=Command.UPDATE,
+                row_numbers=np.array([1], np.int32),
+                old=column_values([[b"1"], [ABSENT], [b"long"]]),
+                new=column_values([[b"2"], [b"x"], [UNCHANGED]]),
+            ),
+            RowGroup(
+                table=0,
+                command=Command.DELETE,
+                row_numbers=np.array([2], np.int32),
+                old=column_values([[b"2"], [NULL], [ABSENT]]),
+                new=None,
+            ),
         ),
         truncates=(Truncate(row_number=3, tables=(1, 0), cascade=False, restart_identity=True),),
     )
@@ -68,7 +86,9 @@ def test_old_value_stands_in_for_a_missing_new_one_of_an_update() -> None:
     assert update.is_unchanged("c2")
     assert not update.is_unchanged("c1")
     assert {name: value.raw for name, value in update.get_values("new").items()} == {
-        "c0": b"2", "c1": b"x", "c2": b"long"
+        "c0": b"2",
+        "c1": b"x",
+        "c2": b"long",
     }
     assert list(update.get_values("new", use_old=False)) == ["c0", "c1"]
 
@@ -174,7 +194,9 @@ def test_keep_columns_leaves_out_columns_without_a_value() -> None:
 
 @pytest.mark.parametrize("call", [lambda lcr: lcr.rename_column("c1", "v"), lambda lcr: lcr.delete_column("c1")])
 def test_a_call_for_both_values_says_which_one_an_insert_has(call) -> None:
-    with pytest.raises(LcrError, match=r'the INSERT has no old value of column c1, and value_type is "\*": the old and the new one') as caught:
+    with pytest.raises(
+        LcrError, match=r'the INSERT has no old value of column c1, and value_type is "\*": the old and the new one'
+    ) as caught:
         call(RowLcr(batch(), 0))
     assert caught.value.hint == 'give value_type "new", the only value that it has'
 

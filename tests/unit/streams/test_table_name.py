@@ -19,21 +19,26 @@ from topology.patterns import parse_table
 
 # What psql and the server make of a text: an identifier, a string, a comment, a dollar quote, or one character.
 _TOKEN = re.compile(
-    r"""(?P<name>"(?:[^"]|"")*")|(?P<escaped>[eE]'(?:[^'\\]|''|\\.)*')|(?P<text>'(?:[^']|'')*')|(?P<comment>--[^\r\n]*)|/\*|\$\w*\$|(?P<other>.)""", re.DOTALL,
+    r"""(?P<name>"(?:[^"]|"")*")|(?P<escaped>[eE]'(?:[^'\\]|''|\\.)*')|(?P<text>'(?:[^']|'')*')|(?P<comment>--[^\r\n]*)|/\*|\$\w*\$|(?P<other>.)""",
+    re.DOTALL,
 )
 
 
 def skeleton(statement: str) -> str:
     """A statement without its names, texts and comments: names decide on nothing else of it."""
     return "".join(
-        match[0] if match["other"] else {"name": "N", "escaped": "T", "text": "T", "comment": ""}.get(match.lastgroup or "", match[0]) for match in _TOKEN.finditer(statement)
+        match[0]
+        if match["other"]
+        else {"name": "N", "escaped": "T", "text": "T", "comment": ""}.get(match.lastgroup or "", match[0])
+        for match in _TOKEN.finditer(statement)
     )
 
 
 def statements_of(name: str) -> list[str]:
     table = TableName(name, name)
     return [
-        f"ALTER TABLE {quoted_name(table)} RENAME COLUMN {quoted(name)} TO {quoted(name)}; {remark(f'or {name}')}\nSELECT 1;",
+        f"ALTER TABLE {quoted_name(table)} RENAME COLUMN {quoted(name)} TO {quoted(name)};"
+        f" {remark(f'or {name}')}\nSELECT 1;",
         f"ALTER TYPE {quoted_name(table)} ADD VALUE {literal(name)} BEFORE {literal(name)};",
         rename_statement(table, TableName("other", "other")),
         rename_statement(TableName("other", "other"), table),
@@ -82,6 +87,8 @@ def test_a_shell_takes_a_name_for_one_argument(name: str) -> None:
 @given(names(), names())
 @example("null", "yes")
 def test_a_topology_file_reads_the_names_that_are_printed_for_it(owner: str, name: str) -> None:
-    read = yaml.safe_load(f"triggers: [{{table: {flow_table(TableName(owner, name))}, trigger: {flow_text(name)}, fire: always}}]")
+    read = yaml.safe_load(
+        f"triggers: [{{table: {flow_table(TableName(owner, name))}, trigger: {flow_text(name)}, fire: always}}]"
+    )
     (entry,) = read["triggers"]
     assert (parse_table(entry["table"]), entry["trigger"]) == ((owner, name), name)

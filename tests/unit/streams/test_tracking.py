@@ -1,4 +1,6 @@
-"""Notes of labelled transactions: what is kept, what is counted, and what is forgotten; and labels of batches that are cut."""
+"""Notes of labelled transactions: what is kept, what is counted, and what is forgotten; and labels of batches that are
+cut.
+"""
 
 from __future__ import annotations
 
@@ -77,9 +79,13 @@ def test_labels_travel_in_the_header_and_a_batch_without_them_has_not_a_byte_mor
     assert message.SerializeToString() == codec.header_to_message(header_of(plain)).SerializeToString()
 
 
-@pytest.mark.parametrize("labels", [
-    [lcr_pb2.Label(text="x")] * (LABELS_PER_BATCH_MAX + 1), [lcr_pb2.Label(text="x" * (LABEL_BYTES_MAX + 1))],
-])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [lcr_pb2.Label(text="x")] * (LABELS_PER_BATCH_MAX + 1),
+        [lcr_pb2.Label(text="x" * (LABEL_BYTES_MAX + 1))],
+    ],
+)
 def test_labels_from_the_wire_beyond_their_bounds_are_refused(labels: list[lcr_pb2.Label]) -> None:
     header = codec.header_to_message(header_of(insert_batch([10])))
     header.labels.extend(labels)

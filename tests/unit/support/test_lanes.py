@@ -18,7 +18,11 @@ from tests.support.seeds import SEED, seed_of
 
 # Fixtures from which everything that starts a server follows, and the markers of the tests that use them.
 _NEEDS = {
-    "postgres_folder": "postgres", "copied_database": "postgres", "make_site": "postgres", "ray_cluster": "cluster", "one_way": "cluster",
+    "postgres_folder": "postgres",
+    "copied_database": "postgres",
+    "make_site": "postgres",
+    "ray_cluster": "cluster",
+    "one_way": "cluster",
     "lent": "cluster",
 }
 # A statement that may import a test: of the others no syntax tree is needed.
@@ -34,8 +38,10 @@ def every_test(pytestconfig: pytest.Config) -> list[Collected]:
 def parts_with(lane: str, markers: frozenset[str], folder: str) -> list[str]:
     """The parts of a lane that a test with these markers is in."""
     return [
-        part.name for part in LANES[lane]
-        if {"tests", folder} & set(part.folders) and Expression.compile(part.markers).evaluate(lambda name, **_: name in markers)
+        part.name
+        for part in LANES[lane]
+        if {"tests", folder} & set(part.folders)
+        and Expression.compile(part.markers).evaluate(lambda name, **_: name in markers)
     ]
 
 
@@ -48,9 +54,13 @@ def test_every_test_is_in_one_part_of_one_lane_and_a_seeded_one_in_two(every_tes
     assert len(every_test) > 7000
     for each in every_test:
         test, soak, check = (parts_with(lane, each.markers, folder_of(each)) for lane in ("test", "soak", "check"))
-        assert (len(test), len(soak)) == ((0, 1) if "soak" in each.markers else (1, int("seeded" in each.markers))), each.name
+        assert (len(test), len(soak)) == ((0, 1) if "soak" in each.markers else (1, int("seeded" in each.markers))), (
+            each.name
+        )
         assert set(check) <= set(test), each.name
-    assert set(Counter(part for each in every_test for part in parts_with("soak", each.markers, folder_of(each)))) == {part.name for part in LANES["soak"]}
+    assert set(Counter(part for each in every_test for part in parts_with("soak", each.markers, folder_of(each)))) == {
+        part.name for part in LANES["soak"]
+    }
 
 
 def test_every_file_of_tests_has_tests(every_test: list[Collected]):
@@ -59,7 +69,12 @@ def test_every_file_of_tests_has_tests(every_test: list[Collected]):
 
 
 def test_who_starts_a_server_says_so_by_a_marker(every_test: list[Collected]):
-    assert [(each.name, fixture) for each in every_test for fixture, marker in _NEEDS.items() if fixture in each.fixtures and marker not in each.markers] == []
+    assert [
+        (each.name, fixture)
+        for each in every_test
+        for fixture, marker in _NEEDS.items()
+        if fixture in each.fixtures and marker not in each.markers
+    ] == []
 
 
 def test_what_hypothesis_makes_up_is_made_up_anew_in_the_soak(every_test: list[Collected]):
@@ -72,8 +87,12 @@ def test_no_test_imports_another_one():
     texts = {path: text for path in (ROOT / "tests").rglob("*.py") if _MAY_IMPORT.search(text := path.read_text())}
     assert texts
     found = [
-        f"{path.relative_to(ROOT)}: {module}" for path, text in texts.items() for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Import | ast.ImportFrom) for module in modules_of(node) if module.startswith("tests.") and ".test_" in f"{module}."
+        f"{path.relative_to(ROOT)}: {module}"
+        for path, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in modules_of(node)
+        if module.startswith("tests.") and ".test_" in f"{module}."
     ]
     assert found == []
 

@@ -28,7 +28,9 @@ class Things:
 class Item(SimpleNamespace):
     """A test of a unit."""
 
-    def __init__(self, config: SimpleNamespace, unit: str = "one_way", order: int = 0, name: str = "a.py::test_a") -> None:
+    def __init__(
+        self, config: SimpleNamespace, unit: str = "one_way", order: int = 0, name: str = "a.py::test_a"
+    ) -> None:
         mark = pytest.mark.unit(unit, order=order).mark if unit else None
         super().__init__(config=config, stash=pytest.Stash(), nodeid=name, get_closest_marker=lambda _: mark)
 
@@ -102,8 +104,11 @@ def test_it_ends_with_the_last_test_of_its_unit(config):
 
 def test_units_come_in_their_order_and_their_modules_by_number(config):
     items = [
-        Item(config, unit="", name="z.py::test_z"), Item(config, unit="sites", order=2, name="b.py::test_b"), Item(config, unit="sites", order=1, name="c.py::test_c"),
-        Item(config, unit="one_way", name="d.py::test_d"), Item(config, unit="", name="y.py::test_y"),
+        Item(config, unit="", name="z.py::test_z"),
+        Item(config, unit="sites", order=2, name="b.py::test_b"),
+        Item(config, unit="sites", order=1, name="c.py::test_c"),
+        Item(config, unit="one_way", name="d.py::test_d"),
+        Item(config, unit="", name="y.py::test_y"),
     ]
     sort_by_unit(items)
     assert [item.nodeid[0] for item in items] == ["d", "c", "b", "y", "z"]

@@ -1,4 +1,6 @@
-"""A site's `admin_dsn`: where it is taken, that no topology and no record of one has it, and that it is resolved when it is used."""
+"""A site's `admin_dsn`: where it is taken, that no topology and no record of one has it, and that it is resolved when
+it is used.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def _problems(file: Path) -> list[str]:
 def test_topology_says_that_there_is_one_and_has_it_nowhere(tmp_path: Path) -> None:
     spec = read_topology(_file(tmp_path), ENVIRONMENT)
     assert [site.database.has_admin for site in spec.sites] == [False, True, False]
-    # What a component gets, what is stored, and what travels: the other secret shows that it is looked for where it would be.
+    # What a component gets, what is stored, and what travels: the other secret shows that it is looked for where it
+    # would be.
     for form in (pickle.dumps(spec), pickle.dumps(entrusted(spec, "site:b")), json.dumps(spec_to_json(spec)).encode()):
         assert b"planted-two" not in form
         assert b"user=admin" not in form

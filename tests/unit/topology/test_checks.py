@@ -8,7 +8,9 @@ from tests.support.topologies import SITES, findings, problems, read
 from topology.checks import check
 from topology.problems import as_line
 
-CHAIN = SITES + """
+CHAIN = (
+    SITES
+    + """
 queues:
   q1: {site: dbs1}
   qr: {site: relay}
@@ -21,18 +23,22 @@ propagations:
 applies:
   a1: {site: dbs2, source: dbs1, queue: q2}
 """
+)
 
 
 def test_a_chain_over_an_intermediate_site_is_in_order(tmp_path):
     spec = read(tmp_path, CHAIN)
     assert [propagation.sources for propagation in spec.propagations] == [("dbs1",), ("dbs1",)]
-    assert [as_line(finding) for finding in check(spec)] == ["sites.dbs3: takes part in nothing: name it under replicate, or remove it"]
+    assert [as_line(finding) for finding in check(spec)] == [
+        "sites.dbs3: takes part in nothing: name it under replicate, or remove it"
+    ]
 
 
 def test_a_site_that_a_wrong_entry_of_replicate_is_about_is_not_said_to_take_part_in_nothing(tmp_path):
     entries = "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs2]}\n"
     assert [line.partition(": takes part in nothing")[0] for line in findings(tmp_path, SITES + entries)[1]] == [
-        "warning: sites.dbs3 (line 5)", "warning: sites.relay (line 6)",
+        "warning: sites.dbs3 (line 5)",
+        "warning: sites.relay (line 6)",
     ]
     (wrong,) = findings(tmp_path, SITES + entries.replace("from:", "frm:"))[1]
     assert "did you mean 'from'" in wrong
@@ -40,68 +46,112 @@ def test_a_site_that_a_wrong_entry_of_replicate_is_about_is_not_said_to_take_par
 
 PLANTED = {
     "unknown site of a queue": (
-        "q1: {site: dbs1}", "q1: {site: dsb1}", ["queues.q1.site (line 9): there is no site 'dsb1': did you mean 'dbs1'?"],
+        "q1: {site: dbs1}",
+        "q1: {site: dsb1}",
+        ["queues.q1.site (line 9): there is no site 'dsb1': did you mean 'dbs1'?"],
     ),
     "unknown queue of a capture": (
-        "queue: q1, rules", "queue: queue, rules", ["captures.c1.queue (line 13): there is no queue 'queue': known here: q1, q2, qr"],
+        "queue: q1, rules",
+        "queue: queue, rules",
+        ["captures.c1.queue (line 13): there is no queue 'queue': known here: q1, q2, qr"],
     ),
     "unknown queue of a propagation": (
-        "from: qr", "from: qx", ["propagations.p2.from (line 16): there is no queue 'qx': known here: q1, q2, qr"],
+        "from: qr",
+        "from: qx",
+        ["propagations.p2.from (line 16): there is no queue 'qx': known here: q1, q2, qr"],
     ),
     "unknown source of an apply": (
-        "{site: dbs2, source: dbs1", "{site: dbs2, source: other",
+        "{site: dbs2, source: dbs1",
+        "{site: dbs2, source: other",
         ["applies.a1.source (line 18): there is no site 'other': known here: dbs1, dbs2, dbs3, relay"],
     ),
     "capture into another site's queue": (
-        "queue: q1, rules", "queue: q2, rules",
-        ["captures.c1.queue (line 13): queue q2 is at site dbs2, not at dbs1: name a queue of dbs1, and propagate between the two"],
+        "queue: q1, rules",
+        "queue: q2, rules",
+        [
+            "captures.c1.queue (line 13): queue q2 is at site dbs2, not at dbs1: name a queue of dbs1, and propagate"
+            " between the two"
+        ],
     ),
     "apply from another site's queue": (
-        "source: dbs1, queue: q2", "source: dbs1, queue: qr",
-        ["applies.a1.queue (line 18): queue qr is at site relay, not at dbs2: name a queue of dbs2, and propagate between the two"],
+        "source: dbs1, queue: q2",
+        "source: dbs1, queue: qr",
+        [
+            "applies.a1.queue (line 18): queue qr is at site relay, not at dbs2: name a queue of dbs2, and propagate"
+            " between the two"
+        ],
     ),
     "capture from a site without a database": (
-        "{site: dbs1, source: dbs1, queue: q1", "{site: relay, source: relay, queue: qr",
-        ["captures.c1.source (line 13): site relay has no database to capture from: name another site, or give relay a "
-         "database of kind postgres or embedded"],
+        "{site: dbs1, source: dbs1, queue: q1",
+        "{site: relay, source: relay, queue: qr",
+        [
+            "captures.c1.source (line 13): site relay has no database to capture from: name another site, or give relay a "
+            "database of kind postgres or embedded"
+        ],
     ),
     "apply to a site without a database": (
-        "{site: dbs2, source: dbs1, queue: q2", "{site: relay, source: dbs1, queue: qr",
-        ["applies.a1.site (line 18): site relay has no database to apply to: name another site, or give relay a database "
-         "of kind postgres or embedded"],
+        "{site: dbs2, source: dbs1, queue: q2",
+        "{site: relay, source: dbs1, queue: qr",
+        [
+            "applies.a1.site (line 18): site relay has no database to apply to: name another site, or give relay a"
+            " database of kind postgres or embedded"
+        ],
     ),
     "propagation to itself": (
-        "from: q1, to: qr", "from: q1, to: q1",
-        ["propagations.p1.to (line 15): propagates queue q1 to itself: name another queue, or leave the propagation out: "
-         "an apply process can dequeue directly"],
+        "from: q1, to: qr",
+        "from: q1, to: q1",
+        [
+            "propagations.p1.to (line 15): propagates queue q1 to itself: name another queue, or leave the propagation"
+            " out: an apply process can dequeue directly"
+        ],
     ),
     "apply of the site's own changes": (
-        "{site: dbs2, source: dbs1", "{site: dbs2, source: dbs2",
-        ["applies.a1.source (line 18): applies the changes of dbs2 to dbs2 itself: name the site the changes come from"],
+        "{site: dbs2, source: dbs1",
+        "{site: dbs2, source: dbs2",
+        [
+            "applies.a1.source (line 18): applies the changes of dbs2 to dbs2 itself: name the site the changes come"
+            " from"
+        ],
     ),
     "unreachable apply": (
-        "  p2: {from: qr, to: q2}\n", "",
-        ["applies.a1 (line 17): no LCR of dbs1 ever reaches queue q2: add a capture of dbs1, and propagations from its queue to q2"],
+        "  p2: {from: qr, to: q2}\n",
+        "",
+        [
+            "applies.a1 (line 17): no LCR of dbs1 ever reaches queue q2: add a capture of dbs1, and propagations from"
+            " its queue to q2"
+        ],
     ),
     "two ways to one apply": (
-        "  p2: {from: qr, to: q2}\n", "  p2: {from: qr, to: q2}\n  p3: {from: qr, to: q2}\n",
-        ["propagations.p3 (line 17): feeds queue q2 with the LCRs of dbs1, and so does propagations.p2: keep one of them, "
-         "or give it a queue of its own"],
+        "  p2: {from: qr, to: q2}\n",
+        "  p2: {from: qr, to: q2}\n  p3: {from: qr, to: q2}\n",
+        [
+            "propagations.p3 (line 17): feeds queue q2 with the LCRs of dbs1, and so does propagations.p2: keep one of"
+            " them, or give it a queue of its own"
+        ],
     ),
     "two captures of one source into one queue": (
         "propagations:\n",
         "  c2: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: crm}]}}\npropagations:\n",
-        ["captures.c2 (line 14): feeds queue q1 with the LCRs of dbs1, and so does captures.c1: keep one of them, or give "
-         "it a queue of its own"],
+        [
+            "captures.c2 (line 14): feeds queue q1 with the LCRs of dbs1, and so does captures.c1: keep one of them, or"
+            " give it a queue of its own"
+        ],
     ),
     "two applies of the same changes": (
-        "applies:\n", "applies:\n  a0: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{schema: h*}]}}\n",
-        ["applies.a1 (line 19): applies.a0 applies the same changes of dbs1 to dbs2, such as those of hr.*: keep one of "
-         "them, or let their rules include different tables"],
+        "applies:\n",
+        "applies:\n  a0: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{schema: h*}]}}\n",
+        [
+            "applies.a1 (line 19): applies.a0 applies the same changes of dbs1 to dbs2, such as those of hr.*: keep one"
+            " of them, or let their rules include different tables"
+        ],
     ),
     "one name for two components": (
-        "  p1: {from", "  c1: {from",
-        ["propagations.c1 (line 15): captures.c1 has the same name: rename one: `start` and `stop` know components by name alone (c1)"],
+        "  p1: {from",
+        "  c1: {from",
+        [
+            "propagations.c1 (line 15): captures.c1 has the same name: rename one: `start` and `stop` know components"
+            " by name alone (c1)"
+        ],
     ),
 }
 
@@ -126,7 +176,8 @@ def test_two_sites_with_one_database_are_refused(tmp_path):
           b: {database: {kind: postgres, dsn: "${B}"}}
         """
     assert problems(tmp_path, text, {"A": "host=h dbname=d", "B": "host=h dbname=d"}) == [
-        "sites.b.database.dsn (line 4): is the database of site a: one database is one site: name another database, or use one site"
+        "sites.b.database.dsn (line 4): is the database of site a: one database is one site: name another database, or"
+        " use one site"
     ]
 
 
@@ -144,7 +195,9 @@ def test_lcrs_take_the_shortest_way_when_queues_are_shared_by_every_site(tmp_pat
     assert {p.name: p.sources for p in spec.propagations} == {f"{a}_to_{b}": (a,) for a, b in pairs}
 
 
-TWO_WAY = SITES + """
+TWO_WAY = (
+    SITES
+    + """
 queues: {q1: {site: dbs1}, q1_in: {site: dbs1}, q2: {site: dbs2}, q2_in: {site: dbs2}}
 captures:
   c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}
@@ -152,6 +205,7 @@ captures:
 propagations: {p1: {from: q1, to: q2_in}, p2: {from: q2, to: q1_in}}
 applies: {a1: {site: dbs2, source: dbs1, queue: q2_in}, a2: {site: dbs1, source: dbs2, queue: q1_in}}
 """
+)
 
 
 def warnings(tmp_path, text: str) -> list[str]:
@@ -168,14 +222,19 @@ HOME = "changes of hr.* made at dbs1 come home: dbs1 -> dbs2 (applied by a1 with
 
 
 def test_a_capture_of_tagged_changes_in_a_two_way_set_up_is_refused_with_the_path(tmp_path):
-    text = TWO_WAY.replace("queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {include: [{schema: hr, tagged: true}]}")
+    text = TWO_WAY.replace(
+        "queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {include: [{schema: hr, tagged: true}]}"
+    )
     assert warnings(tmp_path, text) == [
-        f"error: captures.c2.rules (line 11): {HOME}write tagged: false (the default) in its include rules: dbs2 then sends only what its users write"
+        f"error: captures.c2.rules (line 11): {HOME}write tagged: false (the default) in its include rules: dbs2 then"
+        " sends only what its users write"
     ]
 
 
 def test_a_capture_without_a_positive_rule_set_takes_tagged_changes_too(tmp_path):
-    text = TWO_WAY.replace("queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {exclude: [{schema: tmp}]}")
+    text = TWO_WAY.replace(
+        "queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {exclude: [{schema: tmp}]}"
+    )
     assert warnings(tmp_path, text) == [
         f'error: captures.c2.rules (line 11): {HOME}leave out what a1 wrote: exclude: [{{global: true, tags: ["00"]}}]'
     ]
@@ -183,7 +242,8 @@ def test_a_capture_without_a_positive_rule_set_takes_tagged_changes_too(tmp_path
 
 def test_a_capture_of_tagged_changes_of_other_tables_is_no_cycle(tmp_path):
     text = TWO_WAY.replace(
-        "queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {include: [{schema: hr}, {schema: crm, tagged: true}]}"
+        "queue: q2, rules: {include: [{schema: hr}]}",
+        "queue: q2, rules: {include: [{schema: hr}, {schema: crm, tagged: true}]}",
     )
     assert warnings(tmp_path, text) == []
 
@@ -192,24 +252,33 @@ def ring(tag: str) -> str:
     ring = [("dbs1", "dbs2"), ("dbs2", "dbs3"), ("dbs3", "dbs1")]
     text = SITES + "queues:\n" + "".join(f"  q_{a}: {{site: {a}}}\n  i_{a}: {{site: {a}}}\n" for a, _ in ring)
     text += "captures:\n" + "".join(
-        f"  c_{a}: {{site: {a}, source: {a}, queue: q_{a}, rules: {{include: [{{schema: hr, tagged: true}}]}}}}\n" for a, _ in ring
+        f"  c_{a}: {{site: {a}, source: {a}, queue: q_{a}, rules: {{include: [{{schema: hr, tagged: true}}]}}}}\n"
+        for a, _ in ring
     )
     text += "propagations:\n" + "".join(f"  p_{a}: {{from: q_{a}, to: i_{b}}}\n" for a, b in ring)
-    return text + "applies:\n" + "".join(f"  a_{a}: {{site: {b}, source: {a}, queue: i_{b}, tag: {tag}}}\n" for a, b in ring)
+    return (
+        text
+        + "applies:\n"
+        + "".join(f"  a_{a}: {{site: {b}, source: {a}, queue: i_{b}, tag: {tag}}}\n" for a, b in ring)
+    )
 
 
 def test_a_ring_in_which_every_capture_takes_tagged_changes_is_a_cycle_told_once_with_the_whole_path(tmp_path):
     assert warnings(tmp_path, ring('"00"')) == [
-        "error: captures.c_dbs3.rules (line 17): changes of hr.* made at dbs1 go round for ever: dbs1 -> dbs2 (applied by a_dbs1 with tag 00) -> "
-        "dbs3 (applied by a_dbs2 with tag 00) -> dbs1 (applied by a_dbs3), and on from there: write tagged: false (the default) in its "
-        "include rules: dbs3 then sends only what its users write"
+        "error: captures.c_dbs3.rules (line 17): changes of hr.* made at dbs1 go round for ever: dbs1 -> dbs2 (applied"
+        " by a_dbs1 with tag 00) -> "
+        "dbs3 (applied by a_dbs2 with tag 00) -> dbs1 (applied by a_dbs3), and on from there: write tagged: false (the"
+        " default) in its include rules: dbs3 then sends only what its users write"
     ]
 
 
 def test_a_ring_of_apply_processes_without_a_tag_needs_a_tag_that_is_left_out(tmp_path):
     (line,) = warnings(tmp_path, ring("null"))
     assert line.startswith("error: applies.a_dbs1.tag (line 23): changes of hr.* made at dbs1 go round for ever: ")
-    assert line.endswith(': give it a tag, such as tag: "00", and leave that tag out at captures.c_dbs2: exclude: [{global: true, tags: ["00"]}]')
+    assert line.endswith(
+        ': give it a tag, such as tag: "00", and leave that tag out at captures.c_dbs2: exclude: [{global: true, tags:'
+        ' ["00"]}]'
+    )
 
 
 def test_a_cycle_that_is_allowed_is_a_warning(tmp_path):
@@ -218,12 +287,20 @@ def test_a_cycle_that_is_allowed_is_a_warning(tmp_path):
 
 
 def test_tagged_changes_that_arrive_by_two_ways_are_refused_with_both(tmp_path):
-    text = SITES + "replicate: [{schemas: [hr], from: dbs1, to: [dbs2, dbs3]}, {schemas: [hr], from: dbs2, to: [dbs3]}]\n"
-    text += "captures: {capture_dbs2: {site: dbs2, source: dbs2, queue: q_dbs2, rules: {include: [{schema: hr, tagged: true}]}}}"
+    text = (
+        SITES + "replicate: [{schemas: [hr], from: dbs1, to: [dbs2, dbs3]}, {schemas: [hr], from: dbs2, to: [dbs3]}]\n"
+    )
+    text += (
+        "captures: {capture_dbs2: {site: dbs2, source: dbs2, queue: q_dbs2, rules: {include: [{schema: hr,"
+        " tagged: true}]}}}"
+    )
     assert warnings(tmp_path, text) == [
-        "error: captures.capture_dbs2.rules (line 8): changes of hr.* made at dbs1 arrive at dbs3 twice: dbs1 -> dbs3 (applied by "
-        "apply_from_dbs1_at_dbs3); and dbs1 -> dbs2 (applied by apply_from_dbs1_at_dbs2 with tag 00) -> dbs3 (applied by "
-        "apply_from_dbs2_at_dbs3): write tagged: false (the default) in its include rules: dbs2 then sends only what its users write"
+        "error: captures.capture_dbs2.rules (line 8): changes of hr.* made at dbs1 arrive at dbs3 twice: dbs1 -> dbs3"
+        " (applied by "
+        "apply_from_dbs1_at_dbs3); and dbs1 -> dbs2 (applied by apply_from_dbs1_at_dbs2 with tag 00) -> dbs3 (applied"
+        " by "
+        "apply_from_dbs2_at_dbs3): write tagged: false (the default) in its include rules: dbs2 then sends only what"
+        " its users write"
     ]
 
 
@@ -231,61 +308,88 @@ def hub(back_to: str) -> str:
     """A hub with two spokes: it captures everything; `back_to`: condition on what goes to dbs2 from the hub."""
     spokes = {"dbs2": "02", "dbs3": "03"}
     text = SITES + "queues:\n" + "".join(f"  q_{s}: {{site: {s}}}\n  i_{s}: {{site: {s}}}\n" for s in ("dbs1", *spokes))
-    text += "captures:\n  c_dbs1: {site: dbs1, source: dbs1, queue: q_dbs1, rules: {include: [{schema: hr, tagged: true}]}}\n"
-    text += "".join(f"  c_{s}: {{site: {s}, source: {s}, queue: q_{s}, rules: {{include: [{{schema: hr}}]}}}}\n" for s in spokes)
+    text += (
+        "captures:\n  c_dbs1: {site: dbs1, source: dbs1, queue: q_dbs1, rules: {include: [{schema: hr, tagged:"
+        " true}]}}\n"
+    )
+    text += "".join(
+        f"  c_{s}: {{site: {s}, source: {s}, queue: q_{s}, rules: {{include: [{{schema: hr}}]}}}}\n" for s in spokes
+    )
     text += "propagations:\n" + "".join(f"  up_{s}: {{from: q_{s}, to: i_dbs1}}\n" for s in spokes)
     text += f"  down_dbs2: {{from: q_dbs1, to: i_dbs2, rules: {{{back_to}}}}}\n"
     text += '  down_dbs3: {from: q_dbs1, to: i_dbs3, rules: {exclude: [{schema: hr, tags: ["03"]}]}}\n'
-    text += "applies:\n" + "".join(f'  up_from_{s}: {{site: dbs1, source: {s}, queue: i_dbs1, tag: "{t}"}}\n' for s, t in spokes.items())
+    text += "applies:\n" + "".join(
+        f'  up_from_{s}: {{site: dbs1, source: {s}, queue: i_dbs1, tag: "{t}"}}\n' for s, t in spokes.items()
+    )
     return text + "".join(f"  down_to_{s}: {{site: {s}, source: dbs1, queue: i_{s}}}\n" for s in spokes)
 
 
-@pytest.mark.parametrize("back_to", ['include: [{schema: hr, not_tags: ["02"]}]', 'exclude: [{schema: hr, tags: ["02"]}]'])
+@pytest.mark.parametrize(
+    "back_to", ['include: [{schema: hr, not_tags: ["02"]}]', 'exclude: [{schema: hr, tags: ["02"]}]']
+)
 def test_a_hub_that_forwards_what_spokes_wrote_to_the_others_has_no_warning(tmp_path, back_to):
     assert warnings(tmp_path, hub(back_to)) == []
 
 
 HOME_FROM_HUB = (
-    "error: propagations.down_dbs2.rules (line 21): changes of hr.* made at dbs2 come home: dbs2 -> dbs1 (applied by up_from_dbs2 with tag 02) "
+    "error: propagations.down_dbs2.rules (line 21): changes of hr.* made at dbs2 come home: dbs2 -> dbs1 (applied by"
+    " up_from_dbs2 with tag 02) "
     '-> dbs2 (applied by down_to_dbs2): leave out what up_from_dbs2 wrote: exclude: [{global: true, tags: ["02"]}]'
 )
 LOST_AT_HUB = (
-    "error: propagations.down_dbs2.rules (line 21): changes of hr.* made at dbs3 never arrive at dbs2: dbs3 -> dbs1 (applied by up_from_dbs3 "
-    "with tag 03), and propagations.down_dbs2 does not take tag 03 on to dbs2; both write these tables, which become different: let its "
+    "error: propagations.down_dbs2.rules (line 21): changes of hr.* made at dbs3 never arrive at dbs2: dbs3 -> dbs1"
+    " (applied by up_from_dbs3 "
+    "with tag 03), and propagations.down_dbs2 does not take tag 03 on to dbs2; both write these tables, which become"
+    " different: let its "
     'rules take tag "03", or replicate from dbs3 to dbs2 without dbs1 between'
 )
 
 
-@pytest.mark.parametrize(("back_to", "expected"), [
-    ("", [HOME_FROM_HUB]),
-    ('exclude: [{schema: hr, tags: ["03"]}]', [HOME_FROM_HUB, LOST_AT_HUB]),
-    ('include: [{schema: hr, not_tags: ["03"]}]', [HOME_FROM_HUB, LOST_AT_HUB]),
-])
+@pytest.mark.parametrize(
+    ("back_to", "expected"),
+    [
+        ("", [HOME_FROM_HUB]),
+        ('exclude: [{schema: hr, tags: ["03"]}]', [HOME_FROM_HUB, LOST_AT_HUB]),
+        ('include: [{schema: hr, not_tags: ["03"]}]', [HOME_FROM_HUB, LOST_AT_HUB]),
+    ],
+)
 def test_a_hub_that_sends_a_spoke_its_own_changes_or_not_those_of_another_is_refused(tmp_path, back_to, expected):
     assert warnings(tmp_path, hub(back_to)) == expected
 
 
 def test_apply_processes_without_a_tag_are_told_to_take_one_when_their_changes_come_home(tmp_path):
-    text = TWO_WAY.replace("a1: {site: dbs2, source: dbs1, queue: q2_in}", "a1: {site: dbs2, source: dbs1, queue: q2_in, tag: null}")
+    text = TWO_WAY.replace(
+        "a1: {site: dbs2, source: dbs1, queue: q2_in}", "a1: {site: dbs2, source: dbs1, queue: q2_in, tag: null}"
+    )
     assert warnings(tmp_path, text) == [
-        "error: applies.a1.tag (line 13): " + HOME.replace("with tag 00", "without a tag") + 'give it a tag, such as tag: "00"'
+        "error: applies.a1.tag (line 13): "
+        + HOME.replace("with tag 00", "without a tag")
+        + 'give it a tag, such as tag: "00"'
     ]
 
 
-MEETING = "where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
+MEETING = (
+    "where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
+)
 MEETINGS = {
     # entry of `replicate` -> who writes what, and where they meet
     "{schemas: [hr], between: [dbs1, dbs2]}": [("dbs1 and dbs2", "hr.*", "dbs2, dbs1")],
     "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs3]}": [("dbs1 and dbs2 and dbs3", "hr.*", "dbs1, dbs2, dbs3")],
     "{schemas: [hr], from: dbs1, to: [dbs2, dbs3]}": [],
-    "{schemas: [hr], from: dbs1, to: [dbs3]}, {tables: [hr.t], from: dbs2, to: [dbs3]}": [("dbs1 and dbs2", "hr.t", "dbs3")],
+    "{schemas: [hr], from: dbs1, to: [dbs3]}, {tables: [hr.t], from: dbs2, to: [dbs3]}": [
+        ("dbs1 and dbs2", "hr.t", "dbs3")
+    ],
     "{schemas: [hr], from: dbs1, to: [dbs3]}, {schemas: [crm], from: dbs2, to: [dbs3]}": [],
 }
 
 
 @pytest.mark.parametrize(("entries", "expected"), MEETINGS.items(), ids=MEETINGS.keys())
 def test_tables_that_several_sites_write_are_warned_of_while_there_is_no_conflict_handler(tmp_path, entries, expected):
-    found = [finding for finding in check(read(tmp_path, SITES + f"replicate: [{entries}]")) if "no conflict handler" in finding.problem]
+    found = [
+        finding
+        for finding in check(read(tmp_path, SITES + f"replicate: [{entries}]"))
+        if "no conflict handler" in finding.problem
+    ]
     assert not any(finding.is_error for finding in found)
     lines = [as_line(finding).partition(": let each")[0] for finding in found]
     for line, (origins, table, sites) in zip(lines, expected, strict=True):
@@ -297,17 +401,27 @@ def test_tables_that_several_sites_write_are_warned_of_while_there_is_no_conflic
 
 
 IDLE = {
-    "queue nobody reads": ("  q2: {site: dbs2}", "  q2: {site: dbs2}\n  q9: {site: dbs3}",
-                           "queues.q9: no client dequeues from it: add a propagation or an apply process, or remove it"),
-    "propagation for nobody": ("  p2: {from", "  p9: {from: q2, to: qr}\n  p2: {from",
-                               "propagations.p9: no apply process behind it wants what it could forward: add an apply "
-                               "process behind queue qr, or remove it"),
-    "empty positive rule set": ("queue: q2}", "queue: q2, rules: {include: []}}",
-                                "applies.a1.rules.include: is empty: nothing passes: add a rule, or leave include out"),
+    "queue nobody reads": (
+        "  q2: {site: dbs2}",
+        "  q2: {site: dbs2}\n  q9: {site: dbs3}",
+        "queues.q9: no client dequeues from it: add a propagation or an apply process, or remove it",
+    ),
+    "propagation for nobody": (
+        "  p2: {from",
+        "  p9: {from: q2, to: qr}\n  p2: {from",
+        "propagations.p9: no apply process behind it wants what it could forward: add an apply "
+        "process behind queue qr, or remove it",
+    ),
+    "empty positive rule set": (
+        "queue: q2}",
+        "queue: q2, rules: {include: []}}",
+        "applies.a1.rules.include: is empty: nothing passes: add a rule, or leave include out",
+    ),
     "rules on one way that no change passes": (
-        "p1: {from: q1, to: qr}", "p1: {from: q1, to: qr, rules: {include: [{schema: crm}]}}",
-        "applies.a1: no change passes all the rules on the way c1 -> q1 -> p1 -> qr -> p2 -> q2 -> a1: compare the rules of "
-        "these components",
+        "p1: {from: q1, to: qr}",
+        "p1: {from: q1, to: qr, rules: {include: [{schema: crm}]}}",
+        "applies.a1: no change passes all the rules on the way c1 -> q1 -> p1 -> qr -> p2 -> q2 -> a1: compare the"
+        " rules of these components",
     ),
 }
 

@@ -13,12 +13,16 @@ from topology.combined import apply_of, bypassed, capture_of, combination, deque
 from topology.edits.changes import bypassed_of, components_of, interests_of, places_of, published_to
 
 ONE = SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"
-EXPLICIT = SITES + """
+EXPLICIT = (
+    SITES
+    + """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}, qr: {site: relay}}
 captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
 propagations: {p: {from: q1, to: q2}}
 applies: {a: {site: dbs2, source: dbs1, queue: q2}}
 """
+)
+
 
 def test_shorthand_of_one_way_is_combined_and_everything_in_between_does_not_run(tmp_path: Path) -> None:
     spec = read(tmp_path, ONE)
@@ -28,14 +32,16 @@ def test_shorthand_of_one_way_is_combined_and_everything_in_between_does_not_run
     assert set(bypassed(spec)) == {"queue:q_dbs1", "propagation:dbs1_to_dbs2", "queue:q_dbs2_in"}
     assert {component.kind for component in components_of(spec)} == {"site", "spark", "apply", "capture"}
     assert {(c.name, c.site): by for c, by in bypassed_of(spec).items()} == dict.fromkeys(
-        [("queue:q_dbs1", "dbs1"), ("propagation:dbs1_to_dbs2", "dbs1"), ("queue:q_dbs2_in", "dbs2")], "capture:capture_dbs1"
+        [("queue:q_dbs1", "dbs1"), ("propagation:dbs1_to_dbs2", "dbs1"), ("queue:q_dbs2_in", "dbs2")],
+        "capture:capture_dbs1",
     )
 
 
 def test_two_ways_are_combined_one_by_one(tmp_path: Path) -> None:
     spec = read(tmp_path, SITES + "replicate: [{tables: [hr.a], between: [dbs1, dbs2]}]")
     assert {capture.name: apply_of(spec, capture).name for capture in spec.captures} == {  # type: ignore[union-attr]
-        "capture_dbs1": "apply_from_dbs1_at_dbs2", "capture_dbs2": "apply_from_dbs2_at_dbs1",
+        "capture_dbs1": "apply_from_dbs1_at_dbs2",
+        "capture_dbs2": "apply_from_dbs2_at_dbs1",
     }
 
 
@@ -56,36 +62,66 @@ def test_capture_and_apply_in_one_queue_are_combined_unless_another_one_subscrib
 
 HINDRANCES = {
     "a second propagation": (
-        EXPLICIT, "{from: q1, to: q2}", "{from: q1, to: q2}, p2: {from: q1, to: qr}", "q1 has 2 subscribers: p, p2",
+        EXPLICIT,
+        "{from: q1, to: q2}",
+        "{from: q1, to: q2}, p2: {from: q1, to: qr}",
+        "q1 has 2 subscribers: p, p2",
     ),
-    "a second publisher": (EXPLICIT, "{from: q1, to: q2}", "{from: q1, to: q2}, p2: {from: qr, to: q1}", "q1 has another publisher: p2"),
+    "a second publisher": (
+        EXPLICIT,
+        "{from: q1, to: q2}",
+        "{from: q1, to: q2}, p2: {from: qr, to: q1}",
+        "q1 has another publisher: p2",
+    ),
     "a propagation that compresses": (EXPLICIT, "to: q2}", "to: q2, compression: zstd}", "p compresses what it sends"),
     "a propagation with rules": (EXPLICIT, "to: q2}", "to: q2, rules: {exclude: [{table: hr.b}]}}", "p has rules"),
     "an intermediate queue": (
-        EXPLICIT, "{from: q1, to: q2}", "{from: q1, to: qr}, p2: {from: qr, to: q2}", "qr is an intermediate queue: p2",
+        EXPLICIT,
+        "{from: q1, to: q2}",
+        "{from: q1, to: qr}, p2: {from: qr, to: q2}",
+        "qr is an intermediate queue: p2",
     ),
     "two apply processes of one source in one queue": (
-        EXPLICIT, "queue: q2}}", "queue: q2, rules: {include: [{table: hr.a}]}}, b: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: hr.b}]}}}",
+        EXPLICIT,
+        "queue: q2}}",
+        "queue: q2, rules: {include: [{table: hr.a}]}}, b: {site: dbs2, source: dbs1, queue: q2, rules: {include:"
+        " [{table: hr.b}]}}}",
         "q2 needs one apply process for dbs1, and has a, b",
     ),
-    "the apply process says never": (EXPLICIT, "queue: q2}}", "queue: q2, combined: never}}", "the file says combined: never (a)"),
-    "the file says never": (EXPLICIT, "topology: t", "topology: t\ncombined: never", "the file says combined: never (a)"),
+    "the apply process says never": (
+        EXPLICIT,
+        "queue: q2}}",
+        "queue: q2, combined: never}}",
+        "the file says combined: never (a)",
+    ),
+    "the file says never": (
+        EXPLICIT,
+        "topology: t",
+        "topology: t\ncombined: never",
+        "the file says combined: never (a)",
+    ),
     "the file says never for the shorthand": (
-        ONE, "topology: t", "topology: t\ncombined: never", "the file says combined: never (apply_from_dbs1_at_dbs2)",
+        ONE,
+        "topology: t",
+        "topology: t\ncombined: never",
+        "the file says combined: never (apply_from_dbs1_at_dbs2)",
     ),
     "two destinations": (ONE, "to: [dbs2]", "to: [dbs2, dbs3]", "q_dbs1 has 2 subscribers: dbs1_to_dbs2, dbs1_to_dbs3"),
 }
 
 
 DIRECT = {
-    "a second propagation": {"propagation:p", "queue:q2"}, "a second publisher": {"propagation:p", "queue:q2"},
+    "a second propagation": {"propagation:p", "queue:q2"},
+    "a second publisher": {"propagation:p", "queue:q2"},
     "an intermediate queue": {"propagation:p2", "queue:q2"},
     "two destinations": {"propagation:dbs1_to_dbs2", "queue:q_dbs2_in", "propagation:dbs1_to_dbs3", "queue:q_dbs3_in"},
 }
 
 
 @pytest.mark.parametrize("case", HINDRANCES)
-def test_first_condition_that_does_not_hold_is_named_and_everything_runs_that_no_apply_process_bypasses(tmp_path: Path, case: str) -> None:
+def test_first_condition_that_does_not_hold_is_named_and_everything_runs_that_no_apply_process_bypasses(
+    tmp_path: Path, case: str
+) -> None:
     text, old, new, hindrance = HINDRANCES[case]
     assert old in text
     spec = read(tmp_path, text.replace(old, new))
@@ -93,7 +129,10 @@ def test_first_condition_that_does_not_hold_is_named_and_everything_runs_that_no
     assert (found.apply, found.hindrance) == (None, hindrance)
     assert set(bypassed(spec)) == DIRECT.get(case, set())
     running = {c.name for c in components_of(spec) if c.kind in {"queue", "propagation"}}
-    assert running == {*(f"queue:{each.name}" for each in spec.queues), *(f"propagation:{each.name}" for each in spec.propagations)} - DIRECT.get(case, set())
+    assert running == {
+        *(f"queue:{each.name}" for each in spec.queues),
+        *(f"propagation:{each.name}" for each in spec.propagations),
+    } - DIRECT.get(case, set())
 
 
 # --------------------------------------------------------------------------- direct dequeuing
@@ -104,12 +143,16 @@ TWO = EXPLICIT.replace("{from: q1, to: q2}", "{from: q1, to: q2}, p2: {from: q1,
 def test_apply_processes_of_several_destinations_subscribe_to_the_queue_of_the_source(tmp_path: Path) -> None:
     spec = read(tmp_path, SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2, dbs3]}]")
     assert [(each.propagation.name, [apply.name for apply in each.applies]) for each in directs(spec)] == [
-        ("dbs1_to_dbs2", ["apply_from_dbs1_at_dbs2"]), ("dbs1_to_dbs3", ["apply_from_dbs1_at_dbs3"]),
+        ("dbs1_to_dbs2", ["apply_from_dbs1_at_dbs2"]),
+        ("dbs1_to_dbs3", ["apply_from_dbs1_at_dbs3"]),
     ]
     assert interests_of(spec, "q_dbs1") == {"apply_from_dbs1_at_dbs2": ("dbs1",), "apply_from_dbs1_at_dbs3": ("dbs1",)}
     assert interests_of(spec, "q_dbs2_in") == {}
     assert {dequeued(spec, apply) for apply in spec.applies} == {"q_dbs1"}
-    assert subscribers_of(spec, "q_dbs1").items() >= {"apply_from_dbs1_at_dbs2": "dbs2", "apply_from_dbs1_at_dbs3": "dbs3"}.items()
+    assert (
+        subscribers_of(spec, "q_dbs1").items()
+        >= {"apply_from_dbs1_at_dbs2": "dbs2", "apply_from_dbs1_at_dbs3": "dbs3"}.items()
+    )
     assert bypassed(spec)["queue:q_dbs3_in"] == "apply:apply_from_dbs1_at_dbs3"
     combined_one = read(tmp_path, ONE)
     assert directs(combined_one) == ()
@@ -117,7 +160,9 @@ def test_apply_processes_of_several_destinations_subscribe_to_the_queue_of_the_s
 
 
 def test_propagation_of_several_sources_is_bypassed_by_an_apply_process_of_each(tmp_path: Path) -> None:
-    text = SITES + """
+    text = (
+        SITES
+        + """
 queues: {q1: {site: dbs1}, qr: {site: relay}, q3: {site: dbs3}}
 captures:
   c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}
@@ -125,26 +170,46 @@ captures:
 propagations: {p1: {from: q1, to: qr}, p2: {from: q2, to: qr}, p3: {from: qr, to: q3}}
 applies: {a1: {site: dbs3, source: dbs1, queue: q3}, a2: {site: dbs3, source: dbs2, queue: q3}}
 """.replace("queues: {", "queues: {q2: {site: dbs2}, ")
+    )
     spec = read(tmp_path, text)
-    assert {name: by for name, by in bypassed(spec).items() if name in {"propagation:p3", "queue:q3"}} == {"propagation:p3": "apply:a1", "queue:q3": "apply:a1"}
+    assert {name: by for name, by in bypassed(spec).items() if name in {"propagation:p3", "queue:q3"}} == {
+        "propagation:p3": "apply:a1",
+        "queue:q3": "apply:a1",
+    }
     assert interests_of(spec, "qr") == {"a1": ("dbs1",), "a2": ("dbs2",)}
     assert published_to(spec, "qr") == {"dbs1", "dbs2"}
-    assert places_of(spec, "qr") == dict.fromkeys(("dbs1", "dbs2"), dict.fromkeys(("p3", "a1", "a2"), frozenset({"dbs3"})))
+    assert places_of(spec, "qr") == dict.fromkeys(
+        ("dbs1", "dbs2"), dict.fromkeys(("p3", "a1", "a2"), frozenset({"dbs3"}))
+    )
     without = read(tmp_path, text.replace("source: dbs2, queue: q3}", "source: dbs2, queue: q3, combined: never}"))
     assert direct(without, without.propagation("p3")).hindrance == "the file says combined: never (a2)"
     assert interests_of(without, "qr") == {"p3": ("dbs1", "dbs2")}
 
 
-@pytest.mark.parametrize(("old", "new", "hindrance"), [
-    ("to: q2}", "to: q2, compression: zstd}", "p compresses what it sends"), ("to: q2}", "to: q2, bandwidth_max: 1MB}", "p has a bandwidth_max"),
-    ("to: q2}", "to: q2, rules: {exclude: [{table: hr.b}]}}", "p has rules"),
-    ("to: q2}, p2: {from: q1, to: qr}}\napplies: {", "to: q2}, p3: {from: q2, to: q3}, p2: {from: q1, to: qr}}\napplies: {b: {site: dbs3, source: dbs1, queue: q3}, ",
-     "q2 is an intermediate queue: p3"),
-    ("queue: q2}}", "queue: q2, combined: never}}", "the file says combined: never (a)"),
-    ("queue: q2}}", "queue: q2, rules: {include: [{table: hr.a}]}}, b: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: hr.b}]}}}",
-     "q2 needs one apply process for dbs1, and has a, b"),
-])
-def test_what_keeps_an_apply_process_from_dequeuing_directly_is_named(tmp_path: Path, old: str, new: str, hindrance: str) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "hindrance"),
+    [
+        ("to: q2}", "to: q2, compression: zstd}", "p compresses what it sends"),
+        ("to: q2}", "to: q2, bandwidth_max: 1MB}", "p has a bandwidth_max"),
+        ("to: q2}", "to: q2, rules: {exclude: [{table: hr.b}]}}", "p has rules"),
+        (
+            "to: q2}, p2: {from: q1, to: qr}}\napplies: {",
+            "to: q2}, p3: {from: q2, to: q3}, p2: {from: q1, to: qr}}\napplies: {b: {site: dbs3, source: dbs1, queue:"
+            " q3}, ",
+            "q2 is an intermediate queue: p3",
+        ),
+        ("queue: q2}}", "queue: q2, combined: never}}", "the file says combined: never (a)"),
+        (
+            "queue: q2}}",
+            "queue: q2, rules: {include: [{table: hr.a}]}}, b: {site: dbs2, source: dbs1, queue: q2, rules: {include:"
+            " [{table: hr.b}]}}}",
+            "q2 needs one apply process for dbs1, and has a, b",
+        ),
+    ],
+)
+def test_what_keeps_an_apply_process_from_dequeuing_directly_is_named(
+    tmp_path: Path, old: str, new: str, hindrance: str
+) -> None:
     assert old in TWO
     spec = read(tmp_path, TWO.replace(old, new, 1).replace("qr: {site: relay}", "qr: {site: relay}, q3: {site: dbs3}"))
     assert direct(spec, spec.propagation("p")).hindrance == hindrance
@@ -159,15 +224,36 @@ def test_propagation_that_a_capture_process_bypasses_is_nobody_elses(tmp_path: P
 
 def test_queue_that_others_use_runs_for_them_alone(tmp_path: Path) -> None:
     """Two sources into one site share its queue; one of them has a second destination."""
-    spec = read(tmp_path, SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs3]}, {tables: [crm.a], from: dbs2, to: [dbs3, dbs1]}]")
+    spec = read(
+        tmp_path,
+        SITES
+        + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs3]}, {tables: [crm.a], from: dbs2, to: [dbs3, dbs1]}]",
+    )
     assert set(bypassed(spec)) == {
-        "queue:q_dbs1", "propagation:dbs1_to_dbs3", "propagation:dbs2_to_dbs3", "propagation:dbs2_to_dbs1", "queue:q_dbs3_in", "queue:q_dbs1_in",
+        "queue:q_dbs1",
+        "propagation:dbs1_to_dbs3",
+        "propagation:dbs2_to_dbs3",
+        "propagation:dbs2_to_dbs1",
+        "queue:q_dbs3_in",
+        "queue:q_dbs1_in",
     }
-    half = replace(spec, applies=tuple(replace(each, combined=each.name != "apply_from_dbs2_at_dbs3") for each in spec.applies))
-    assert set(bypassed(half)) == {"queue:q_dbs1", "propagation:dbs1_to_dbs3", "propagation:dbs2_to_dbs1", "queue:q_dbs1_in"}
+    half = replace(
+        spec, applies=tuple(replace(each, combined=each.name != "apply_from_dbs2_at_dbs3") for each in spec.applies)
+    )
+    assert set(bypassed(half)) == {
+        "queue:q_dbs1",
+        "propagation:dbs1_to_dbs3",
+        "propagation:dbs2_to_dbs1",
+        "queue:q_dbs1_in",
+    }
     assert interests_of(half, "q_dbs3_in") == {"apply_from_dbs2_at_dbs3": ("dbs2",)}
     assert published_to(half, "q_dbs3_in") == {"dbs2"}
-    never = read(tmp_path, "combined: never\n" + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs3]}, {tables: [crm.a], from: dbs2, to: [dbs3, dbs1]}]")
+    never = read(
+        tmp_path,
+        "combined: never\n"
+        + SITES
+        + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs3]}, {tables: [crm.a], from: dbs2, to: [dbs3, dbs1]}]",
+    )
     assert set(interests_of(never, "q_dbs3_in")) == {"apply_from_dbs1_at_dbs3", "apply_from_dbs2_at_dbs3"}
     assert published_to(never, "q_dbs3_in") == {"dbs1", "dbs2"}
 

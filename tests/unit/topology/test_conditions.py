@@ -1,4 +1,6 @@
-"""Conditions and subsets in a topology: read, stored, proven as far as they can be, carried, and not changed in passing."""
+"""Conditions and subsets in a topology: read, stored, proven as far as they can be, carried, and not changed in
+passing.
+"""
 
 from __future__ import annotations
 
@@ -35,28 +37,37 @@ applies:
 EMPLOYEES = TableName("hr", "employees")
 
 
-def one_way(captured: str = "{schema: hr}", sent: str = "{schema: hr}", applied: str = "{schema: hr}", excluded: str = "") -> str:
+def one_way(
+    captured: str = "{schema: hr}", sent: str = "{schema: hr}", applied: str = "{schema: hr}", excluded: str = ""
+) -> str:
     text = ONE_WAY.replace("CAPTURED", captured).replace("SENT", sent).replace("APPLIED", applied)
     return text.replace("EXCLUDED", f", exclude: [{excluded}]" if excluded else "")
 
 
-@pytest.mark.parametrize(("rule", "tags"), [
-    ("{table: hr.employees, where: 'salary > 5'}", UNTAGGED),
-    ("{condition: \"object_owner = 'hr'\"}", UNTAGGED),
-    ("{condition: \"object_owner = 'hr' and tag is null\"}", ANY_TAG),  # the condition itself says which tags
-    ("{table: hr.employees, where: 'lcr.tag is null'}", ANY_TAG),
-    ("{table: hr.employees, subset: 'department_id = 50', tagged: true}", ANY_TAG),
-])
+@pytest.mark.parametrize(
+    ("rule", "tags"),
+    [
+        ("{table: hr.employees, where: 'salary > 5'}", UNTAGGED),
+        ("{condition: \"object_owner = 'hr'\"}", UNTAGGED),
+        ("{condition: \"object_owner = 'hr' and tag is null\"}", ANY_TAG),  # the condition itself says which tags
+        ("{table: hr.employees, where: 'lcr.tag is null'}", ANY_TAG),
+        ("{table: hr.employees, subset: 'department_id = 50', tagged: true}", ANY_TAG),
+    ],
+)
 def test_rule_with_a_condition_takes_untagged_changes_unless_it_speaks_of_tags(tmp_path, rule, tags):
     (found,) = read(tmp_path, one_way(rule)).captures[0].rules.include
     assert found.tags == tags
 
 
 def test_topology_with_conditions_is_stored_and_read_again(tmp_path: Path) -> None:
-    spec = read_anyway(tmp_path, one_way(
-        """{table: hr.employees, where: "a = 'it''s' and new.\\"B\\" < -1.5"}""", """{condition: "tag = '1d'"}""",
-        "{table: hr.employees, subset: 'department_id in (1, 2)', tagged: true}",
-    ))
+    spec = read_anyway(
+        tmp_path,
+        one_way(
+            """{table: hr.employees, where: "a = 'it''s' and new.\\"B\\" < -1.5"}""",
+            """{condition: "tag = '1d'"}""",
+            "{table: hr.employees, subset: 'department_id in (1, 2)', tagged: true}",
+        ),
+    )
     again = spec_from_json(spec_to_json(spec))
     assert again.captures == spec.captures
     assert again.applies[0].rules.include[0].subset.tree == spec.applies[0].rules.include[0].subset.tree
@@ -64,7 +75,11 @@ def test_topology_with_conditions_is_stored_and_read_again(tmp_path: Path) -> No
 
 def test_edit_of_a_condition_changes_its_client_and_what_applies_behind_it(tmp_path: Path) -> None:
     def changed(before: str, after: str) -> dict[str, str]:
-        return {change.component: change.action for change in changes(read(tmp_path, before), read(tmp_path, after)) if change.action != "same"}
+        return {
+            change.component: change.action
+            for change in changes(read(tmp_path, before), read(tmp_path, after))
+            if change.action != "same"
+        }
 
     where = [one_way(sent=f"{{table: hr.employees, where: 'a = {n}'}}") for n in (1, 2)]
     assert changed(*where) == {"propagation:prop": "takes over"}
@@ -76,7 +91,10 @@ def test_edit_of_a_condition_changes_its_client_and_what_applies_behind_it(tmp_p
 
 
 def test_proof_says_whose_conditions_decide(tmp_path: Path) -> None:
-    spec = read(tmp_path, one_way(sent="{table: hr.employees, where: 'a = 1'}", applied="{table: hr.employees, subset: 'b = 1'}"))
+    spec = read(
+        tmp_path,
+        one_way(sent="{table: hr.employees, where: 'a = 1'}", applied="{table: hr.employees, subset: 'b = 1'}"),
+    )
     (line,) = Proof(spec).reach()
     (reached,) = line.reached
     assert (reached.site, reached.times, reached.conditions) == ("dbs2", "once", ("prop", "app"))
@@ -86,9 +104,15 @@ def test_proof_says_whose_conditions_decide(tmp_path: Path) -> None:
     assert "app: hr.employees subset b = 1" in text
 
 
-@pytest.mark.parametrize(("text", "never"), [
-    ("new.a = 1", "DELETE or TRUNCATE"), ("old.a = 1", "INSERT or TRUNCATE"), ("a is null", ""), ("lcr.command_type = 'INSERT' and a = 1", "UPDATE or DELETE or TRUNCATE"),
-])
+@pytest.mark.parametrize(
+    ("text", "never"),
+    [
+        ("new.a = 1", "DELETE or TRUNCATE"),
+        ("old.a = 1", "INSERT or TRUNCATE"),
+        ("a is null", ""),
+        ("lcr.command_type = 'INSERT' and a = 1", "UPDATE or DELETE or TRUNCATE"),
+    ],
+)
 def test_plan_says_which_commands_a_condition_never_takes(tmp_path, text, never):
     shown = make_plan(read(tmp_path, one_way(f'{{table: hr.employees, where: "{text}"}}'))).ways[0].rules[0]
     assert shown == f"cap: hr.employees where {text}" + (f" (never {never})" if never else "")
@@ -126,10 +150,18 @@ applies:
 
 def test_changes_that_arrive_twice_unless_conditions_differ_are_a_warning_that_names_them(tmp_path: Path) -> None:
     rules = ", rules: {{include: [{{table: hr.employees, where: 'a = {}'}}]}}"
-    found = [each for each in check(read(tmp_path, TWO_APPLIES.replace("FIRST", rules.format(1)).replace("SECOND", rules.format(2))))
-             if "applies the same changes" in each.problem]
+    found = [
+        each
+        for each in check(
+            read(tmp_path, TWO_APPLIES.replace("FIRST", rules.format(1)).replace("SECOND", rules.format(2)))
+        )
+        if "applies the same changes" in each.problem
+    ]
     assert [each.is_error for each in found] == [False]
-    assert "as far as the conditions of two and one are TRUE: whether one change passes all of them is not proven" in found[0].problem
+    assert (
+        "as far as the conditions of two and one are TRUE: whether one change passes all of them is not proven"
+        in found[0].problem
+    )
     (error,) = problems(tmp_path, TWO_APPLIES.replace("FIRST", "").replace("SECOND", ""))
     assert "applies the same changes" in error
 
@@ -152,7 +184,10 @@ applies: {app: {site: dbs2, source: dbs1, queue: q2}}
 
 def test_two_paths_that_conditions_divide_are_refused(tmp_path: Path) -> None:
     found = problems(tmp_path, TWO_PATHS.replace("RELAYED", "{table: hr.employees, where: 'a = 2'}"))
-    assert any("conditions decide which changes of dbs1, such as those of hr.employees, come to queue q2 over" in each for each in found), found
+    assert any(
+        "conditions decide which changes of dbs1, such as those of hr.employees, come to queue q2 over" in each
+        for each in found
+    ), found
 
 
 def test_path_that_takes_everything_is_used_rather_than_one_with_conditions(tmp_path: Path) -> None:
@@ -164,19 +199,31 @@ def test_path_that_takes_everything_is_used_rather_than_one_with_conditions(tmp_
 def test_subset_beside_another_rule_for_the_table_is_refused(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, one_way("{schema: hr}, {table: hr.employees, subset: 'a = 1'}"))
     assert found.startswith("captures.cap.rules.include[1].subset (line 7): include[0] takes hr.employees too")
-    (found,) = problems(tmp_path, one_way("{table: hr.employees, subset: 'a = 1'}, {table: hr.employees, subset: 'a = 2'}"))
+    (found,) = problems(
+        tmp_path, one_way("{table: hr.employees, subset: 'a = 1'}, {table: hr.employees, subset: 'a = 2'}")
+    )
     assert "include[1].subset" in found
 
 
-@pytest.mark.parametrize(("place", "rules"), [
-    ("captures.cap.rules.exclude[0]", {"excluded": "{condition: \"command_type = 'DELETE'\"}"}),
-    ("captures.cap.rules.exclude[0]", {"excluded": "{table: hr.employees, where: 'b = 1'}"}),
-    ("applies.app.rules.include[0]", {"applied": "{table: hr.employees, where: 'b = 1'}"}),
-    ("", {"excluded": "{condition: \"tag = '11'\"}"}), ("", {"excluded": "{table: hr.jobs, where: 'b = 1'}"}),
-    ("", {"excluded": "{condition: \"object_name = 'jobs' and new.a = 1\"}"}),
-])
-def test_conditions_that_discard_changes_of_a_subset_are_a_warning(place: str, rules: dict[str, str], tmp_path: Path) -> None:
-    found = [each for each in check(read(tmp_path, one_way("{table: hr.employees, subset: 'a = 1'}", **rules))) if "takes a subset" in each.problem]
+@pytest.mark.parametrize(
+    ("place", "rules"),
+    [
+        ("captures.cap.rules.exclude[0]", {"excluded": "{condition: \"command_type = 'DELETE'\"}"}),
+        ("captures.cap.rules.exclude[0]", {"excluded": "{table: hr.employees, where: 'b = 1'}"}),
+        ("applies.app.rules.include[0]", {"applied": "{table: hr.employees, where: 'b = 1'}"}),
+        ("", {"excluded": "{condition: \"tag = '11'\"}"}),
+        ("", {"excluded": "{table: hr.jobs, where: 'b = 1'}"}),
+        ("", {"excluded": "{condition: \"object_name = 'jobs' and new.a = 1\"}"}),
+    ],
+)
+def test_conditions_that_discard_changes_of_a_subset_are_a_warning(
+    place: str, rules: dict[str, str], tmp_path: Path
+) -> None:
+    found = [
+        each
+        for each in check(read(tmp_path, one_way("{table: hr.employees, subset: 'a = 1'}", **rules)))
+        if "takes a subset" in each.problem
+    ]
     assert [(each.path, each.is_error) for each in found] == ([(place, False)] if place else [])
 
 
@@ -189,30 +236,50 @@ def test_subset_among_negative_rules_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_that_arrive_pass_every_subset_on_the_way(tmp_path: Path) -> None:
-    spec = read(tmp_path, one_way(
-        "{table: hr.employees, subset: 'a = 1'}, {table: hr.jobs}", "{schema: hr}", "{table: hr.employees, subset: 'b is null'}, {table: hr.jobs}",
-    ))
-    found = {each.source: each.rows for each in arriving(ways_to(spec, spec.applies[0]), (EMPLOYEES, TableName("hr", "jobs")))}
+    spec = read(
+        tmp_path,
+        one_way(
+            "{table: hr.employees, subset: 'a = 1'}, {table: hr.jobs}",
+            "{schema: hr}",
+            "{table: hr.employees, subset: 'b is null'}, {table: hr.jobs}",
+        ),
+    )
+    found = {
+        each.source: each.rows
+        for each in arriving(ways_to(spec, spec.applies[0]), (EMPLOYEES, TableName("hr", "jobs")))
+    }
     assert found == {EMPLOYEES: '(("a" = 1)) IS TRUE AND (("b" IS NULL)) IS TRUE', TableName("hr", "jobs"): ""}
 
 
 def test_apply_process_evaluates_its_conditions_and_every_subset_before_it(tmp_path: Path) -> None:
-    spec = read(tmp_path, one_way(
-        "{table: hr.employees, where: 'a = 1'}", "{table: hr.employees, subset: 'b = 1'}", "{table: hr.employees, where: 'c = 1'}",
-    ))
+    spec = read(
+        tmp_path,
+        one_way(
+            "{table: hr.employees, where: 'a = 1'}",
+            "{table: hr.employees, subset: 'b = 1'}",
+            "{table: hr.employees, where: 'c = 1'}",
+        ),
+    )
     rules = [each.include[0] for each in rules_at_the_end(ways_to(spec, spec.applies[0]))]
-    assert [(str(each.condition or ""), str(each.subset or "")) for each in rules] == [("", ""), ("", "b = 1"), ("c = 1", "")]
+    assert [(str(each.condition or ""), str(each.subset or "")) for each in rules] == [
+        ("", ""),
+        ("", "b = 1"),
+        ("c = 1", ""),
+    ]
 
 
-@pytest.mark.parametrize(("before", "after", "is_refused"), [
-    ("{table: hr.employees}", "{table: hr.employees, subset: 'a = 1'}", True),
-    ("{table: hr.employees, subset: 'a = 1'}", "{table: hr.employees, subset: 'a = 2'}", True),
-    ("{table: hr.employees, subset: 'a = 1'}", "{schema: hr}", True),
-    ("{table: hr.employees, subset: 'a = 1'}", "{table: hr.jobs}", False),
-    ("{table: hr.jobs}", "{table: hr.employees, subset: 'a = 1'}", False),
-    ("{table: hr.employees, subset: 'a = 1'}", "{table: hr.employees, subset: ' A  =  1'}", False),
-    ("{table: hr.employees, where: 'a = 1'}", "{table: hr.employees, where: 'a = 2'}", False),
-])
+@pytest.mark.parametrize(
+    ("before", "after", "is_refused"),
+    [
+        ("{table: hr.employees}", "{table: hr.employees, subset: 'a = 1'}", True),
+        ("{table: hr.employees, subset: 'a = 1'}", "{table: hr.employees, subset: 'a = 2'}", True),
+        ("{table: hr.employees, subset: 'a = 1'}", "{schema: hr}", True),
+        ("{table: hr.employees, subset: 'a = 1'}", "{table: hr.jobs}", False),
+        ("{table: hr.jobs}", "{table: hr.employees, subset: 'a = 1'}", False),
+        ("{table: hr.employees, subset: 'a = 1'}", "{table: hr.employees, subset: ' A  =  1'}", False),
+        ("{table: hr.employees, where: 'a = 1'}", "{table: hr.employees, where: 'a = 2'}", False),
+    ],
+)
 @pytest.mark.parametrize("where", ["captured", "sent", "applied"])
 def test_change_of_a_subset_is_refused_because_rows_would_be_left(tmp_path, before, after, is_refused, where):
     found = list(subset_changes(read(tmp_path, one_way(**{where: before})), read(tmp_path, one_way(**{where: after}))))
@@ -223,10 +290,17 @@ def test_change_of_a_subset_is_refused_because_rows_would_be_left(tmp_path, befo
 
 
 def test_every_rule_that_looks_at_rows_is_a_need_of_the_log(tmp_path: Path) -> None:
-    spec = read(tmp_path, one_way(
-        "{table: hr.employees, where: 'a = 1'}", "{schema: hr}, {condition: 'tag is null'}", "{table: hr.employees, subset: 'b = 1'}",
-    ))
+    spec = read(
+        tmp_path,
+        one_way(
+            "{table: hr.employees, where: 'a = 1'}",
+            "{schema: hr}, {condition: 'tag is null'}",
+            "{table: hr.employees, subset: 'b = 1'}",
+        ),
+    )
     assert [need.place for need in log_needs(spec, "dbs1")] == [
-        "captures.cap.rules.include[0].where", "propagations.prop.rules.include[1].condition", "applies.app.rules.include[0].subset",
+        "captures.cap.rules.include[0].where",
+        "propagations.prop.rules.include[1].condition",
+        "applies.app.rules.include[0].subset",
     ]
     assert log_needs(spec, "dbs2") == ()

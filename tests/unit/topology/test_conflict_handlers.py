@@ -27,9 +27,10 @@ from topology.problems import as_line
 
 BETWEEN = SITES + "replicate: [{tables: [hr.t], between: [dbs1, dbs2]}]\n"
 EVERY_KIND = (
-    "{table: hr.t, method: maximum, resolution_column: at}, {table: hr.t, on: insert_exists, method: maximum, resolution_column: at},"
-    " {table: hr.t, on: update_exists, method: discard}, {table: hr.t, on: update_missing, method: discard},"
-    " {table: hr.t, on: delete_differs, method: overwrite}, {table: hr.t, on: delete_missing, method: discard}"
+    "{table: hr.t, method: maximum, resolution_column: at}, {table: hr.t, on: insert_exists, method: maximum,"
+    " resolution_column: at}, {table: hr.t, on: update_exists, method: discard}, {table: hr.t, on: update_missing,"
+    " method: discard}, {table: hr.t, on: delete_differs, method: overwrite}, {table: hr.t, on: delete_missing, method:"
+    " discard}"
 )
 
 
@@ -42,20 +43,27 @@ def meetings_in(folder, text: str) -> list[str]:
 
 
 def test_handlers_of_the_file_hold_for_every_apply_process(tmp_path):
-    spec = read(tmp_path, BETWEEN + """
+    spec = read(
+        tmp_path,
+        BETWEEN
+        + """
 conflict_handlers:
   - {table: hr.t, method: maximum, columns: [salary, changed_at], resolution_column: changed_at}
   - {table: hr.t, method: site_priority, columns: [boss], priority: [dbs2, dbs1]}
 compare_old_values: [{table: hr.t, columns: [note], operations: [update], compare: false}]
 compare_key_only: true
 conflict_history: {count: 7, age_days: 2}
-""")
+""",
+    )
     expected = ConflictRules(
         handlers=(
-            ConflictHandler(owner="hr", name="t", method="maximum", columns=("salary", "changed_at"), resolution_column="changed_at"),
+            ConflictHandler(
+                owner="hr", name="t", method="maximum", columns=("salary", "changed_at"), resolution_column="changed_at"
+            ),
             ConflictHandler(owner="hr", name="t", method="site_priority", columns=("boss",), priority=("dbs2", "dbs1")),
         ),
-        uncompared=(UncomparedColumns(owner="hr", name="t", columns=("note",), operations=("update",)),), compare_key_only=True,
+        uncompared=(UncomparedColumns(owner="hr", name="t", columns=("note",), operations=("update",)),),
+        compare_key_only=True,
         history=HistoryBounds(count=7, age_s=2 * 86_400.0),
     )
     assert [apply.conflicts for apply in spec.applies] == [expected, expected]
@@ -64,65 +72,94 @@ conflict_history: {count: 7, age_days: 2}
 
 
 def test_latest_timestamp_is_of_every_kind_that_time_can_decide(tmp_path):
-    spec = read(tmp_path, BETWEEN + """
+    spec = read(
+        tmp_path,
+        BETWEEN
+        + """
 conflict_handlers: [{table: hr.t, method: latest_timestamp}]
 tombstones: {retention_days: 2, count: 1000}
-""")
+""",
+    )
     assert [(apply.site, apply.conflicts.times) for apply in spec.applies] == [
-        (site, RowTimes(site=site, sites=("dbs1", "dbs2", "dbs3", "relay"), has_tombstones=True, age_s=2 * 86_400.0, count=1000)) for site in ("dbs2", "dbs1")
+        (
+            site,
+            RowTimes(
+                site=site, sites=("dbs1", "dbs2", "dbs3", "relay"), has_tombstones=True, age_s=2 * 86_400.0, count=1000
+            ),
+        )
+        for site in ("dbs2", "dbs1")
     ]
     found = spec.applies[0].conflicts
-    assert [(each.kind, each.method, each.priority) for each in found.handlers] == [(kind, "latest_timestamp", ("dbs1", "dbs2", "dbs3", "relay")) for kind in TIMED_KINDS]
+    assert [(each.kind, each.method, each.priority) for each in found.handlers] == [
+        (kind, "latest_timestamp", ("dbs1", "dbs2", "dbs3", "relay")) for kind in TIMED_KINDS
+    ]
     assert ConflictRules.from_bytes(found.to_bytes()) == found
     assert spec_from_json(spec_to_json(spec)).applies[0].conflicts == found
     times = found.of("hr", "t").times
     assert times is not None
     assert [times.rank(site) for site in ("dbs1", "dbs2", "relay", "elsewhere")] == [4, 3, 1, 0]
     assert found.of("hr", "u").times is None
-    assert read(tmp_path, BETWEEN + "conflict_handlers: [{table: hr.t, method: discard}]\ntombstones: {}\n").applies[0].conflicts.times is None
+    assert (
+        read(tmp_path, BETWEEN + "conflict_handlers: [{table: hr.t, method: discard}]\ntombstones: {}\n")
+        .applies[0]
+        .conflicts.times
+        is None
+    )
 
 
 def test_an_apply_process_with_a_list_has_that_list_alone(tmp_path):
-    spec = read(tmp_path, SITES + """
+    spec = read(
+        tmp_path,
+        SITES
+        + """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}}
 captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
 propagations: {p1: {from: q1, to: q2}}
 conflict_handlers: [{table: hr.t, method: discard}]
 applies:
   a1: {site: dbs2, source: dbs1, queue: q2, conflict_handlers: [{table: hr.u, method: overwrite}], compare_key_only: true}
-""")
+""",
+    )
     (apply,) = spec.applies
     assert [(each.name, each.method) for each in apply.conflicts.handlers] == [("u", "overwrite")]
     assert apply.conflicts.compare_key_only
 
 
 REFUSED = {
-    "{table: hr.t, method: biggest}": "'biggest' is not one of maximum, minimum, overwrite, discard, site_priority, delta",
-    "{table: hr.t, method: latest_timestamp, on: update_differs}": "latest_timestamp decides about the whole row, in every kind of conflict"
-    " that time can decide: leave out on, columns and resolution_column",
+    "{table: hr.t, method: biggest}": "'biggest' is not one of maximum, minimum, overwrite, discard, site_priority,"
+    " delta",
+    "{table: hr.t, method: latest_timestamp, on: update_differs}": "latest_timestamp decides about the whole row, in"
+    " every kind of conflict that time can decide: leave out on, columns and resolution_column",
     "{table: hr.t, method: latest_timestamp, columns: [a]}": "latest_timestamp decides about the whole row",
-    "{table: hr.t, method: latest_timestamp, priority: [dbs1, dbs2]}": "lacks dbs3, relay: latest_timestamp decides ties between all sites: list every site",
-    "{table: hr.t, method: latest_timestamp}, {table: hr.t, method: discard, on: update_exists}":
-        "hr.t has the handler conflict_handlers[0] already, and latest_timestamp decides about the whole row: keep one of them",
+    "{table: hr.t, method: latest_timestamp, priority: [dbs1, dbs2]}": "lacks dbs3, relay: latest_timestamp decides"
+    " ties between all sites: list every site",
+    "{table: hr.t, method: latest_timestamp}, {table: hr.t, method: discard, on: update_exists}": "hr.t has the handler"
+    " conflict_handlers[0] already, and latest_timestamp decides about the whole row: keep one of them",
     "{table: hr.*, method: discard}": "'hr.*' is a pattern: name one table: its columns decide",
-    "{table: hr.t, method: maximum, columns: [a]}": "maximum has no resolution_column: name the column whose values decide",
-    "{table: hr.t, method: maximum, columns: [a], resolution_column: b}": "the resolution column b is not in the column list: add it to columns",
+    "{table: hr.t, method: maximum, columns: [a]}": "maximum has no resolution_column: name the column whose values"
+    " decide",
+    "{table: hr.t, method: maximum, columns: [a], resolution_column: b}": "the resolution column b is not in the column"
+    " list: add it to columns",
     "{table: hr.t, method: discard, columns: [a, a]}": "columns names a column twice: name every column once",
-    "{table: hr.t, method: delta, on: insert_exists}": "delta is no method for insert_exists: write one of maximum, minimum,"
-    " overwrite, discard, site_priority",
-    "{table: hr.t, method: overwrite, on: delete_missing}": "overwrite is no method for delete_missing: write one of discard",
-    "{table: hr.t, method: discard, on: update_missing, columns: [a]}": "a column list is of update_differs, and this handler is of"
-    " update_missing: leave columns out: it decides about the row",
-    "{table: hr.t, method: site_priority}": "site_priority has no priority: list the sites, the one that wins first: priority: [dbs1, dbs2]",
-    "{table: hr.t, method: discard, priority: [dbs1, dbs2]}": "discard takes no priority: leave it out, or write method: site_priority",
+    "{table: hr.t, method: delta, on: insert_exists}": "delta is no method for insert_exists: write one of maximum,"
+    " minimum, overwrite, discard, site_priority",
+    "{table: hr.t, method: overwrite, on: delete_missing}": "overwrite is no method for delete_missing: write one of"
+    " discard",
+    "{table: hr.t, method: discard, on: update_missing, columns: [a]}": "a column list is of update_differs, and this"
+    " handler is of update_missing: leave columns out: it decides about the row",
+    "{table: hr.t, method: site_priority}": "site_priority has no priority: list the sites, the one that wins first:"
+    " priority: [dbs1, dbs2]",
+    "{table: hr.t, method: discard, priority: [dbs1, dbs2]}": "discard takes no priority: leave it out, or write"
+    " method: site_priority",
     "{table: hr.t, method: site_priority, priority: [dbs1, dbs9]}": "there is no site 'dbs9'",
     "{table: hr.t, method: site_priority, priority: [dbs1, dbs1]}": "names a site twice: name every site once",
-    "{table: hr.t, method: discard, columns: [a, b]}, {table: hr.t, method: overwrite, columns: [b, c]}":
-        "b of hr.t is in the column list of conflict_handlers[0] already: put a column into one column list only",
-    "{table: hr.t, method: discard}, {table: hr.t, method: overwrite, columns: [b]}":
-        "every column of hr.t outside its key is in the column list of conflict_handlers[0] already: put a column into one column list only",
-    "{table: hr.t, method: discard, on: insert_exists}, {table: hr.t, method: overwrite, on: insert_exists}":
-        "hr.t has a handler for insert_exists already, conflict_handlers[0]: keep one of them",
+    "{table: hr.t, method: discard, columns: [a, b]}, {table: hr.t, method: overwrite, columns: [b, c]}": "b of hr.t is"
+    " in the column list of conflict_handlers[0] already: put a column into one column list only",
+    "{table: hr.t, method: discard}, {table: hr.t, method: overwrite, columns: [b]}": "every column of hr.t outside its"
+    " key is in the column list of conflict_handlers[0] already: put a column into one column list only",
+    "{table: hr.t, method: discard, on: insert_exists}, {table: hr.t, method: overwrite, on: insert_exists}": (
+        "hr.t has a handler for insert_exists already, conflict_handlers[0]: keep one of them"
+    ),
 }
 
 
@@ -135,8 +172,13 @@ def test_what_is_wrong_with_a_handler_is_refused_with_its_place(tmp_path, handle
 
 
 def test_sites_that_write_one_table_are_warned_of_the_kinds_without_a_handler(tmp_path):
-    (line,) = meetings_in(tmp_path, with_handlers("{table: hr.t, method: discard}, {table: hr.t, on: insert_exists, method: discard}"))
-    assert "dbs1 and dbs2 write the same tables, such as hr.t, and no conflict handler is set for update_exists, update_missing," in line
+    (line,) = meetings_in(
+        tmp_path, with_handlers("{table: hr.t, method: discard}, {table: hr.t, on: insert_exists, method: discard}")
+    )
+    assert (
+        "dbs1 and dbs2 write the same tables, such as hr.t, and no conflict handler is set for update_exists,"
+        " update_missing," in line
+    )
     assert "insert_exists" not in line
 
 
@@ -144,7 +186,9 @@ def test_sites_that_write_one_table_with_a_handler_for_every_kind_are_not_warned
     assert meetings_in(tmp_path, with_handlers(EVERY_KIND)) == []
 
 
-SUBSET = SITES + """
+SUBSET = (
+    SITES
+    + """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}}
 captures:
   c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{table: hr.t}]}}
@@ -156,18 +200,24 @@ applies:
   a2: {site: dbs2, source: dbs1, queue: q2}
   a1: {site: dbs1, source: dbs2, queue: q1}
 """
+)
 
 
 def test_a_subset_that_several_sites_write_is_warned_of_in_spite_of_its_handlers(tmp_path):
     handlers = f"conflict_handlers: [{EVERY_KIND}]\n"
     (line,) = meetings_in(tmp_path, SUBSET + handlers)
-    assert line.startswith("applies.a2: conflict handlers cannot keep hr.t equal: to2 takes a subset of it, and others than dbs1 write it, too. Where a row leaves")
+    assert line.startswith(
+        "applies.a2: conflict handlers cannot keep hr.t equal: to2 takes a subset of it, and others than dbs1 write it,"
+        " too. Where a row leaves"
+    )
     there = "\n".join(line for line in SUBSET.splitlines() if not line.startswith(("  c2:", "  to1:", "  a1:")))
     assert meetings_in(tmp_path, f"{there}\n{handlers}") == []  # dbs2 only receives
 
 
 def test_a_handler_of_one_table_of_a_schema_leaves_the_warning_for_the_others(tmp_path):
-    (line,) = meetings_in(tmp_path, SITES + f"replicate: [{{schemas: [hr], between: [dbs1, dbs2]}}]\nconflict_handlers: [{EVERY_KIND}]\n")
+    (line,) = meetings_in(
+        tmp_path, SITES + f"replicate: [{{schemas: [hr], between: [dbs1, dbs2]}}]\nconflict_handlers: [{EVERY_KIND}]\n"
+    )
     assert "such as hr.* (others), and no conflict handler is set:" in line
 
 
@@ -175,46 +225,73 @@ def test_a_site_without_the_handlers_of_the_others_is_warned_of(tmp_path):
     text = BETWEEN + f"conflict_handlers: [{EVERY_KIND}]\n"
     spec = read(tmp_path, text)
     one = spec.applies[0]
-    text += f"applies: {{{one.name}: {{site: {one.site}, source: {one.source}, queue: {one.queue}, conflict_handlers: []}}}}\n"
+    text += (
+        f"applies: {{{one.name}: {{site: {one.site}, source: {one.source}, queue: {one.queue}, conflict_handlers:"
+        " []}}\n"
+    )
     (line,) = meetings_in(tmp_path, text)
     assert "and no conflict handler is set:" in line
 
 
 def test_the_plan_says_what_each_apply_process_does_about_conflicts(tmp_path):
-    spec = read(tmp_path, with_handlers("{table: hr.t, method: maximum, columns: [v, at], resolution_column: at}, {table: hr.t, on: insert_exists, method: discard},"
-                " {table: hr.t, on: delete_differs, method: site_priority, priority: [dbs2, dbs1]}")
-                + "compare_old_values: [{table: hr.t, columns: [note], operations: [update]}]\n")
+    spec = read(
+        tmp_path,
+        with_handlers(
+            "{table: hr.t, method: maximum, columns: [v, at], resolution_column: at}, {table: hr.t, on: insert_exists,"
+            " method: discard}, {table: hr.t, on: delete_differs, method: site_priority, priority: [dbs2, dbs1]}"
+        )
+        + "compare_old_values: [{table: hr.t, columns: [note], operations: [update]}]\n",
+    )
     works = [actor.work for actor in make_plan(spec).actors if actor.name.startswith("apply:")]
     assert [work.partition("; conflicts: ")[2] for work in works] == [
-        "hr.t update_differs: maximum(at) over v, at; hr.t insert_exists: discard; hr.t delete_differs: site_priority (dbs2 before dbs1);"
-        " hr.t: note not compared (update)"
+        "hr.t update_differs: maximum(at) over v, at; hr.t insert_exists: discard; hr.t delete_differs: site_priority"
+        " (dbs2 before dbs1); hr.t: note not compared (update)"
     ] * 2
 
 
 # --------------------------------------------------------------------------- against the tables
 
 
-def checked(*handlers: ConflictHandler, old_image: OldImage = OldImage.FULL, key: tuple[str, ...] = ("id",), **rules: object) -> list[str]:
+def checked(
+    *handlers: ConflictHandler, old_image: OldImage = OldImage.FULL, key: tuple[str, ...] = ("id",), **rules: object
+) -> list[str]:
     store = MemoryStore()
-    table = store.create_table("hr", "t", [
-        destination_column("id", "pg_catalog.int4"), destination_column("v"), destination_column("n", "pg_catalog.int4"),
-        destination_column("doc", "pg_catalog.json"),
-    ], key=key)
+    table = store.create_table(
+        "hr",
+        "t",
+        [
+            destination_column("id", "pg_catalog.int4"),
+            destination_column("v"),
+            destination_column("n", "pg_catalog.int4"),
+            destination_column("doc", "pg_catalog.json"),
+        ],
+        key=key,
+    )
     version = replace(version_of(table), old_image=old_image)
-    return [as_line(each) for each in conflict_list_findings("a1", ConflictRules(handlers=handlers, **rules), version, table)]  # type: ignore[arg-type]
+    return [
+        as_line(each)
+        for each in conflict_list_findings("a1", ConflictRules(handlers=handlers, **rules), version, table)
+    ]  # type: ignore[arg-type]
 
 
 def of(method: str, *columns: str, by: str = "", kind: str = "update_differs") -> ConflictHandler:
     return ConflictHandler(owner="hr", name="t", method=method, columns=columns, resolution_column=by, kind=kind)
 
 
-@pytest.mark.parametrize(("handler", "expected"), [
-    (of("maximum", "v", "x", by="v"), "the table has no column x: name one of id, v, n, doc"),
-    (of("maximum", "v", "id", by="v"), "id is in the key, and a key column is in no column list: leave it out"),
-    (of("maximum", "doc", by="doc"), "the resolution column doc is json, whose values have no order: name a column with a number, a time or a text"),
-    (of("maximum", by="gone"), "the table has no column gone"),
-    (of("delta", "v"), "delta cannot add values of v, which is text"),
-])
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (of("maximum", "v", "x", by="v"), "the table has no column x: name one of id, v, n, doc"),
+        (of("maximum", "v", "id", by="v"), "id is in the key, and a key column is in no column list: leave it out"),
+        (
+            of("maximum", "doc", by="doc"),
+            "the resolution column doc is json, whose values have no order: name a column with a number, a time or a"
+            " text",
+        ),
+        (of("maximum", by="gone"), "the table has no column gone"),
+        (of("delta", "v"), "delta cannot add values of v, which is text"),
+    ],
+)
 def test_a_handler_that_does_not_fit_its_table_is_refused(handler, expected):
     (line,) = checked(handler)
     assert line.startswith(f"applies.a1 table hr.t {handler} on update_differs: ")
@@ -227,50 +304,83 @@ def test_a_handler_that_fits_its_table_is_in_order():
 
 def test_site_priority_with_all_columns_in_one_list_is_a_warning():
     (line,) = checked(of("site_priority"))
-    assert line.startswith("applies.a1 table hr.t site_priority on update_differs: has every column outside the key in one list: ")
-    assert checked(of("site_priority", "v"), of("site_priority", "n", "doc"), of("site_priority", kind="insert_exists")) == []
+    assert line.startswith(
+        "applies.a1 table hr.t site_priority on update_differs: has every column outside the key in one list: "
+    )
+    assert (
+        checked(of("site_priority", "v"), of("site_priority", "n", "doc"), of("site_priority", kind="insert_exists"))
+        == []
+    )
 
 
 def test_a_handler_whose_conflicts_are_not_seen_is_refused():
     (line,) = checked(of("delta", "n"), compare_key_only=True)
     assert line.startswith(
-        "applies.a1 table hr.t delta on update_differs: puts the LCR's number in place of the row's, without a conflict, where compare_old_values or compare_key_only leaves n out: "
+        "applies.a1 table hr.t delta on update_differs: puts the LCR's number in place of the row's, without a"
+        " conflict, where compare_old_values or compare_key_only leaves n out: "
     )
-    (line,) = checked(of("overwrite", kind="delete_differs"), of("discard", kind="insert_exists"), compare_key_only=True)
-    assert "overwrite on delete_differs: is never asked, because compare_old_values or compare_key_only leaves v, n, doc out: " in line
+    (line,) = checked(
+        of("overwrite", kind="delete_differs"), of("discard", kind="insert_exists"), compare_key_only=True
+    )
+    assert (
+        "overwrite on delete_differs: is never asked, because compare_old_values or compare_key_only leaves v, n, doc"
+        " out: " in line
+    )
     some = UncomparedColumns(owner="hr", name="t", columns=("n",), operations=("update",))
     assert len(checked(of("delta", "n"), uncompared=(some,))) == 1
-    assert checked(of("maximum", "v", "n", by="v"), of("discard", kind="delete_differs"), uncompared=(some,)) == []  # v tells
+    # v tells
+    assert checked(of("maximum", "v", "n", by="v"), of("discard", kind="delete_differs"), uncompared=(some,)) == []
 
 
 def test_delta_of_a_column_that_a_function_converts_is_refused():
-    table = MemoryStore().create_table("hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("n", "pg_catalog.int4")], key=("id",))
-    here = replace(table, columns=(table.columns[0], replace(table.columns[1], type_name="pg_catalog.numeric", converted=("pg_catalog.int4",))))
+    table = MemoryStore().create_table(
+        "hr",
+        "t",
+        [destination_column("id", "pg_catalog.int4"), destination_column("n", "pg_catalog.int4")],
+        key=("id",),
+    )
+    here = replace(
+        table,
+        columns=(
+            table.columns[0],
+            replace(table.columns[1], type_name="pg_catalog.numeric", converted=("pg_catalog.int4",)),
+        ),
+    )
     (finding,) = conflict_list_findings("a1", ConflictRules(handlers=(of("delta", "n"),)), version_of(table), here)
     assert finding.is_error
     assert "delta cannot add values of n, which a function of the schema headrace converts from int4" in finding.problem
 
 
 def test_texts_that_other_sites_may_order_otherwise_are_a_warning():
-    table = MemoryStore().create_table("hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("v")], key=("id",))
+    table = MemoryStore().create_table(
+        "hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("v")], key=("id",)
+    )
     here = replace(table, columns=(table.columns[0], replace(table.columns[1], has_one_order=False)))
-    (finding,) = conflict_list_findings("a1", ConflictRules(handlers=(of("maximum", "v", by="v"),)), version_of(table), here)
+    (finding,) = conflict_list_findings(
+        "a1", ConflictRules(handlers=(of("maximum", "v", by="v"),)), version_of(table), here
+    )
     assert not finding.is_error
     assert "texts of the resolution column v have the order of a collation" in finding.problem
     assert 'ALTER TABLE "hr"."t" ALTER COLUMN "v" TYPE ... COLLATE "C";' in finding.fix
-    assert not list(conflict_list_findings("a1", ConflictRules(handlers=(of("overwrite", "v"),)), version_of(table), here))
+    assert not list(
+        conflict_list_findings("a1", ConflictRules(handlers=(of("overwrite", "v"),)), version_of(table), here)
+    )
 
 
 def test_old_values_that_the_log_does_not_carry_are_asked_for():
     (line,) = checked(of("maximum", "v", "n", by="n"), old_image=OldImage.KEY)
     assert line.endswith('at the source: ALTER TABLE "hr"."t" REPLICA IDENTITY FULL;')
-    assert checked(of("overwrite", kind="insert_exists"), of("discard", kind="update_missing"), old_image=OldImage.KEY) == []
+    assert (
+        checked(of("overwrite", kind="insert_exists"), of("discard", kind="update_missing"), old_image=OldImage.KEY)
+        == []
+    )
     assert len(checked(of("overwrite", kind="update_missing"), old_image=OldImage.KEY)) == 1
 
 
 def test_a_table_without_a_key_has_no_conflict_handlers():
     assert checked(of("discard"), key=()) == [
-        "applies.a1 table hr.t: has conflict handlers, and no key that identifies a row: add a primary key at the destination, or remove the handlers"
+        "applies.a1 table hr.t: has conflict handlers, and no key that identifies a row: add a primary key at the"
+        " destination, or remove the handlers"
     ]
 
 
@@ -283,7 +393,9 @@ def test_columns_that_are_not_compared_exist_and_are_outside_the_key():
 
 
 def test_a_fix_at_the_source_names_its_table_there_quoted():
-    table = MemoryStore().create_table("hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("v")], key=("id",))
+    table = MemoryStore().create_table(
+        "hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("v")], key=("id",)
+    )
     version = replace(version_of(table), old_image=OldImage.KEY)
     rules = ConflictRules(handlers=(of("maximum", "v", by="v"),))
     findings = conflict_list_findings("a1", rules, version, table, at_source=TableName("x", 'Odd "emp'))

@@ -12,9 +12,16 @@ from topology.file.secret_sources import references
     ("text", "environment", "expected"),
     [
         ("${DSN}", {"DSN": "postgresql://u:p%40ss@h/d"}, "postgresql://u:p%40ss@h/d"),
-        ("postgresql://${U}:${P}@${H}/d", {"U": "me", "P": "p@:/ss", "H": "h1:5433,h2:5434"},
-         "postgresql://me:p%40%3A%2Fss@h1:5433,h2:5434/d"),
-        ("postgresql://h/${D}?sslrootcert=${C}", {"D": "a b", "C": "/x/y"}, "postgresql://h/a%20b?sslrootcert=%2Fx%2Fy"),
+        (
+            "postgresql://${U}:${P}@${H}/d",
+            {"U": "me", "P": "p@:/ss", "H": "h1:5433,h2:5434"},
+            "postgresql://me:p%40%3A%2Fss@h1:5433,h2:5434/d",
+        ),
+        (
+            "postgresql://h/${D}?sslrootcert=${C}",
+            {"D": "a b", "C": "/x/y"},
+            "postgresql://h/a%20b?sslrootcert=%2Fx%2Fy",
+        ),
         ("host=h password=${P} dbname=d", {"P": "it's a \\ secret"}, "host=h password='it\\'s a \\\\ secret' dbname=d"),
         ("host=h password='${P}' dbname=d", {"P": "it's"}, "host=h password='it\\'s' dbname=d"),
         ("host=${H}.example.com dbname=d", {"H": "db1"}, "host=db1.example.com dbname=d"),
@@ -28,8 +35,13 @@ def test_a_reference_is_escaped_as_the_place_it_stands_in_needs(text, environmen
 @pytest.mark.parametrize(
     "text",
     [
-        "postgresql://u:secret@h/d", "postgres://u:secret@h", "host=h password=secret", "host=h password = 'a b'",
-        "postgresql://h/d?user=u&password=secret", "host=h sslpassword=x", "postgresql://u:pre${P}@h/d",
+        "postgresql://u:secret@h/d",
+        "postgres://u:secret@h",
+        "host=h password=secret",
+        "host=h password = 'a b'",
+        "postgresql://h/d?user=u&password=secret",
+        "host=h sslpassword=x",
+        "postgresql://u:pre${P}@h/d",
         "host=h password=pre${P}",
     ],
 )

@@ -1,4 +1,6 @@
-"""Order and virtual dependency definitions in a topology file: what is read, refused, planned, and checked against the tables."""
+"""Order and virtual dependency definitions in a topology file: what is read, refused, planned, and checked against the
+tables.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,31 @@ from topology.file.reading import read_topology
 from topology.plan import make_plan
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "order.yaml"
-APPLY = SITES + """
+APPLY = (
+    SITES
+    + """
 queues: {q: {site: dbs2}, q1: {site: dbs1}}
 captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: shop}]}}}
 propagations: {p: {from: q1, to: q}}
 applies:
   a: {site: dbs2, source: dbs1, queue: q, %s}
 """
-BOTH = "value_dependencies: {n: [{table: shop.orders, columns: [number]}, {table: shop.payments, columns: [order_number]}]}"
-DEFINITIONS = VirtualDependencies(values=(ValueDependency(name="n", tables=(
-    ValueColumns(owner="shop", name="orders", columns=("number",)), ValueColumns(owner="shop", name="payments", columns=("order_number",)),
-)),))
+)
+BOTH = (
+    "value_dependencies: {n: [{table: shop.orders, columns: [number]}, {table: shop.payments, columns:"
+    " [order_number]}]}"
+)
+DEFINITIONS = VirtualDependencies(
+    values=(
+        ValueDependency(
+            name="n",
+            tables=(
+                ValueColumns(owner="shop", name="orders", columns=("number",)),
+                ValueColumns(owner="shop", name="payments", columns=("order_number",)),
+            ),
+        ),
+    )
+)
 
 
 def test_the_example_is_read_whole_and_the_plan_says_what_waits_for_what():
@@ -37,53 +53,82 @@ def test_the_example_is_read_whole_and_the_plan_says_what_waits_for_what():
     at_dbs2, at_audit = spec.apply("apply_at_dbs2"), spec.apply("apply_at_audit")
     (value,) = at_dbs2.dependencies.values
     assert [(each.owner, each.name, each.columns) for each in value.tables] == [
-        ("shop", "orders", ("number",)), ("shop", "payments", ("order_number",)),
+        ("shop", "orders", ("number",)),
+        ("shop", "payments", ("order_number",)),
     ]
     assert at_dbs2.dependencies.objects == (
         ObjectDependency(owner="shop", name="payments", parent_owner="shop", parent_name="customers"),
     )
     assert at_dbs2.dependencies.columns("shop", "payments") == ("order_number",)
-    assert (at_dbs2.commits_in_order, at_audit.commits_in_order, at_audit.dependencies) == (False, True, VirtualDependencies())
+    assert (at_dbs2.commits_in_order, at_audit.commits_in_order, at_audit.dependencies) == (
+        False,
+        True,
+        VirtualDependencies(),
+    )
     assert spec_from_json(spec_to_json(spec)).applies == spec.applies
     plan = make_plan(spec)
     works = {actor.name: actor.work for actor in plan.actors}
-    assert "order_number): shop.orders (number), shop.payments (order_number); shop.payments waits for shop.customers" in works["apply:apply_at_dbs2"]
+    assert (
+        "order_number): shop.orders (number), shop.payments (order_number); shop.payments waits for shop.customers"
+        in works["apply:apply_at_dbs2"]
+    )
     assert "commits in the order of the source" in works["apply:apply_at_audit"]
     parallel = {each.name: each for each in plan.optimisations if "in parallel" in each.name}
     assert [each.applies for each in parallel.values()] == [True, False]
     assert "commit_serialization is full" in parallel["apply_at_audit: independent groups in parallel"].reason
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ("value_dependencies: {n: [{table: shop.a, columns: [x]}, {table: shop.b, columns: [x, y]}]}",
-     "different numbers of columns: shop.a has 1, shop.b has 2"),
-    ("value_dependencies: {n: [{table: shop.a, columns: [x]}, {table: shop.a, columns: [y]}]}", "names shop.a twice"),
-    ("value_dependencies: {n: []}", "names no table"),
-    ("object_dependencies: [{table: shop.a, parent: shop.a}]", "shop.a is its own parent"),
-    ("object_dependencies: [{table: shop.a, parent: shop.b}, {table: shop.a, parent: shop.b}]", "is there already"),
-    ("object_dependencies: [{table: shop.a}]", "parent"),
-])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "value_dependencies: {n: [{table: shop.a, columns: [x]}, {table: shop.b, columns: [x, y]}]}",
+            "different numbers of columns: shop.a has 1, shop.b has 2",
+        ),
+        (
+            "value_dependencies: {n: [{table: shop.a, columns: [x]}, {table: shop.a, columns: [y]}]}",
+            "names shop.a twice",
+        ),
+        ("value_dependencies: {n: []}", "names no table"),
+        ("object_dependencies: [{table: shop.a, parent: shop.a}]", "shop.a is its own parent"),
+        ("object_dependencies: [{table: shop.a, parent: shop.b}, {table: shop.a, parent: shop.b}]", "is there already"),
+        ("object_dependencies: [{table: shop.a}]", "parent"),
+    ],
+)
 def test_definitions_that_cannot_be_meant_are_refused(tmp_path, text, problem):
     (found,) = problems(tmp_path, APPLY % text)
     assert problem in found
     assert "applies.a." in found
 
 
-def versions(old_image: OldImage = OldImage.FULL, store: MemoryStore | None = None, **types: tuple[str, str]) -> tuple[MemoryStore, list[TableVersion]]:
+def versions(
+    old_image: OldImage = OldImage.FULL, store: MemoryStore | None = None, **types: tuple[str, str]
+) -> tuple[MemoryStore, list[TableVersion]]:
     found = store or MemoryStore()
     made = []
     for number, (name, column) in enumerate((("orders", "number"), ("payments", "order_number")), 1):
         type_name, equality = types.get(name, ("pg_catalog.int8", "integer"))
         table = found.create_table(
-            "shop", name, [destination_column("id", "pg_catalog.int4", equality="integer"), destination_column(column, type_name, equality=equality)], key=["id"],
+            "shop",
+            name,
+            [
+                destination_column("id", "pg_catalog.int4", equality="integer"),
+                destination_column(column, type_name, equality=equality),
+            ],
+            key=["id"],
         )
         made.append(replace(version_of(table), object_number=number, old_image=old_image))
     return found, made
 
 
-def findings(definitions: VirtualDependencies, store: MemoryStore, tables: list[TableVersion]) -> list[tuple[str, bool]]:
+def findings(
+    definitions: VirtualDependencies, store: MemoryStore, tables: list[TableVersion]
+) -> list[tuple[str, bool]]:
     describe = lambda owner, name: store.tables[owner, name].table if (owner, name) in store.tables else None  # noqa: E731
-    return [(f"{each.path}: {each.problem}", each.is_error) for each in dependency_column_findings("a", definitions, tables, describe)]
+    return [
+        (f"{each.path}: {each.problem}", each.is_error)
+        for each in dependency_column_findings("a", definitions, tables, describe)
+    ]
 
 
 def test_definitions_that_fit_the_tables_are_no_finding():
@@ -94,23 +139,40 @@ def test_definitions_that_fit_the_tables_are_no_finding():
 
 def test_columns_and_tables_that_are_not_there_and_values_that_the_log_lacks_are_said():
     store, tables = versions()
-    (unknown,) = findings(VirtualDependencies(values=(ValueDependency(name="n", tables=(
-        ValueColumns(owner="shop", name="orders", columns=("nubmer",)),
-    )),)), store, tables)
+    (unknown,) = findings(
+        VirtualDependencies(
+            values=(
+                ValueDependency(name="n", tables=(ValueColumns(owner="shop", name="orders", columns=("nubmer",)),)),
+            )
+        ),
+        store,
+        tables,
+    )
     assert unknown == ("applies.a.value_dependencies.n: shop.orders has no column nubmer", True)
-    (missing,) = findings(VirtualDependencies(objects=(
-        ObjectDependency(owner="shop", name="orders", parent_owner="shop", parent_name="customers"),
-    )), store, tables)
-    assert missing == ("applies.a: has a virtual dependency definition for shop.customers, a table that it does not get", False)
+    (missing,) = findings(
+        VirtualDependencies(
+            objects=(ObjectDependency(owner="shop", name="orders", parent_owner="shop", parent_name="customers"),)
+        ),
+        store,
+        tables,
+    )
+    assert missing == (
+        "applies.a: has a virtual dependency definition for shop.customers, a table that it does not get",
+        False,
+    )
     lacking = findings(DEFINITIONS, *versions(OldImage.KEY))
     assert ["has no old values" in problem for problem, _ in lacking] == [True, True]
     assert not any(is_error for _, is_error in lacking)
 
 
-@pytest.mark.parametrize(("orders", "payments"), [
-    (("pg_catalog.int8", "integer"), ("pg_catalog.numeric", "numeric")), (("pg_catalog.date", "bytes"), ("pg_catalog.timestamp", "bytes")),
-    (("public.citext", "none"), ("public.citext", "none")),
-])
+@pytest.mark.parametrize(
+    ("orders", "payments"),
+    [
+        (("pg_catalog.int8", "integer"), ("pg_catalog.numeric", "numeric")),
+        (("pg_catalog.date", "bytes"), ("pg_catalog.timestamp", "bytes")),
+        (("public.citext", "none"), ("public.citext", "none")),
+    ],
+)
 def test_types_that_cannot_be_compared_are_said(orders, payments):
     ((problem, is_error),) = findings(DEFINITIONS, *versions(orders=orders, payments=payments))
     assert "the columns of shop.orders, shop.payments have types whose values cannot be compared" in problem

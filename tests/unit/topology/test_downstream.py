@@ -13,7 +13,10 @@ from topology.edits.changes import changes, components_of
 from topology.plan import make_plan
 from topology.ways import ways_to
 
-DOWNSTREAM = "combined: never\n" + SITES + """
+DOWNSTREAM = (
+    "combined: never\n"
+    + SITES
+    + """
 queues:
   q3: {site: dbs3}
   q2: {site: dbs2}
@@ -24,14 +27,25 @@ propagations:
 applies:
   a: {site: dbs2, source: dbs1, queue: q2}
 """
-SECOND = DOWNSTREAM.replace("propagations:", "  c2: {site: dbs3, source: dbs1, queue: q3b, rules: {include: [{schema: crm}]}}\npropagations:").replace(
-    "  q2:", "  q3b: {site: dbs3}\n  q2:").replace("applies:\n", "  pb: {from: q3b, to: q2b}\napplies:\n  ab: {site: dbs2, source: dbs1, queue: q2b}\n").replace(
-    "  q2: {site: dbs2}", "  q2: {site: dbs2}\n  q2b: {site: dbs2}")
+)
+SECOND = (
+    DOWNSTREAM.replace(
+        "propagations:",
+        "  c2: {site: dbs3, source: dbs1, queue: q3b, rules: {include: [{schema: crm}]}}\npropagations:",
+    )
+    .replace("  q2:", "  q3b: {site: dbs3}\n  q2:")
+    .replace("applies:\n", "  pb: {from: q3b, to: q2b}\napplies:\n  ab: {site: dbs2, source: dbs1, queue: q2b}\n")
+    .replace("  q2: {site: dbs2}", "  q2: {site: dbs2}\n  q2b: {site: dbs2}")
+)
 LOCAL = DOWNSTREAM.replace("q3: {site: dbs3}", "q3: {site: dbs1}").replace("c1: {site: dbs3", "c1: {site: dbs1")
 
 
 def edit(folder, before, after):
-    return {each.component: each.action for each in changes(read(folder, before), read(folder, after)) if each.action != "same"}
+    return {
+        each.component: each.action
+        for each in changes(read(folder, before), read(folder, after))
+        if each.action != "same"
+    }
 
 
 def test_real_time_and_async_are_what_another_site_than_the_source_means(tmp_path):
@@ -55,29 +69,32 @@ def test_several_capture_processes_share_one_copy(tmp_path):
 PLANTED = {
     "mode of a local capture": (
         LOCAL.replace("source: dbs1, queue: q3,", "source: dbs1, mode: real_time, queue: q3,"),
-        "captures.c1 (line 14): mode is of downstream capture, and this capture process is local: leave it out, or name as site another "
-        "one than the source",
+        "captures.c1 (line 14): mode is of downstream capture, and this capture process is local: leave it out, or name"
+        " as site another one than the source",
     ),
     "transport of a local capture": (
-        LOCAL.replace("source: dbs1, queue: q3,", "source: dbs1, transport: sync, queue: q3,"), "transport is of downstream capture",
+        LOCAL.replace("source: dbs1, queue: q3,", "source: dbs1, transport: sync, queue: q3,"),
+        "transport is of downstream capture",
     ),
     "an unknown transport": (
         DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, transport: sinc, queue: q3,"),
         "captures.c1.transport (line 14): 'sinc' is not one of sync, async: did you mean 'sync'?",
     ),
     "a second real-time source at one site": (
-        SECOND.replace("c2: {site: dbs3, source: dbs1", "c2: {site: dbs3, source: dbs2").replace(
-            "ab: {site: dbs2, source: dbs1, queue: q2b}", "ab: {site: dbs1, source: dbs2, queue: q2b}").replace("q2b: {site: dbs2}", "q2b: {site: dbs1}"),
-        "captures.c2.source (line 17): site dbs3 receives the redo of dbs1 in real time already, and takes one source's only: write "
-        "mode: archived_log here, or capture the changes of dbs2 at dbs2 itself or at another site",
+        SECOND.replace("c2: {site: dbs3, source: dbs1", "c2: {site: dbs3, source: dbs2")
+        .replace("ab: {site: dbs2, source: dbs1, queue: q2b}", "ab: {site: dbs1, source: dbs2, queue: q2b}")
+        .replace("q2b: {site: dbs2}", "q2b: {site: dbs1}"),
+        "captures.c2.source (line 17): site dbs3 receives the redo of dbs1 in real time already, and takes one source's"
+        " only: write mode: archived_log here, or capture the changes of dbs2 at dbs2 itself or at another site",
     ),
     "two transports of one copy": (
         SECOND.replace("source: dbs1, queue: q3b,", "source: dbs1, transport: sync, queue: q3b,"),
-        "captures.c2.transport (line 17): is sync, and captures.c1, which mines the same copy of the redo, says async: write the same for "
-        "all capture processes of one source at one site",
+        "captures.c2.transport (line 17): is sync, and captures.c1, which mines the same copy of the redo, says async:"
+        " write the same for all capture processes of one source at one site",
     ),
     "a queue at the source": (
-        DOWNSTREAM.replace("q3: {site: dbs3}", "q3: {site: dbs1}"), "queue q3 is at site dbs1, not at dbs3",
+        DOWNSTREAM.replace("q3: {site: dbs3}", "q3: {site: dbs1}"),
+        "queue q3 is at site dbs1, not at dbs3",
     ),
     "transport of archived logs": (
         DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, mode: archived_log, transport: sync, queue: q3,"),
@@ -85,17 +102,21 @@ PLANTED = {
     ),
     "an archive in real time": (
         DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, archive: logs, queue: q3,"),
-        "captures.c1 (line 14): archive and archive_lag_s are of archived logs: write mode: archived_log, or leave them out",
+        "captures.c1 (line 14): archive and archive_lag_s are of archived logs: write mode: archived_log, or leave them"
+        " out",
     ),
     "two modes of one copy": (
         SECOND.replace("source: dbs1, queue: q3b,", "source: dbs1, mode: archived_log, queue: q3b,"),
-        "captures.c2.mode (line 17): is archived_log, and captures.c1, which mines the same copy of the redo, says real_time",
+        "captures.c2.mode (line 17): is archived_log, and captures.c1, which mines the same copy of the redo, says"
+        " real_time",
     ),
     "one archive of two sources": (
-        SECOND.replace("source: dbs1, queue: q3,", "source: dbs1, mode: archived_log, archive: logs, queue: q3,").replace(
-            "c2: {site: dbs3, source: dbs1", "c2: {site: dbs3, source: dbs2, mode: archived_log, archive: ./logs").replace(
-            "ab: {site: dbs2, source: dbs1, queue: q2b}", "ab: {site: dbs1, source: dbs2, queue: q2b}").replace("q2b: {site: dbs2}", "q2b: {site: dbs1}"),
-        "captures.c2.archive (line 17): is also where the redo of dbs1 is copied to: give every source a folder of its own",
+        SECOND.replace("source: dbs1, queue: q3,", "source: dbs1, mode: archived_log, archive: logs, queue: q3,")
+        .replace("c2: {site: dbs3, source: dbs1", "c2: {site: dbs3, source: dbs2, mode: archived_log, archive: ./logs")
+        .replace("ab: {site: dbs2, source: dbs1, queue: q2b}", "ab: {site: dbs1, source: dbs2, queue: q2b}")
+        .replace("q2b: {site: dbs2}", "q2b: {site: dbs1}"),
+        "captures.c2.archive (line 17): is also where the redo of dbs1 is copied to: give every source a folder of its"
+        " own",
     ),
 }
 
@@ -128,10 +149,22 @@ def test_another_transport_is_taken_over_by_source_and_receiver_alone(tmp_path):
 
 
 def test_a_receiver_added_and_removed_leaves_the_source_running(tmp_path):
-    with_local = DOWNSTREAM.replace("captures:", "  q1: {site: dbs1}\n  q4: {site: dbs2}\ncaptures:\n  c9: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: crm}]}}").replace(
-        "propagations:", "propagations:\n  p9: {from: q1, to: q4}").replace("applies:", "applies:\n  a9: {site: dbs2, source: dbs1, queue: q4}")
-    without = with_local.replace("  c1: {site: dbs3, source: dbs1, queue: q3, rules: {include: [{schema: hr}]}}\n", "").replace(
-        "  p: {from: q3, to: q2}\n", "").replace("  a: {site: dbs2, source: dbs1, queue: q2}\n", "").replace("  q3: {site: dbs3}\n", "").replace("  q2: {site: dbs2}\n", "")
+    with_local = (
+        DOWNSTREAM.replace(
+            "captures:",
+            "  q1: {site: dbs1}\n  q4: {site: dbs2}\ncaptures:\n  c9: {site: dbs1, source: dbs1, queue: q1, rules:"
+            " {include: [{schema: crm}]}}",
+        )
+        .replace("propagations:", "propagations:\n  p9: {from: q1, to: q4}")
+        .replace("applies:", "applies:\n  a9: {site: dbs2, source: dbs1, queue: q4}")
+    )
+    without = (
+        with_local.replace("  c1: {site: dbs3, source: dbs1, queue: q3, rules: {include: [{schema: hr}]}}\n", "")
+        .replace("  p: {from: q3, to: q2}\n", "")
+        .replace("  a: {site: dbs2, source: dbs1, queue: q2}\n", "")
+        .replace("  q3: {site: dbs3}\n", "")
+        .replace("  q2: {site: dbs2}\n", "")
+    )
     added, removed = edit(tmp_path, without, with_local), edit(tmp_path, with_local, without)
     assert added["redo:dbs1@dbs3"] == "new"
     assert removed["redo:dbs1@dbs3"] == "ends"
@@ -147,17 +180,29 @@ def test_the_plan_names_the_session_that_commits_can_wait_for(tmp_path):
 
 
 def test_any_number_of_archived_log_sources_share_a_site_with_one_in_real_time(tmp_path):
-    text = SECOND.replace("c2: {site: dbs3, source: dbs1", "c2: {site: dbs3, source: dbs2, mode: archived_log, archive: logs, archive_lag_s: 5").replace(
-        "ab: {site: dbs2, source: dbs1, queue: q2b}", "ab: {site: dbs1, source: dbs2, queue: q2b}").replace("q2b: {site: dbs2}", "q2b: {site: dbs1}")
+    text = (
+        SECOND.replace(
+            "c2: {site: dbs3, source: dbs1",
+            "c2: {site: dbs3, source: dbs2, mode: archived_log, archive: logs, archive_lag_s: 5",
+        )
+        .replace("ab: {site: dbs2, source: dbs1, queue: q2b}", "ab: {site: dbs1, source: dbs2, queue: q2b}")
+        .replace("q2b: {site: dbs2}", "q2b: {site: dbs1}")
+    )
     real_time, archived = redo_receivers(read(tmp_path, text))
     assert (real_time.is_archived_log, archived.is_archived_log) == (False, True)
     assert archived.archive == str(tmp_path / "logs")
     assert archived.archive_lag_s == 5
     plan = make_plan(read(tmp_path, text))
     work = {actor.name: actor.work for actor in plan.actors}
-    assert work["redo:dbs2@dbs3"] == f"redo receiver: takes the complete segments of dbs2 that are copied into {tmp_path / 'logs'}"
+    assert (
+        work["redo:dbs2@dbs3"]
+        == f"redo receiver: takes the complete segments of dbs2 that are copied into {tmp_path / 'logs'}"
+    )
     sent = make_plan(read(tmp_path, text.replace("archive: logs, ", "")))
-    assert "copies the complete segments of dbs2, at most 5 s old" in {actor.name: actor.work for actor in sent.actors}["redo:dbs2@dbs3"]
+    assert (
+        "copies the complete segments of dbs2, at most 5 s old"
+        in {actor.name: actor.work for actor in sent.actors}["redo:dbs2@dbs3"]
+    )
 
 
 def test_real_time_becomes_archived_log_and_back_while_everything_runs(tmp_path):

@@ -15,7 +15,15 @@ from topology.file.reading import read_topology
 from topology.plan import make_plan
 
 FOLDER = Path(__file__).parents[3] / "examples"
-SEVERAL_WRITERS = ("two_way", "n_way", "hub_and_spoke", "hub_and_spoke_explicit", "extended_secondaries", "conflicts", "latest_timestamp")
+SEVERAL_WRITERS = (
+    "two_way",
+    "n_way",
+    "hub_and_spoke",
+    "hub_and_spoke_explicit",
+    "extended_secondaries",
+    "conflicts",
+    "latest_timestamp",
+)
 FILES = sorted(FOLDER.glob("*.yaml"))
 ENVIRONMENT = {"DBS1_DSN": "postgresql://headrace@one/app", "DBS2_DSN": "postgresql://headrace@two/app"}
 
@@ -51,7 +59,9 @@ def test_two_way_replicates_in_both_directions():
 def test_the_explicit_hub_and_spoke_is_what_the_short_form_expands_into():
     short, explicit = (read_topology(FOLDER / f"hub_and_spoke{suffix}.yaml", {}) for suffix in ("", "_explicit"))
     for kind in ("queues", "captures", "propagations", "applies"):
-        assert {each.name: each for each in getattr(short, kind)} == {each.name: each for each in getattr(explicit, kind)}
+        assert {each.name: each for each in getattr(short, kind)} == {
+            each.name: each for each in getattr(explicit, kind)
+        }
 
 
 def test_the_relay_passes_on_to_two_destinations_what_comes_over_one_propagation():
@@ -63,10 +73,23 @@ def test_the_relay_passes_on_to_two_destinations_what_comes_over_one_propagation
 
 
 FLOWS = {
-    "n_way": {("dbs1", "dbs2"), ("dbs1", "dbs3"), ("dbs2", "dbs1"), ("dbs2", "dbs3"), ("dbs3", "dbs1"), ("dbs3", "dbs2")},
-    "hub_and_spoke": {(a, b) for hub, spoke in (("dbs1", "dbs2"), ("dbs1", "dbs3"), ("dbs1", "dbs4")) for a, b in ((hub, spoke), (spoke, hub))},
+    "n_way": {
+        ("dbs1", "dbs2"),
+        ("dbs1", "dbs3"),
+        ("dbs2", "dbs1"),
+        ("dbs2", "dbs3"),
+        ("dbs3", "dbs1"),
+        ("dbs3", "dbs2"),
+    },
+    "hub_and_spoke": {
+        (a, b)
+        for hub, spoke in (("dbs1", "dbs2"), ("dbs1", "dbs3"), ("dbs1", "dbs4"))
+        for a, b in ((hub, spoke), (spoke, hub))
+    },
     "extended_secondaries": {
-        (a, b) for hub, spoke in (("dbs1", "dbs2"), ("dbs2", "dbs3"), ("dbs2", "dbs4")) for a, b in ((hub, spoke), (spoke, hub))
+        (a, b)
+        for hub, spoke in (("dbs1", "dbs2"), ("dbs2", "dbs3"), ("dbs2", "dbs4"))
+        for a, b in ((hub, spoke), (spoke, hub))
     },
     "several_sources": {("dbs1", "dbs3"), ("dbs2", "dbs3")},
     "fan_out": {("dbs1", "dbs2"), ("dbs1", "dbs3"), ("dbs1", "dbs4")},
@@ -88,8 +111,19 @@ def test_the_tls_example_is_in_order_with_the_certificates_that_headrace_makes(t
         f"sites.{site}.tls.{key}" for site in ("dbs1", "dbs2") for key in ("authority", "certificate", "key")
     }
     made = subprocess.run(
-        [sys.executable, "-c", "from headrace.entry import main; main()", "certs", str(tmp_path / "certs"), "--topology", str(file), "--json"],
-        capture_output=True, check=True, text=True,
+        [
+            sys.executable,
+            "-c",
+            "from headrace.entry import main; main()",
+            "certs",
+            str(tmp_path / "certs"),
+            "--topology",
+            str(file),
+            "--json",
+        ],
+        capture_output=True,
+        check=True,
+        text=True,
     )
     assert len(json.loads(made.stdout)["made"]) == 6
     assert check_topology(file, ask_databases=False).findings == ()
@@ -101,7 +135,10 @@ def test_what_certs_prints_is_what_the_file_needs(tmp_path):
     file.write_text(plain)
     made = subprocess.run(
         [sys.executable, "-c", "from headrace.entry import main; main()", "certs", "keys", "--topology", file.name],
-        capture_output=True, check=True, text=True, cwd=tmp_path,
+        capture_output=True,
+        check=True,
+        text=True,
+        cwd=tmp_path,
     )
     file.write_text(f"{made.stderr.partition('tls: ')[1]}{made.stderr.partition('tls: ')[2]}\n{plain}")
     assert [finding for finding in check_topology(file, ask_databases=False).findings if finding.is_error] == []
@@ -119,8 +156,9 @@ def test_downstream_capture_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_pat
     plan = make_plan(read_topology(FOLDER / "downstream.yaml", {}))
     work = {actor.name: (actor.site, actor.work) for actor in plan.actors}
     assert work["redo:dbs1@dbs2"] == (
-        "dbs2", "redo receiver: copies the redo of dbs1 synchronously: a commit waits for it where the database waits for the session "
-        "headrace_downstream_dbs1"
+        "dbs2",
+        "redo receiver: copies the redo of dbs1 synchronously: a commit waits for it where the database waits for the"
+        " session headrace_downstream_dbs1",
     )
     assert work["capture:capture_dbs1"] == ("dbs2", "mines the redo of dbs1 (its copy at dbs2) for apply_from_dbs1")
     assert "log writer" in work["site:dbs1"][1]

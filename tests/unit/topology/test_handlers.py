@@ -27,14 +27,18 @@ code: code
 """
 
 
-def written(folder: Path, lists: str, code: str = "def run(lcr, session): ...\ndef fix(lcr, error, session): ...\n") -> Path:
+def written(
+    folder: Path, lists: str, code: str = "def run(lcr, session): ...\ndef fix(lcr, error, session): ...\n"
+) -> Path:
     (folder / "code").mkdir(exist_ok=True)
     (folder / "code" / "own.py").write_text(code)
     (folder / "t.yaml").write_text(HEAD + lists)
     return folder / "t.yaml"
 
 
-def problems(folder: Path, lists: str, code: str = "def run(lcr, session): ...\ndef fix(lcr, error, session): ...\n") -> list[str]:
+def problems(
+    folder: Path, lists: str, code: str = "def run(lcr, session): ...\ndef fix(lcr, error, session): ...\n"
+) -> list[str]:
     found = check_topology(written(folder, lists, code), ask_databases=False).findings
     return [f"{finding.problem}: {finding.fix}" for finding in found if finding.is_error]
 
@@ -62,17 +66,26 @@ def test_a_change_of_the_code_restarts_the_apply_process_and_nothing_else(tmp_pa
     (tmp_path / "code" / "other.py").write_text("x = 1\n")
     assert all(change.action == "same" for change in changes(before, read_topology(tmp_path / "t.yaml")))
     after = read_topology(written(tmp_path, lists, "def run(lcr, session):\n    pass\n"))
-    found = {change.component.partition(":")[0]: change.action for change in changes(before, after) if change.action != "same"}
+    found = {
+        change.component.partition(":")[0]: change.action
+        for change in changes(before, after)
+        if change.action != "same"
+    }
     assert found == {"apply": "restarts", "site": "takes over"}
 
 
 def test_a_list_of_an_apply_process_takes_the_place_of_the_files(tmp_path: Path) -> None:
     lists = 'dml_handlers:\n  - {table: shop.a, function: "own:run"}\n'
-    text = written(tmp_path, lists).read_text().replace(
-        "replicate:\n  - {tables: [shop.*], from: dbs1, to: [dbs2]}\n",
-        "queues: {q1: {site: dbs1}, q2: {site: dbs2}}\ncaptures: {c: {site: dbs1, queue: q1, rules: {include: [{tables: [shop.*]}]}}}\n"
-        "propagations: {p: {from: q1, to: q2}}\napplies:\n  mine: {site: dbs2, source: dbs1, queue: q2, dml_handlers: []}\n"
-        "  other: {site: dbs2, source: dbs1, queue: q2}\n",
+    text = (
+        written(tmp_path, lists)
+        .read_text()
+        .replace(
+            "replicate:\n  - {tables: [shop.*], from: dbs1, to: [dbs2]}\n",
+            "queues: {q1: {site: dbs1}, q2: {site: dbs2}}\ncaptures: {c: {site: dbs1, queue: q1, rules: {include:"
+            " [{tables: [shop.*]}]}}}\n"
+            "propagations: {p: {from: q1, to: q2}}\napplies:\n  mine: {site: dbs2, source: dbs1, queue: q2,"
+            " dml_handlers: []}\n  other: {site: dbs2, source: dbs1, queue: q2}\n",
+        )
     )
     (tmp_path / "t.yaml").write_text(text)
     from topology.file.reading import examine
@@ -82,24 +95,40 @@ def test_a_list_of_an_apply_process_takes_the_place_of_the_files(tmp_path: Path)
     assert {apply.name: len(apply.handlers.dml) for apply in spec.applies} == {"mine": 0, "other": 1}
 
 
-@pytest.mark.parametrize(("lists", "problem"), [
-    ('dml_handlers: [{table: shop.a, function: "own:none"}]', "code/own.py has no function none: it has fix, run"),
-    ('dml_handlers: [{table: shop.a, function: "nowhere:run"}]', "there is no module nowhere in code or on the Python path"),
-    ('dml_handlers: [{table: shop.a, function: "own:fix"}]', "code/own.py, line 2: fix cannot be called with (lcr, session)"),
-    ('dml_handlers: [{table: shop.a, function: "own.py"}]', "'own.py' does not name a function"),
-    ("dml_handlers: [{table: shop.a}]", "has neither a function nor statements"),
-    (
-        'dml_handlers: [{table: shop.a, function: "own:run"}, {table: shop.a, statements: [lcr.execute true]}]',
-        "insert of shop.a has a DML handler already",
-    ),
-    (
-        'dml_handlers: [{table: shop.a, operations: [delete], function: "own:run"}]\nerror_handlers: [{table: shop.a, function: "own:fix"}]',
-        "delete of shop.a has a procedure DML handler",
-    ),
-    ('error_handlers: [{table: shop.a, function: "own:fix"}, {table: shop.a, function: "own:fix"}]', "insert of shop.a has an error handler already"),
-    ('dml_handlers: [{table: shop.a, statements: ["INSERT INTO x VALUES (:now.id)"]}]', ":now.id names nothing of an LCR"),
-    ('precommit_handler: "own:fix"', "cannot be called with (commit_scn, session)"),
-])
+@pytest.mark.parametrize(
+    ("lists", "problem"),
+    [
+        ('dml_handlers: [{table: shop.a, function: "own:none"}]', "code/own.py has no function none: it has fix, run"),
+        (
+            'dml_handlers: [{table: shop.a, function: "nowhere:run"}]',
+            "there is no module nowhere in code or on the Python path",
+        ),
+        (
+            'dml_handlers: [{table: shop.a, function: "own:fix"}]',
+            "code/own.py, line 2: fix cannot be called with (lcr, session)",
+        ),
+        ('dml_handlers: [{table: shop.a, function: "own.py"}]', "'own.py' does not name a function"),
+        ("dml_handlers: [{table: shop.a}]", "has neither a function nor statements"),
+        (
+            'dml_handlers: [{table: shop.a, function: "own:run"}, {table: shop.a, statements: [lcr.execute true]}]',
+            "insert of shop.a has a DML handler already",
+        ),
+        (
+            'dml_handlers: [{table: shop.a, operations: [delete], function: "own:run"}]\nerror_handlers: [{table:'
+            ' shop.a, function: "own:fix"}]',
+            "delete of shop.a has a procedure DML handler",
+        ),
+        (
+            'error_handlers: [{table: shop.a, function: "own:fix"}, {table: shop.a, function: "own:fix"}]',
+            "insert of shop.a has an error handler already",
+        ),
+        (
+            'dml_handlers: [{table: shop.a, statements: ["INSERT INTO x VALUES (:now.id)"]}]',
+            ":now.id names nothing of an LCR",
+        ),
+        ('precommit_handler: "own:fix"', "cannot be called with (commit_scn, session)"),
+    ],
+)
 def test_what_cannot_run_is_refused_with_its_place(tmp_path: Path, lists: str, problem: str) -> None:
     assert any(problem in found for found in problems(tmp_path, lists))
 
@@ -110,18 +139,30 @@ def test_code_that_cannot_be_parsed_is_refused_with_its_line(tmp_path: Path) -> 
     assert all("code/own.py, line 1" in each for each in found)
 
 
-@pytest.mark.parametrize(("text", "sql", "binds"), [
-    ("INSERT INTO x VALUES (:new.a, :old.b, :NEW.A)", "INSERT INTO x VALUES ($1, $2, $1)", ("new.a", "old.b")),
-    ("SELECT ':new.a', \":new.b\", $$:new.c$$, $t$ :x $t$, a::text, E'\\':new.d' -- :new.e\n, :commit_scn;",
-     "SELECT ':new.a', \":new.b\", $$:new.c$$, $t$ :x $t$, a::text, E'\\':new.d' -- :new.e\n, $1", ("commit_scn",)),
-    ("UPDATE x SET a = :new.\"Some Name\" WHERE b[1:2] = '{}'", "UPDATE x SET a = $1 WHERE b[1:2] = '{}'", ("new.Some Name",)),
-])
+@pytest.mark.parametrize(
+    ("text", "sql", "binds"),
+    [
+        ("INSERT INTO x VALUES (:new.a, :old.b, :NEW.A)", "INSERT INTO x VALUES ($1, $2, $1)", ("new.a", "old.b")),
+        (
+            "SELECT ':new.a', \":new.b\", $$:new.c$$, $t$ :x $t$, a::text, E'\\':new.d' -- :new.e\n, :commit_scn;",
+            "SELECT ':new.a', \":new.b\", $$:new.c$$, $t$ :x $t$, a::text, E'\\':new.d' -- :new.e\n, $1",
+            ("commit_scn",),
+        ),
+        (
+            "UPDATE x SET a = :new.\"Some Name\" WHERE b[1:2] = '{}'",
+            "UPDATE x SET a = $1 WHERE b[1:2] = '{}'",
+            ("new.Some Name",),
+        ),
+    ],
+)
 def test_binds_are_found_as_postgresql_reads_the_text(text: str, sql: str, binds: tuple[str, ...]) -> None:
     found = read_statement(text)
     assert (found.sql, found.binds) == (sql, binds)
 
 
-@pytest.mark.parametrize("text", ["", "SELECT $1", "SELECT :new", "lcr.execute", "SELECT 'open", "SELECT /* a /* b */ */ 1"])
+@pytest.mark.parametrize(
+    "text", ["", "SELECT $1", "SELECT :new", "lcr.execute", "SELECT 'open", "SELECT /* a /* b */ */ 1"]
+)
 def test_a_statement_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         read_statement(text)

@@ -27,7 +27,10 @@ def test_file_that_says_nothing_names_the_files_that_up_makes(tmp_path: Path) ->
     found = check_topology(spec.file, ask_databases=False)
     assert found.findings == ()
     text = plan_topology(spec.file, ask_databases=False).as_text()
-    assert f"Links between components: mutual TLS, with certificates that `up` makes in {spec.state_dir}/certificates and renews" in text
+    assert (
+        f"Links between components: mutual TLS, with certificates that `up` makes in {spec.state_dir}/certificates and"
+        " renews" in text
+    )
 
 
 def test_file_that_says_none_is_warned_of_by_check_and_plan(tmp_path: Path) -> None:
@@ -59,7 +62,9 @@ def test_sites_with_nodes_need_the_operators_word_and_each_way_that_is_printed_i
     made = [str(Path(sys.executable).parent / "headrace"), *shlex.split(line)[1:]]
     subprocess.run(made, check=True, capture_output=True, cwd="/")
     file.write_text(f"{files}\n{NODES}")
-    assert [site.tls.key for site in read_topology(file).sites if site.tls] == [tmp_path / "certs" / f"{name}.key" for name in ("a", "b")]
+    assert [site.tls.key for site in read_topology(file).sites if site.tls] == [
+        tmp_path / "certs" / f"{name}.key" for name in ("a", "b")
+    ]
     assert check_topology(file, ask_databases=False).findings == ()
 
 
@@ -77,10 +82,13 @@ def test_site_that_names_files_beside_sites_that_do_not_is_refused(tmp_path: Pat
             read(tmp_path, more + text.lstrip())
 
 
-def test_topology_of_an_earlier_version_gets_certificates_by_an_edit_that_restarts_its_components(tmp_path: Path) -> None:
+def test_topology_of_an_earlier_version_gets_certificates_by_an_edit_that_restarts_its_components(
+    tmp_path: Path,
+) -> None:
     before = read(tmp_path, PLAIN)
     after = read(tmp_path, ONE_WAY)
     assert before.state_dir == after.state_dir
     found = changes(before, after)
     assert {change.action for change in found} == {"restarts"}
-    assert {facet for change in found for facet in change.facets} == {"certificate", "sites"}  # the controller has the sites
+    # the controller has the sites
+    assert {facet for change in found for facet in change.facets} == {"certificate", "sites"}

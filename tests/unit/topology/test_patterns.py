@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rules.rule import Rule
 from topology.patterns import examples, parse_schema, parse_table
 
-NAMES = st.text("ab.[] \"", min_size=1, max_size=6)
+NAMES = st.text('ab.[] "', min_size=1, max_size=6)
 
 
 @pytest.mark.parametrize(

@@ -22,27 +22,44 @@ def test_the_plan_has_one_way_for_every_apply_process_with_every_component_on_it
         ("dbs2", "dbs1", ("capture_dbs2", "q_dbs2", "dbs2_to_dbs1", "q_dbs1_in", "apply_from_dbs2_at_dbs1")),
     ]
     assert [way.components for way in make_plan(read(tmp_path, TWO_WAY)).ways] == [
-        ("capture_dbs1", "apply_from_dbs1_at_dbs2"), ("capture_dbs2", "apply_from_dbs2_at_dbs1"),
+        ("capture_dbs1", "apply_from_dbs1_at_dbs2"),
+        ("capture_dbs2", "apply_from_dbs2_at_dbs1"),
     ]
 
 
 def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_have(tmp_path):
-    text = TWO_WAY.replace("dbs2: {database: {kind: embedded}}", "dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}")
+    text = TWO_WAY.replace(
+        "dbs2: {database: {kind: embedded}}", "dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}"
+    )
     actors = make_plan(read(tmp_path, f"tls: none\n{NEVER}" + text)).actors
     assert sorted((actor.name, actor.site) for actor in actors) == sorted(
         [
             ("controller", ""),
-            ("site:dbs1", "dbs1"), ("site:dbs2", "dbs2"), ("site:dbs3", "dbs3"), ("site:relay", "relay"),
-            ("capture:capture_dbs1", "dbs1"), ("capture:capture_dbs2", "dbs2"),
-            ("queue:q_dbs1", "dbs1"), ("queue:q_dbs1_in", "dbs1"), ("queue:q_dbs2", "dbs2"), ("queue:q_dbs2_in", "dbs2"),
-            ("propagation:dbs1_to_dbs2", "dbs1"), ("propagation:dbs2_to_dbs1", "dbs2"),
-            ("apply:apply_from_dbs1_at_dbs2", "dbs2"), ("apply:apply_from_dbs2_at_dbs1", "dbs1"),
+            ("site:dbs1", "dbs1"),
+            ("site:dbs2", "dbs2"),
+            ("site:dbs3", "dbs3"),
+            ("site:relay", "relay"),
+            ("capture:capture_dbs1", "dbs1"),
+            ("capture:capture_dbs2", "dbs2"),
+            ("queue:q_dbs1", "dbs1"),
+            ("queue:q_dbs1_in", "dbs1"),
+            ("queue:q_dbs2", "dbs2"),
+            ("queue:q_dbs2_in", "dbs2"),
+            ("propagation:dbs1_to_dbs2", "dbs1"),
+            ("propagation:dbs2_to_dbs1", "dbs2"),
+            ("apply:apply_from_dbs1_at_dbs2", "dbs2"),
+            ("apply:apply_from_dbs2_at_dbs1", "dbs1"),
         ]
     )
     assert all(actor.resources == ((("site_dbs2", 1.0),) if actor.site == "dbs2" else ()) for actor in actors)
     combined = make_plan(read(tmp_path, f"tls: none\n{text.lstrip()}")).actors
     assert {actor.name for actor in actors} - {actor.name for actor in combined} == {
-        "queue:q_dbs1", "queue:q_dbs1_in", "queue:q_dbs2", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2", "propagation:dbs2_to_dbs1",
+        "queue:q_dbs1",
+        "queue:q_dbs1_in",
+        "queue:q_dbs2",
+        "queue:q_dbs2_in",
+        "propagation:dbs1_to_dbs2",
+        "propagation:dbs2_to_dbs1",
     }
 
 
@@ -51,16 +68,21 @@ def test_the_plan_says_how_much_memory_reading_the_log_takes_at_the_source(tmp_p
         return next(actor.work for actor in make_plan(read(tmp_path, text)).actors if actor.name == "site:dbs1")
 
     assert "holds as much as its shared_buffers, at most 512MB, of transactions in flight" in work(TWO_WAY)
-    assert "holds 256MB of transactions in flight" in work(TWO_WAY.replace("kind: embedded", "kind: embedded, decoding_memory: 256MB"))
+    assert "holds 256MB of transactions in flight" in work(
+        TWO_WAY.replace("kind: embedded", "kind: embedded, decoding_memory: 256MB")
+    )
 
 
 def test_who_gets_what_is_shown_with_hops_and_not_again_for_what_a_hub_forwards(tmp_path):
-    text = SITES + """
+    text = (
+        SITES
+        + """
 replicate:
   - {tables: [hr.*], hub: dbs1, spokes: [dbs2, dbs3]}
   - {tables: [crm.c1, crm.c2, crm.c3, crm.c4, crm.c5, crm.c6, crm.c7], from: dbs2, to: [dbs3]}
   - {tables: [hr.log], from: dbs2, to: [dbs3]}
 """
+    )
     lines = make_plan(read_anyway(tmp_path, text)).as_text().splitlines()
     start = lines.index("Who gets what")
     assert lines[start : lines.index("Changes flow") - 1] == [
@@ -79,18 +101,23 @@ replicate:
 
 
 def test_rules_are_shown_where_they_stand_and_nowhere_else(tmp_path):
-    text = SITES + """
+    text = (
+        SITES
+        + """
 replicate:
   - {schemas: [hr], from: dbs1, to: [dbs2, dbs3]}
   - {tables: [crm.c*], from: dbs1, to: [dbs3]}
 """
+    )
     first, second = make_plan(read(tmp_path, text)).ways
     assert first.rules == ("capture_dbs1: hr.*, crm.c*", "dbs1_to_dbs2: hr.* (tagged changes too)")
     assert second.rules == ("capture_dbs1: hr.*, crm.c*",)
 
 
 def test_tags_that_rules_list_and_the_tags_of_apply_processes_are_shown(tmp_path):
-    text = SITES + """
+    text = (
+        SITES
+        + """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}}
 captures:
   c1: {site: dbs1, source: dbs1, queue: q1, rules: {
@@ -100,20 +127,27 @@ applies:
   a1: {site: dbs2, source: dbs1, queue: q2, tag: "0c", rules: {include: [{schema: hr, tagged: true}]}}
   a2: {site: dbs2, source: dbs1, queue: q2, tag: null, rules: {include: [{schema: crm, tagged: true}]}}
 """
+    )
     plan = make_plan(read(tmp_path, text))
     assert plan.ways[0].rules[0] == (
         "c1: hr.* (changes with tag none, 0b), crm.* (changes with any tag but 02) except tmp.* (changes with tag aa)"
     )
-    assert [actor.work.rpartition(", ")[2] for actor in plan.actors if actor.name.startswith("apply:")] == ["tag 0c", "tag none"]
+    assert [actor.work.rpartition(", ")[2] for actor in plan.actors if actor.name.startswith("apply:")] == [
+        "tag 0c",
+        "tag none",
+    ]
 
 
 def test_a_way_over_an_intermediate_site_shows_every_hop(tmp_path):
-    text = SITES + """
+    text = (
+        SITES
+        + """
 queues: {q1: {site: dbs1}, qr: {site: relay}, q2: {site: dbs2}}
 captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{global: true}], exclude: [{schema: tmp}]}}}
 propagations: {p1: {from: q1, to: qr}, p2: {from: qr, to: q2}}
 applies: {a1: {site: dbs2, source: dbs1, queue: q2}}
 """
+    )
     (way,) = make_plan(read(tmp_path, "combined: never\n" + text)).ways
     assert way.components == ("c1", "q1", "p1", "qr", "p2", "q2", "a1")
     (way,) = make_plan(read(tmp_path, text)).ways
@@ -124,7 +158,9 @@ applies: {a1: {site: dbs2, source: dbs1, queue: q2}}
 LIVE = LiveSite(
     statements=(
         PlannedStatement(
-            statement="CREATE SOMETHING", effect="makes something", lock="TableLock on hr.employees for a moment",
+            statement="CREATE SOMETHING",
+            effect="makes something",
+            lock="TableLock on hr.employees for a moment",
             breaks=("UPDATE hr.log: it has no key",),
         ),
         PlannedStatement(statement="CREATE OTHER", effect="makes another thing", is_done=True),
@@ -158,7 +194,13 @@ def test_a_lock_that_statements_have_in_common_is_said_once_below_them(tmp_path)
     steps = tuple(PlannedStatement(statement=f"CREATE {name}", effect=f"makes {name}", lock="L") for name in "ab")
     lines = make_plan(read(tmp_path, TWO_WAY), {"dbs1": LiveSite(statements=steps)}).as_text().splitlines()
     start = lines.index("  + CREATE a")
-    assert lines[start : start + 5] == ["  + CREATE a", "      makes a", "  + CREATE b", "      makes b", "    locks: L"]
+    assert lines[start : start + 5] == [
+        "  + CREATE a",
+        "      makes a",
+        "  + CREATE b",
+        "      makes b",
+        "    locks: L",
+    ]
 
 
 def test_the_dictionary_is_json_and_has_everything_the_text_has(tmp_path):
@@ -172,7 +214,9 @@ def test_the_dictionary_is_json_and_has_everything_the_text_has(tmp_path):
 
 def test_the_plan_names_the_environment_variable_and_never_the_connection_string(tmp_path):
     spec = read(
-        tmp_path, 'topology: t\nsites: {a: {database: {kind: postgres, dsn: "${A_DSN}"}}}', {"A_DSN": "postgresql://u:hunter2@h/d"}
+        tmp_path,
+        'topology: t\nsites: {a: {database: {kind: postgres, dsn: "${A_DSN}"}}}',
+        {"A_DSN": "postgresql://u:hunter2@h/d"},
     )
     plan = make_plan(spec)
     assert "connection from A_DSN" in plan.as_text()
@@ -180,12 +224,15 @@ def test_the_plan_names_the_environment_variable_and_never_the_connection_string
 
 
 def test_optimisations_say_why_they_apply_or_not(tmp_path):
-    text = SITES + """
+    text = (
+        SITES
+        + """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}}
 captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
 propagations: {p1: {from: q1, to: q2, rules: {exclude: [{table: hr.t}]}}}
 applies: {a1: {site: dbs2, source: dbs1, queue: q2, parallelism: 1, group_transactions: 1}}
 """
+    )
     found = {item.name: (item.applies, item.reason) for item in make_plan(read(tmp_path, text)).optimisations}
     assert found == {
         "p1: batches sent on unopened": (False, "its rules look into every batch"),
@@ -199,8 +246,10 @@ applies: {a1: {site: dbs2, source: dbs1, queue: q2, parallelism: 1, group_transa
 
 def test_the_plan_says_that_capture_and_apply_are_combined_and_what_does_not_run(tmp_path):
     plan = make_plan(read(tmp_path, SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"))
-    assert "  yes capture_dbs1: combined capture and apply: q_dbs1 has one publisher, and one way without rules leads to" \
+    assert (
+        "  yes capture_dbs1: combined capture and apply: q_dbs1 has one publisher, and one way without rules leads to"
         " apply_from_dbs1_at_dbs2 (not run: dbs1_to_dbs2, q_dbs1, q_dbs2_in)" in plan.as_text().splitlines()
+    )
 
 
 def test_the_plan_says_which_components_restart_and_why(tmp_path):
@@ -220,8 +269,10 @@ def test_the_plan_says_which_components_restart_and_why(tmp_path):
 
 def test_the_plan_says_which_actors_share_a_process_and_that_they_restart_when_that_changes(tmp_path):
     shared, apart = (read(tmp_path, f"processes: {how}\n{NEVER}" + TWO_WAY) for how in ("shared", "apart"))
-    assert "Actors (processes: shared: queues and propagations of a site share one, and so do its capture processes, its redo receivers," \
-        " and its apply processes by fours)" in make_plan(shared).as_text().splitlines()
+    assert (
+        "Actors (processes: shared: queues and propagations of a site share one, and so do its capture processes, its"
+        " redo receivers, and its apply processes by fours)" in make_plan(shared).as_text().splitlines()
+    )
     plan = make_plan(apart, prepared=shared)
     lines = plan.as_text().splitlines()
     assert plan.as_dict()["processes"] == "apart"
@@ -240,11 +291,18 @@ propagations: {a_to_c: {from: q_a, to: q_c_in, split: never}}
 """)
     spec = read_topology(file)
     found = {each.name: (each.applies, each.reason) for each in make_plan(spec).optimisations}
-    assert found["a_to_b: split off when its destination is away"] == (True, "after 1800 s, from q_a; merged within 60 s")
+    assert found["a_to_b: split off when its destination is away"] == (
+        True,
+        "after 1800 s, from q_a; merged within 60 s",
+    )
     assert found["a_to_c: split off when its destination is away"] == (False, "split: never, or a schedule")
-    split = Split(propagation="a_to_b", queue="q_a", to_queue="q_b_in", phase=SPLIT, merges=True, by="threshold", since_us=1)
+    split = Split(
+        propagation="a_to_b", queue="q_a", to_queue="q_b_in", phase=SPLIT, merges=True, by="threshold", since_us=1
+    )
     plan = make_plan(spec, prepared=with_splits(spec, [split]), splits=[split])
     assert {change.action for change in plan.changes} == {"same"}  # `up` with this file leaves it split off
     assert "a -> b: capture_a.a_to_b -> q_a.a_to_b -> apply_from_a_at_b" in plan.as_text()
     moved = replace(spec, propagations=tuple(replace(each, from_queue="q_b_in") for each in spec.propagations))
-    assert any("is split off from queue q_a" in finding.problem for finding in make_plan(moved, splits=[split]).findings)
+    assert any(
+        "is split off from queue q_a" in finding.problem for finding in make_plan(moved, splits=[split]).findings
+    )

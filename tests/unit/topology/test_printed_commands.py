@@ -26,24 +26,29 @@ PACKAGES = ("actors", "databases", "headrace", "protos", "redo", "rules", "spark
 
 
 @pytest.mark.parametrize("file", ["hr.yaml", "my file's.yaml", "/etc/headrace/$(reboot).yaml"])
-@pytest.mark.parametrize(("text", "words"), [
-    ("run `headrace up` again", ["up"]),
-    ("headrace down FILE --purge", ["down"]),
-    ("`headrace errors execute FILE 7`", ["errors", "execute"]),
-    ("headrace copy FILE hr.t, or wait", ["copy"]),
-    ("""headrace copy FILE '"hr"."t"' """, ["copy"]),
-    ("""`headrace verify FILE '"Odd Schema".t'`""", ["verify"]),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("run `headrace up` again", ["up"]),
+        ("headrace down FILE --purge", ["down"]),
+        ("`headrace errors execute FILE 7`", ["errors", "execute"]),
+        ("headrace copy FILE hr.t, or wait", ["copy"]),
+        ("""headrace copy FILE '"hr"."t"' """, ["copy"]),
+        ("""`headrace verify FILE '"Odd Schema".t'`""", ["verify"]),
+    ],
+)
 def test_command_names_the_reader_s_file(text: str, words: list[str], file: str):
     shown = with_file(text, file)
-    command = shown[shown.index("headrace"):].partition("`")[0]
+    command = shown[shown.index("headrace") :].partition("`")[0]
     assert shlex.split(command.replace(", or", " or"))[: len(words) + 2] == ["headrace", *words, file]
     assert "FILE" not in shown
     assert with_file(shown, file) == shown
 
 
 @pytest.mark.parametrize("file", ["hr.yaml", "my hr.yaml", "hr.conf", "my file's.yaml", "/etc/$(reboot)"])
-def test_file_is_named_once_in_whatever_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: str):
+def test_file_is_named_once_in_whatever_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: str
+):
     monkeypatch.setattr(Output, "file", file)
     table = Table.grid()
     table.add_row("run `headrace up` again")
@@ -53,10 +58,22 @@ def test_file_is_named_once_in_whatever_is_shown(capsys: pytest.CaptureFixture[s
     assert shown.count(shlex.quote(file)) == 3
 
 
-@pytest.mark.parametrize("text", [
-    "headrace up other.yaml", "headrace up /a/b.yml", "headrace doctor", "headrace claim t", "/opt/headrace up", "the schema headrace belongs to", "headrace demo",
-    "headrace start-up", "headrace upgrades", "end it with `headrace down OTHER_FILE`", "headrace up EARLIER_FILE",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "headrace up other.yaml",
+        "headrace up /a/b.yml",
+        "headrace doctor",
+        "headrace claim t",
+        "/opt/headrace up",
+        "the schema headrace belongs to",
+        "headrace demo",
+        "headrace start-up",
+        "headrace upgrades",
+        "end it with `headrace down OTHER_FILE`",
+        "headrace up EARLIER_FILE",
+    ],
+)
 def test_nothing_else_is_touched(text: str):
     assert with_file(text, "hr.yaml") == text
     assert with_file("headrace up", "") == "headrace up"
@@ -65,7 +82,7 @@ def test_nothing_else_is_touched(text: str):
 def test_commands_in_a_json_document_leave_it_one():
     document = {"hint": 'say "headrace up FILE"', "at": ["headrace status"]}
     shown = json.loads(with_file(json.dumps(document), 'a "b".yaml', in_json=True))
-    assert shown == {"hint": "say \"headrace up 'a \"b\".yaml'\"", "at": ["headrace status 'a \"b\".yaml'"]}
+    assert shown == {"hint": 'say "headrace up \'a "b".yaml\'"', "at": ["headrace status 'a \"b\".yaml'"]}
 
 
 def test_verbs_are_those_of_the_command_line_that_take_a_file():
@@ -73,7 +90,13 @@ def test_verbs_are_those_of_the_command_line_that_take_a_file():
         found: set[str] = set()
         for name, each in getattr(command, "commands", {}).items():
             full = f"{before}{name}"
-            found |= verbs(each, f"{full} ") if hasattr(each, "commands") else {full} if "file" in {p.name for p in each.params} else set()
+            found |= (
+                verbs(each, f"{full} ")
+                if hasattr(each, "commands")
+                else {full}
+                if "file" in {p.name for p in each.params}
+                else set()
+            )
         return found
 
     assert isinstance(app, typer.Typer)
@@ -89,7 +112,11 @@ def test_no_message_names_the_file_by_itself():
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 parts = node.values if isinstance(node, ast.JoinedStr) else []
                 for part, value in itertools.pairwise(parts):
-                    is_command = isinstance(part, ast.Constant) and places.search(str(part.value)) and isinstance(value, ast.FormattedValue)
+                    is_command = (
+                        isinstance(part, ast.Constant)
+                        and places.search(str(part.value))
+                        and isinstance(value, ast.FormattedValue)
+                    )
                     if is_command and "file" in ast.unparse(value):
                         found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert found == []

@@ -1,4 +1,6 @@
-"""The proof against brute force: the same answer for single changes on random topologies, and hardly an edit that escapes it."""
+"""The proof against brute force: the same answer for single changes on random topologies, and hardly an edit that
+escapes it.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,17 @@ ASIDE = ("no conflict handler", "takes part in nothing")
 
 def seen(spec: TopologySpec) -> set[tuple[str, str, bool]]:
     """What `check` says of who gets what."""
-    return {(each.path, each.problem, each.is_error) for each in check(spec) if not any(words in each.problem for words in ASIDE)}
+    return {
+        (each.path, each.problem, each.is_error)
+        for each in check(spec)
+        if not any(words in each.problem for words in ASIDE)
+    }
 
 
 def in_order(spec: TopologySpec) -> bool:
-    """Whether every queue gets the changes of a source from one publisher: else `check` refuses it, and the proof has nothing to go by."""
+    """Whether every queue gets the changes of a source from one publisher: else `check` refuses it, and the proof has
+    nothing to go by.
+    """
     published = [(each.queue, each.source) for each in spec.captures]
     published += [(each.to_queue, source) for each in spec.propagations for source in each.sources]
     return len(published) == len(set(published))
@@ -59,7 +67,9 @@ AGREED: Counter[str] = Counter()
 @hypothesis.seed(seed_of("the proof"))
 @given(st.sampled_from(range(1, 10)), st.integers(0, 2**64 - 1))
 @settings(
-    max_examples=TOPOLOGIES, database=None, phases=[Phase.generate, Phase.shrink],
+    max_examples=TOPOLOGIES,
+    database=None,
+    phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 def agree_on(size: int, seed: int) -> None:
@@ -67,7 +77,8 @@ def agree_on(size: int, seed: int) -> None:
     spec = wild(random, size) if random.random() < 0.8 else edited(random, form(random))[1]
     hypothesis.assume(in_order(spec) and not any(overlap_findings(spec, ChangeClasses.of(spec))))
     proof = Proof(spec)
-    walks = SingleChanges(spec, NAMES, [*TAGS, *proof.classes.tags[:-1], OTHER_TAG])  # the last one stands for any other
+    # the last one stands for any other
+    walks = SingleChanges(spec, NAMES, [*TAGS, *proof.classes.tags[:-1], OTHER_TAG])
     kinds: set[str] = set()
     place_of = places(proof)
     for site in [each.name for each in spec.sites]:
@@ -90,7 +101,9 @@ def test_the_proof_agrees_with_single_changes_on_random_topologies():
     agree_on()
     print(dict(AGREED))
     assert AGREED["topologies"] >= TOPOLOGIES
-    assert all(AGREED[kind] > TOPOLOGIES / 40 for kind in (ONCE, TWICE, CYCLE, "renamed", "sent on")), "too few of them have what is looked for"
+    assert all(AGREED[kind] > TOPOLOGIES / 40 for kind in (ONCE, TWICE, CYCLE, "renamed", "sent on")), (
+        "too few of them have what is looked for"
+    )
 
 
 def who_gets_what(spec: TopologySpec) -> dict[tuple[str, tuple[str, str]], dict[str, str]]:
@@ -104,8 +117,8 @@ def who_gets_what(spec: TopologySpec) -> dict[tuple[str, tuple[str, str]], dict[
 def test_edits_that_change_who_gets_what_are_caught():
     """An edit is caught when `check` says something that it did not say before.
 
-    The apply processes of the topologies name the tables that they expect: nothing else in a file says what was wanted. For
-    the same reason no edit sends a table to a site that had nothing to do with its source: that is a wish, too.
+    The apply processes of the topologies name the tables that they expect: nothing else in a file says what was wanted.
+    For the same reason no edit sends a table to a site that had nothing to do with its source: that is a wish, too.
     """
     random = Random(seed_of("edits"))
     changed: Counter[str] = Counter()
@@ -121,7 +134,11 @@ def test_edits_that_change_who_gets_what_are_caught():
         assert not any(is_error for _, _, is_error in known)
         for _ in range(10):
             name, wrong = edited(random, right)
-            if not in_order(wrong) or any(overlap_findings(wrong, ChangeClasses.of(wrong))) or who_gets_what(wrong) == before:
+            if (
+                not in_order(wrong)
+                or any(overlap_findings(wrong, ChangeClasses.of(wrong)))
+                or who_gets_what(wrong) == before
+            ):
                 continue
             changed[name] += 1
             found = seen(wrong) - known

@@ -22,13 +22,18 @@ applies:
   a2: {site: dbs3, source: dbs2, queue: i3}
 """
 BACK = (
-    "captures:\n", "captures:\n  c3: {site: dbs3, source: dbs3, queue: q3, rules: {include: [{table: stock.*}]}}\n",
-    "propagations: {", "propagations: {p3: {from: q3, to: i23}, ", "queues: {", "queues: {q3: {site: dbs3}, i23: {site: dbs2}, ",
-    "applies:\n", "applies:\n  a3: {site: dbs2, source: dbs3, queue: i23, tag: \"33\"}\n",
+    "captures:\n",
+    "captures:\n  c3: {site: dbs3, source: dbs3, queue: q3, rules: {include: [{table: stock.*}]}}\n",
+    "propagations: {",
+    "propagations: {p3: {from: q3, to: i23}, ",
+    "queues: {",
+    "queues: {q3: {site: dbs3}, i23: {site: dbs2}, ",
+    "applies:\n",
+    'applies:\n  a3: {site: dbs2, source: dbs3, queue: i23, tag: "33"}\n',
 )
 FIX = (
-    "replicate stock.t directly between the sites that write it, and let captures.{capture} leave out what apply processes of {hub} write in it"
-    " (tagged: false); or choose another conflict handler (docs/conflicts.md)"
+    "replicate stock.t directly between the sites that write it, and let captures.{capture} leave out what apply"
+    " processes of {hub} write in it (tagged: false); or choose another conflict handler (docs/conflicts.md)"
 )
 
 
@@ -42,26 +47,43 @@ def written_back(text: str) -> str:
     for old, new in zip(BACK[::2], BACK[1::2], strict=True):
         assert text.count(old) == 1
         text = text.replace(old, new)
-    return text.replace("p2: {from: q2, to: i3}", 'p2: {from: q2, to: i3, rules: {exclude: [{global: true, tags: ["33"]}]}}')
+    return text.replace(
+        "p2: {from: q2, to: i3}", 'p2: {from: q2, to: i3, rules: {exclude: [{global: true, tags: ["33"]}]}}'
+    )
 
 
 def test_latest_timestamp_over_a_hub_is_refused_with_the_path(tmp_path):
     assert said(tmp_path, HUB + LATEST) == [
-        "error: captures.capture_dbs1.rules (made by replicate, line 13): stock.t has latest_timestamp at dbs3, and its changes made at dbs2 arrive there with the"
-        " time of dbs1's commit: dbs2 -> dbs1 (applied by apply_from_dbs2_at_dbs1 with tag 64627332) -> dbs3 (applied by apply_from_dbs1_at_dbs3); so they do at dbs4"
-        " and dbs2. They can win there against later changes, which win elsewhere: the sites become different: change the entries of replicate that share these tables,"
-        " or write captures.capture_dbs1 out with this change: " + FIX.format(capture="capture_dbs1", hub="dbs1"),
+        "error: captures.capture_dbs1.rules (made by replicate, line 13): stock.t has latest_timestamp at dbs3, and its"
+        " changes made at dbs2 arrive there with the"
+        " time of dbs1's commit: dbs2 -> dbs1 (applied by apply_from_dbs2_at_dbs1 with tag 64627332) -> dbs3 (applied"
+        " by apply_from_dbs1_at_dbs3); so they do at dbs4"
+        " and dbs2. They can win there against later changes, which win elsewhere: the sites become different: change"
+        " the entries of replicate that share these tables, or write captures.capture_dbs1 out with this change: "
+        + FIX.format(capture="capture_dbs1", hub="dbs1"),
     ]
     assert len(said(tmp_path, EXPLICIT + LATEST)) == 1
     assert len(said(tmp_path, HUB + LATEST + "tombstones: {retention_days: 7}\n")) == 1
 
 
-@pytest.mark.parametrize("text", [
-    EXPLICIT.replace("table: stock.*, tagged: true", "table: stock.*"),
-    EXPLICIT.replace("{table: stock.*, tagged: true}", "{table: stock.*, tagged: true}], exclude: [{table: stock.t, tagged: true}"),
-    HUB.replace("hub: dbs1, spokes:", "between:").replace("[dbs2, ", "[dbs1, dbs2, "),
-    HUB.replace("tables: [stock.*]", "tables: [stock.x]"),
-], ids=["the hub takes no tagged changes", "nor those of the table", "all sites are linked directly", "the table is not in the hub"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        EXPLICIT.replace("table: stock.*, tagged: true", "table: stock.*"),
+        EXPLICIT.replace(
+            "{table: stock.*, tagged: true}",
+            "{table: stock.*, tagged: true}], exclude: [{table: stock.t, tagged: true}",
+        ),
+        HUB.replace("hub: dbs1, spokes:", "between:").replace("[dbs2, ", "[dbs1, dbs2, "),
+        HUB.replace("tables: [stock.*]", "tables: [stock.x]"),
+    ],
+    ids=[
+        "the hub takes no tagged changes",
+        "nor those of the table",
+        "all sites are linked directly",
+        "the table is not in the hub",
+    ],
+)
 def test_latest_timestamp_is_well_where_no_change_of_the_table_is_passed_on(tmp_path, text):
     assert said(tmp_path, text + LATEST) == []
 
@@ -75,17 +97,27 @@ def test_a_copy_behind_a_hub_compares_no_times_and_one_whose_users_write_does(tm
     assert said(tmp_path, SITES + CASCADE + LATEST) == []
     (line,) = said(tmp_path, SITES + written_back(CASCADE) + LATEST)
     assert line.startswith("error: captures.c2.rules (line ")
-    assert "at dbs3, and its changes made at dbs1 arrive there with the time of dbs2's commit: dbs1 -> dbs2 (applied by a1 with tag 00) -> dbs3 (applied by a2). They can win" in line
+    assert (
+        "at dbs3, and its changes made at dbs1 arrive there with the time of dbs2's commit: dbs1 -> dbs2 (applied by a1"
+        " with tag 00) -> dbs3 (applied by a2). They can win" in line
+    )
 
 
 def test_the_handler_of_the_apply_process_where_changes_arrive_counts_and_the_name_that_the_table_has_there(tmp_path):
     text = SITES + written_back(CASCADE)
-    elsewhere = text.replace("source: dbs1, queue: i2", "source: dbs1, queue: i2, conflict_handlers: [{table: stock.t, method: latest_timestamp}]")
+    elsewhere = text.replace(
+        "source: dbs1, queue: i2",
+        "source: dbs1, queue: i2, conflict_handlers: [{table: stock.t, method: latest_timestamp}]",
+    )
     assert said(tmp_path, elsewhere) == []
-    there = text.replace("source: dbs2, queue: i3", "source: dbs2, queue: i3, conflict_handlers: [{table: stock.t, method: latest_timestamp}]")
+    there = text.replace(
+        "source: dbs2, queue: i3",
+        "source: dbs2, queue: i3, conflict_handlers: [{table: stock.t, method: latest_timestamp}]",
+    )
     assert len(said(tmp_path, there)) == 1
     renaming = there.replace(
-        "source: dbs1, queue: i2}", "source: dbs1, queue: i2, rules: {include: [{table: stock.old, transform: [{rename_table: stock.t}]}]}}",
+        "source: dbs1, queue: i2}",
+        "source: dbs1, queue: i2, rules: {include: [{table: stock.old, transform: [{rename_table: stock.t}]}]}}",
     )
     (line,) = said(tmp_path, renaming)
     assert "stock.t has latest_timestamp at dbs3, and changes of stock.old made at dbs1 arrive there" in line
@@ -93,7 +125,8 @@ def test_the_handler_of_the_apply_process_where_changes_arrive_counts_and_the_na
 
 def test_a_condition_on_the_way_makes_it_a_warning(tmp_path):
     text = SITES + written_back(CASCADE).replace(
-        "{table: stock.*, tagged: true}", "{table: stock.t, tagged: true, condition: new.id > 5}, {table: stock.x, tagged: true}",
+        "{table: stock.*, tagged: true}",
+        "{table: stock.t, tagged: true, condition: new.id > 5}, {table: stock.x, tagged: true}",
     )
     (line,) = said(tmp_path, text + LATEST)
     assert line.startswith("warning: captures.c2.rules")
@@ -105,12 +138,19 @@ PRIORITY = "conflict_handlers: [{{table: stock.t, method: site_priority, priorit
 
 def test_site_priority_over_a_hub_is_warned_of_where_it_lacks_the_hub(tmp_path):
     assert said(tmp_path, HUB + PRIORITY.format("dbs2, dbs3, dbs4")) == [
-        "warning: conflict_handlers (line 15): site_priority of stock.t lists dbs2, dbs3, dbs4, and applies.apply_from_dbs1_at_dbs2 has to decide between dbs1 and"
-        " dbs2 (and 5 others likewise): nobody wins there, and such a conflict goes into the error queue: list dbs1, too: over a hub, the hub and a spoke are"
-        " compared, whoever made the change",
+        "warning: conflict_handlers (line 15): site_priority of stock.t lists dbs2, dbs3, dbs4, and"
+        " applies.apply_from_dbs1_at_dbs2 has to decide between dbs1 and"
+        " dbs2 (and 5 others likewise): nobody wins there, and such a conflict goes into the error queue: list dbs1,"
+        " too: over a hub, the hub and a spoke are compared, whoever made the change",
     ]
     assert said(tmp_path, HUB + PRIORITY.format("dbs2, dbs1, dbs3, dbs4")) == []
 
 
 def test_site_priority_that_lacks_a_site_is_not_warned_of_where_nothing_meets(tmp_path):
-    assert said(tmp_path, SITES + "replicate: [{tables: [stock.*], from: dbs1, to: [dbs2]}]\n" + PRIORITY.format("dbs1, dbs3")) == []
+    assert (
+        said(
+            tmp_path,
+            SITES + "replicate: [{tables: [stock.*], from: dbs1, to: [dbs2]}]\n" + PRIORITY.format("dbs1, dbs3"),
+        )
+        == []
+    )

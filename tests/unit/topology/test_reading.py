@@ -13,7 +13,9 @@ from topology.edits.stored import spec_from_json, spec_to_json, without_secrets
 from topology.file.reading import read_topology
 from topology.problems import TopologyError
 
-EXPLICIT = SITES + """
+EXPLICIT = (
+    SITES
+    + """
 queues:
   q_dbs1: {site: dbs1, memory: 64MB, spill: 2GB}
   q_dbs2: {site: dbs2}
@@ -24,6 +26,7 @@ propagations:
 applies:
   apply_from_dbs1: {site: dbs2, source: dbs1, queue: q_dbs2}
 """
+)
 
 
 def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
@@ -68,8 +71,16 @@ def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
     assert spec.site("dbs2").node == (("site_dbs2", 1.0),)
     assert (spec.queue("q1").memory_bytes_max, spec.queue("q1").spill_bytes_max) == (64 << 20, 2 << 30)
     assert spec.capture("c1").rules == RuleSet(
-        include=(Rule(owner="hr", name="employees", tags=ANY_TAG), Rule(owner="crm"), Rule(tags=TagCondition(listed=(None, b"\x0b")))),
-        exclude=(Rule(owner="hr", name="audit_*", tags=ANY_TAG), Rule(owner="tmp"), Rule(owner="hr", tags=TagCondition(listed=(b"\x1d",), takes_listed=False))),
+        include=(
+            Rule(owner="hr", name="employees", tags=ANY_TAG),
+            Rule(owner="crm"),
+            Rule(tags=TagCondition(listed=(None, b"\x0b"))),
+        ),
+        exclude=(
+            Rule(owner="hr", name="audit_*", tags=ANY_TAG),
+            Rule(owner="tmp"),
+            Rule(owner="hr", tags=TagCondition(listed=(b"\x1d",), takes_listed=False)),
+        ),
     )
     assert spec.propagation("p1").rules == RuleSet(exclude=(Rule(owner="hr", name="salaries", tags=ANY_TAG),))
     assert spec.propagation("p1").sources == ("dbs1",)
@@ -79,7 +90,9 @@ def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
 
 
 def test_components_share_processes_unless_the_file_says_apart(tmp_path):
-    assert [read(tmp_path, text + EXPLICIT).processes_apart for text in ("", "processes: shared", "processes: apart")] == [False, False, True]
+    assert [
+        read(tmp_path, text + EXPLICIT).processes_apart for text in ("", "processes: shared", "processes: apart")
+    ] == [False, False, True]
     (found,) = problems(tmp_path, "processes: alone" + EXPLICIT)
     assert found == "processes (line 1): 'alone' is not one of shared, apart: write one of these"
 
@@ -90,7 +103,8 @@ def test_state_dir_is_beside_the_file_and_named_after_the_topology_by_default(tm
 
 def test_a_dsn_never_shows_in_the_spec_s_representation(tmp_path):
     spec = read(
-        tmp_path, 'topology: t\nsites: {a: {database: {kind: postgres, dsn: "${A}"}}}',
+        tmp_path,
+        'topology: t\nsites: {a: {database: {kind: postgres, dsn: "${A}"}}}',
         {"A": "postgresql://u:hunter2@h/d"},
     )
     assert "hunter2" in spec.site("a").database.dsn
@@ -100,7 +114,8 @@ def test_a_dsn_never_shows_in_the_spec_s_representation(tmp_path):
 def test_an_entry_written_out_replaces_the_generated_one_of_the_same_name(tmp_path):
     spec = read(
         tmp_path,
-        SITES + """
+        SITES
+        + """
 replicate: [{schemas: [hr], from: dbs1, to: [dbs2]}]
 applies:
   apply_from_dbs1_at_dbs2: {site: dbs2, source: dbs1, queue: q_dbs2_in, parallelism: 7}
@@ -113,7 +128,8 @@ applies:
 def test_propagations_behind_a_capture_written_out_keep_the_shorthand_s_rules(tmp_path):
     spec = read(
         tmp_path,
-        SITES + """
+        SITES
+        + """
 replicate: [{schemas: [hr], from: dbs1, to: [dbs2]}]
 captures:
   capture_dbs1: {site: dbs1, source: dbs1, queue: q_dbs1, rules: {include: [{schema: hr}, {schema: crm}]}}
@@ -148,7 +164,8 @@ def test_the_error_lists_all_problems_at_once_in_the_order_of_the_file(tmp_path)
         queus: {}
         """
     assert problems(tmp_path, text) == [
-        "topology (line 1): 'My Topology' cannot be a name: write a-z, 0-9 and _, a letter first, at most 30 characters",
+        "topology (line 1): 'My Topology' cannot be a name: write a-z, 0-9 and _, a letter first, at most 30"
+        " characters",
         "sites.dbs1.database.kind (line 3): 'embeded' is not one of postgres, embedded, none: did you mean 'embedded'?",
         "replicate[0].to[0] (line 6): there is no site 'dbs9': did you mean 'dbs2'?",
         "queus (line 8): there is no such key: did you mean 'queues'?",
@@ -173,10 +190,13 @@ def test_a_missing_file_is_a_problem_not_a_traceback(tmp_path):
 FILES = {
     "empty": ("", "file: is empty: begin with `topology: NAME` and `sites:`"),
     "list": ("- a", "file: is not a mapping of keys to values: begin with `topology: NAME` and `sites:`"),
-    "broken": ("a: [1", "file (line 1): is not YAML: expected ',' or ']', but got '<stream end>': fix the line, or the one before"),
+    "broken": (
+        "a: [1",
+        "file (line 1): is not YAML: expected ',' or ']', but got '<stream end>': fix the line, or the one before",
+    ),
     "python object": (
-        "topology: !!python/object/apply:os.getcwd []", "topology (line 1): [] is not a text: write a word, in quotes if "
-        "YAML reads it as something else",
+        "topology: !!python/object/apply:os.getcwd []",
+        "topology (line 1): [] is not a text: write a word, in quotes if YAML reads it as something else",
     ),
 }
 
@@ -205,38 +225,36 @@ SITE_PROBLEMS = {
     "{}": "sites.x.database (line 3): is missing: add it",
     "7": "sites.x (line 3): 7 is not a mapping of keys to values: write {key: value}",
     "{database: {}}": "sites.x.database.kind (line 3): is missing: add it",
-    "{database: {kind: mariadb}}":
-        "sites.x.database.kind (line 3): 'mariadb' is known but not yet built: write one of postgres, embedded, none",
-    "{database: {kind: postgres}}":
-        'sites.x.database (line 3): has no dsn: give its connection string, such as dsn: "${DBS1_DSN}"',
-    "{database: {kind: embedded, dsn: host=h}}":
-        "sites.x.database (line 3): kind: embedded takes no dsn: leave out dsn, or write kind: postgres",
-    "{database: {kind: none, version: 18}}":
-        "sites.x.database (line 3): kind: none takes no version: leave out version (it chooses the embedded server's)",
-    "{database: {kind: embedded, allow_any_version: true}}":
-        "sites.x.database (line 3): kind: embedded takes no allow_any_version: leave it out (it is for a server of your own)",
-    "{database: {kind: none, decoding_memory: 1MB}}":
-        "sites.x.database (line 3): kind: none takes no decoding_memory: leave it out (nothing is decoded here)",
-    "{database: {kind: embedded, decoding_memory: 512kB}}":
-        "sites.x.database.decoding_memory (line 3): '512kB' is too small: at least 1MB: one LCR batch must fit",
-    "{database: {kind: embedded, decoding_memory: 5GB}}":
-        "sites.x.database.decoding_memory (line 3): '5GB' is too large: at most 4GB: it is memory of the source's server, which spills larger "
-        "transactions to its disk",
-    "{database: {kind: embedded, decoding_memory: many}}":
-        "sites.x.database.decoding_memory (line 3): 'many' is not a size: write bytes or a number with a unit, such as 256MB (1MB = 1024kB)",
-    "{database: {kind: embedded, version: 17}}":
-        "sites.x.database.version (line 3): 17 is not one of 16, 18: write one of these",
-    "{database: {kind: embedded, versoin: 18}}":
-        "sites.x.database.versoin (line 3): there is no such key: did you mean 'version'?",
-    "{database: {kind: embedded}, node: {a: 0}}":
-        "sites.x.node.a (line 3): 0 is out of range: write more than 0",
-    "{database: {kind: embedded}, node: {a: one}}":
-        "sites.x.node.a (line 3): 'one' is not a number: write a number, without quotes",
-    "{database: {kind: postgres, dsn: '${NONE}'}}":
-        "sites.x.database.dsn (line 3): the environment variable NONE is not set: export NONE=... before the command",
-    "{database: {kind: postgres, dsn: 'postgresql://u:secret@h/d'}}":
-        "sites.x.database.dsn (line 3): has a password in the file: move it out: write ${NAME} in its place and export "
-        "NAME, or ${file:/path} or ${command:program}, or use a password file (~/.pgpass)",
+    "{database: {kind: mariadb}}": "sites.x.database.kind (line 3): 'mariadb' is known but not yet built: write one of"
+    " postgres, embedded, none",
+    "{database: {kind: postgres}}": "sites.x.database (line 3): has no dsn: give its connection string, such as dsn:"
+    ' "${DBS1_DSN}"',
+    "{database: {kind: embedded, dsn: host=h}}": "sites.x.database (line 3): kind: embedded takes no dsn: leave out"
+    " dsn, or write kind: postgres",
+    "{database: {kind: none, version: 18}}": "sites.x.database (line 3): kind: none takes no version: leave out version"
+    " (it chooses the embedded server's)",
+    "{database: {kind: embedded, allow_any_version: true}}": "sites.x.database (line 3): kind: embedded takes no"
+    " allow_any_version: leave it out (it is for a server of your own)",
+    "{database: {kind: none, decoding_memory: 1MB}}": "sites.x.database (line 3): kind: none takes no decoding_memory:"
+    " leave it out (nothing is decoded here)",
+    "{database: {kind: embedded, decoding_memory: 512kB}}": "sites.x.database.decoding_memory (line 3): '512kB' is too"
+    " small: at least 1MB: one LCR batch must fit",
+    "{database: {kind: embedded, decoding_memory: 5GB}}": "sites.x.database.decoding_memory (line 3): '5GB' is too"
+    " large: at most 4GB: it is memory of the source's server, which spills larger transactions to its disk",
+    "{database: {kind: embedded, decoding_memory: many}}": "sites.x.database.decoding_memory (line 3): 'many' is not a"
+    " size: write bytes or a number with a unit, such as 256MB (1MB = 1024kB)",
+    "{database: {kind: embedded, version: 17}}": "sites.x.database.version (line 3): 17 is not one of 16, 18: write one"
+    " of these",
+    "{database: {kind: embedded, versoin: 18}}": "sites.x.database.versoin (line 3): there is no such key: did you mean"
+    " 'version'?",
+    "{database: {kind: embedded}, node: {a: 0}}": "sites.x.node.a (line 3): 0 is out of range: write more than 0",
+    "{database: {kind: embedded}, node: {a: one}}": "sites.x.node.a (line 3): 'one' is not a number: write a number,"
+    " without quotes",
+    "{database: {kind: postgres, dsn: '${NONE}'}}": "sites.x.database.dsn (line 3): the environment variable NONE is"
+    " not set: export NONE=... before the command",
+    "{database: {kind: postgres, dsn: 'postgresql://u:secret@h/d'}}": "sites.x.database.dsn (line 3): has a password in"
+    " the file: move it out: write ${NAME} in its place and export NAME, or ${file:/path} or ${command:program}, or use"
+    " a password file (~/.pgpass)",
 }
 
 
@@ -247,36 +265,39 @@ def test_site_problem(tmp_path, site, expected):
 
 REPLICATE_PROBLEMS = {
     "{from: dbs1, to: [dbs2]}": ": does not say what to replicate: give schemas: [hr] or tables: [hr.*]",
-    "{schemas: [hr]}": ": does not say where: give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and spokes: [SITE]",
-    "{schemas: [hr], from: dbs1}":
-        ": does not say where: give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and spokes: [SITE]",
-    "{schemas: [hr], hub: dbs1}":
-        ": does not say where: give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and spokes: [SITE]",
+    "{schemas: [hr]}": ": does not say where: give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and"
+    " spokes: [SITE]",
+    "{schemas: [hr], from: dbs1}": ": does not say where: give from: SITE and to: [SITE], between: [SITE, SITE], or"
+    " hub: SITE and spokes: [SITE]",
+    "{schemas: [hr], hub: dbs1}": ": does not say where: give from: SITE and to: [SITE], between: [SITE, SITE], or hub:"
+    " SITE and spokes: [SITE]",
     "{schemas: [hr], between: [dbs1]}": ": between names fewer than two sites: name two or more",
     "{schemas: [hr], between: [dbs1, dbs2], to: [dbs3]}": ": has both between and from/to: keep one of them",
-    "{schemas: [hr], between: [dbs1, dbs2], hub: dbs1, spokes: [dbs3]}": ": has both between and hub/spokes: keep one of them",
+    "{schemas: [hr], between: [dbs1, dbs2], hub: dbs1, spokes: [dbs3]}": ": has both between and hub/spokes: keep one"
+    " of them",
     "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs4]}": ".spokes[1]: there is no site 'dbs4': did you mean 'dbs3'?",
-    "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs1]}": ".spokes[1]: dbs1 stands in the tree of hub and spokes twice: name every site once",
-    "{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spokes: [dbs3, dbs2]}]}":
-        ".spokes[0].spokes[1]: dbs2 stands in the tree of hub and spokes twice: name every site once",
-    "{schemas: [hr], hub: dbs1, spokes: [{site: relay}]}":
-        ".spokes[0].site: site relay has no database: name another site, or give relay a database of kind postgres or embedded",
-    "{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spoke: [dbs3]}]}": ".spokes[0].spoke: there is no such key: did you mean 'spokes'?",
+    "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs1]}": ".spokes[1]: dbs1 stands in the tree of hub and spokes twice:"
+    " name every site once",
+    "{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spokes: [dbs3, dbs2]}]}": ".spokes[0].spokes[1]: dbs2 stands in"
+    " the tree of hub and spokes twice: name every site once",
+    "{schemas: [hr], hub: dbs1, spokes: [{site: relay}]}": ".spokes[0].site: site relay has no database: name another"
+    " site, or give relay a database of kind postgres or embedded",
+    "{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spoke: [dbs3]}]}": ".spokes[0].spoke: there is no such key: did"
+    " you mean 'spokes'?",
     "{schemas: [hr], hub: dbs1, spokes: [{spokes: [dbs3]}]}": ".spokes[0].site: is missing: add it",
     "{schemas: [hr], hub: dbs1, spokes: [7]}": ".spokes[0]: 7 is not a mapping of keys to values: write {key: value}",
-    "{schemas: [hr], from: dbs1, to: [dbs2], ddl: true}":
-        ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
+    "{schemas: [hr], from: dbs1, to: [dbs2], ddl: true}": ".ddl: ddl: true is known but not yet built: leave it out,"
+    " and run DDL at every site",
     "{schemas: [hr], from: dbs1, to: dbs2}": ".to: 'dbs2' is not a list: write [one, two]",
     "{schemas: [hr], from: dbs1, to: [dbs1]}": ".to[0]: replicates dbs1 to itself: name another site",
-    "{schemas: [hr], from: dbs1, to: [relay]}":
-        ".to[0]: site relay has no database: name another site, or give relay a database of kind postgres or embedded",
+    "{schemas: [hr], from: dbs1, to: [relay]}": ".to[0]: site relay has no database: name another site, or give relay a"
+    " database of kind postgres or embedded",
     "{schemas: [hr], from: dbs4, to: [dbs2]}": ".from: there is no site 'dbs4': did you mean 'dbs3'?",
-    "{tables: [employees], from: dbs1, to: [dbs2]}":
-        ".tables[0]: 'employees' is not of the form schema.table: write schema.table, such as hr.employees or hr.* "
-        '(or "Odd.Name".t)',
-    "{schemas: [hr.employees], from: dbs1, to: [dbs2]}":
-        ".schemas[0]: 'hr.employees' is not the name of one schema: write a schema's name, such as hr (tables go under "
-        "`tables` or `table`)",
+    "{tables: [employees], from: dbs1, to: [dbs2]}": ".tables[0]: 'employees' is not of the form schema.table: write"
+    " schema.table, such as hr.employees or hr.* "
+    '(or "Odd.Name".t)',
+    "{schemas: [hr.employees], from: dbs1, to: [dbs2]}": ".schemas[0]: 'hr.employees' is not the name of one schema:"
+    " write a schema's name, such as hr (tables go under `tables` or `table`)",
     "{schemas: [hr], form: dbs1, from: dbs1, to: [dbs2]}": ".form: there is no such key: did you mean 'from'?",
 }
 
@@ -290,35 +311,41 @@ def test_replicate_problem(tmp_path, entry, expected):
 
 RULE_PROBLEMS = {
     "{}": ": does not name what it speaks of: give one of table, schema, global, or a condition that does",
-    "{table: hr.t, schema: hr}": ": does not name what it speaks of: give one of table, schema, global, or a condition that does",
+    "{table: hr.t, schema: hr}": ": does not name what it speaks of: give one of table, schema, global, or a condition"
+    " that does",
     "{global: false}": ": global: false says nothing: write global: true, or a table or schema",
     "{schema: hr, ddl: true}": ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
     "{schema: hr, dml: false}": ": takes neither dml nor ddl: leave out dml: false, or the whole rule",
     "{schema: hr, tagged: 'no'}": ".tagged: 'no' is not true or false: write true or false",
-    "{schema: hr, tagged: true, tags: ['00']}": ": says more than once which tags it takes: keep one of tagged, tags, not_tags",
-    "{schema: hr, tags: ['00'], not_tags: [null]}": ": says more than once which tags it takes: keep one of tagged, tags, not_tags",
+    "{schema: hr, tagged: true, tags: ['00']}": ": says more than once which tags it takes: keep one of tagged, tags,"
+    " not_tags",
+    "{schema: hr, tags: ['00'], not_tags: [null]}": ": says more than once which tags it takes: keep one of tagged,"
+    " tags, not_tags",
     "{schema: hr, tags: []}": """: lists no tag: list tags, such as [null, "11"], or write tagged: true for every tag""",
-    "{schema: hr, tags: [11]}":
-        """.tags[0]: 11 is not a text: put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)""",
-    "{schema: hr, not_tags: [null, '1']}":
-        """.not_tags[1]: '1' is not hexadecimal: write pairs of hexadecimal digits, such as "00" or "1f\"""",
+    "{schema: hr, tags: [11]}": """.tags[0]: 11 is not a text: put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)""",
+    "{schema: hr, not_tags: [null, '1']}": """.not_tags[1]: '1' is not hexadecimal: write pairs of hexadecimal digits, such as "00" or "1f\"""",
     "{schema: hr, tags: ['']}": """.tags[0]: the tag is empty: write null for no tag, or a tag, such as "00\"""",
     "{schema: hr, tags: '11'}": ".tags: '11' is not a list: write [one, two]",
     "{table: hr.t, where: 'new.a == 1'}": ".where: at '==' (character 7): cannot be a condition: SQL compares with =",
-    "{table: hr.t, where: 'upper(a) = 1'}": ".where: 'UPPER(a)' (character 1) cannot be evaluated here: functions and other expressions are not "
-        "evaluated as the source would; compare columns with values",
-    "{table: hr.t, where: 5}": ".where: 5 is not a text: write a condition in SQL, in quotes, such as \"department_id = 50\"",
-    "{table: hr.t, where: 'a = 1', condition: 'tag is null'}":
-        ": has where and condition: keep one: where takes lcr.ATTRIBUTE too, and condition takes new.COLUMN",
-    "{table: hr.t, subset: 'new.a = 1'}": ".subset: new.a says whether the new or the old row is meant: write a: a subset is asked of both",
-    "{table: hr.t, subset: 'lcr.tag is null'}": ".subset: tag is no column: a subset is of the table's rows: use where, or condition, for LCRs",
+    "{table: hr.t, where: 'upper(a) = 1'}": ".where: 'UPPER(a)' (character 1) cannot be evaluated here: functions and"
+    " other expressions are not evaluated as the source would; compare columns with values",
+    "{table: hr.t, where: 5}": '.where: 5 is not a text: write a condition in SQL, in quotes, such as "department_id ='
+    ' 50"',
+    "{table: hr.t, where: 'a = 1', condition: 'tag is null'}": ": has where and condition: keep one: where takes"
+    " lcr.ATTRIBUTE too, and condition takes new.COLUMN",
+    "{table: hr.t, subset: 'new.a = 1'}": ".subset: new.a says whether the new or the old row is meant: write a: a"
+    " subset is asked of both",
+    "{table: hr.t, subset: 'lcr.tag is null'}": ".subset: tag is no column: a subset is of the table's rows: use where,"
+    " or condition, for LCRs",
     "{schema: hr, subset: 'a = 1'}": ": has a subset and names more than one table: give each table a rule of its own",
-    "{table: hr.t, subset: 'a = 1', where: 'a = 2'}": ": has a subset and another condition: keep one of them: what the condition "
-        "discards would be missing when a row leaves the subset",
-    "{table: hr.t, transform: []}":
-        ".transform: [] is not a list of transformations: write a list, such as [{delete_columns: [salary]}], or a function, such as \"masks:mask\"",
-    "{condition: 'tga is null'}": ".condition: 'tga' (character 1) cannot be evaluated here: did you mean tag? An LCR has the attributes command_type, "
-        "object_name, object_owner, scn, source_database_name, source_time, tag, transaction_id; a column is written new.tga or old.tga",
+    "{table: hr.t, subset: 'a = 1', where: 'a = 2'}": ": has a subset and another condition: keep one of them: what the"
+    " condition discards would be missing when a row leaves the subset",
+    "{table: hr.t, transform: []}": ".transform: [] is not a list of transformations: write a list, such as"
+    ' [{delete_columns: [salary]}], or a function, such as "masks:mask"',
+    "{condition: 'tga is null'}": ".condition: 'tga' (character 1) cannot be evaluated here: did you mean tag? An LCR"
+    " has the attributes command_type, "
+    "object_name, object_owner, scn, source_database_name, source_time, tag, transaction_id; a column is written"
+    " new.tga or old.tga",
     "{tabel: hr.t}": ".tabel: there is no such key: did you mean 'table'?",
     "hr.t": ": 'hr.t' is not a mapping of keys to values: write {key: value}",
 }
@@ -333,42 +360,74 @@ def test_rule_problem(tmp_path, rule, expected):
 
 COMPONENT_PROBLEMS = {
     # what to replace in the explicit form -> (by what, path, problem)
-    "memory: 64MB": ("memory: 64XB", "queues.q_dbs1.memory", "'64XB' is not a size: write bytes or a number with a unit, "
-                     "such as 256MB (1MB = 1024kB)"),
+    "memory: 64MB": (
+        "memory: 64XB",
+        "queues.q_dbs1.memory",
+        "'64XB' is not a size: write bytes or a number with a unit, such as 256MB (1MB = 1024kB)",
+    ),
     "spill: 2GB": ("spill: 2kB", "queues.q_dbs1.spill", "'2kB' is too small: at least 1MB: one LCR batch must fit"),
-    "q_dbs2: {site: dbs2}": ("q_dbs2: {site: dbs2, kind: persistent}", "queues.q_dbs2.kind",
-                             "kind: persistent is known but not yet built: write kind: buffered"),
-    "source: dbs1, queue: q_dbs1,": ("source: dbs1, parallelism: 5, queue: q_dbs1,", "captures.capture_hr.parallelism",
-                                    "this key is known but not yet built: leave it out"),
+    "q_dbs2: {site: dbs2}": (
+        "q_dbs2: {site: dbs2, kind: persistent}",
+        "queues.q_dbs2.kind",
+        "kind: persistent is known but not yet built: write kind: buffered",
+    ),
+    "source: dbs1, queue: q_dbs1,": (
+        "source: dbs1, parallelism: 5, queue: q_dbs1,",
+        "captures.capture_hr.parallelism",
+        "this key is known but not yet built: leave it out",
+    ),
     ", rules: {include: [{schema: hr}]}": ("", "captures.capture_hr.rules", "is missing: add it"),
-    "from: q_dbs1, to: q_dbs2": ("from: q_dbs1, to: q_dbs2, split_threshold: 5", "propagations.dbs1_to_dbs2.split_threshold",
-                                 "5 is out of range: write at least 10"),
-    "queue: q_dbs2}": ("queue: q_dbs2, tag: 00}", "applies.apply_from_dbs1.tag",
-                       '0 is not a text: put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)'),
-    "source: dbs1, queue: q_dbs2}": ("source: dbs1, queue: q_dbs2, tag: 'x'}", "applies.apply_from_dbs1.tag",
-                                     "'x' is not hexadecimal: write pairs of hexadecimal digits, such as \"00\" or \"1f\""),
+    "from: q_dbs1, to: q_dbs2": (
+        "from: q_dbs1, to: q_dbs2, split_threshold: 5",
+        "propagations.dbs1_to_dbs2.split_threshold",
+        "5 is out of range: write at least 10",
+    ),
+    "queue: q_dbs2}": (
+        "queue: q_dbs2, tag: 00}",
+        "applies.apply_from_dbs1.tag",
+        '0 is not a text: put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)',
+    ),
+    "source: dbs1, queue: q_dbs2}": (
+        "source: dbs1, queue: q_dbs2, tag: 'x'}",
+        "applies.apply_from_dbs1.tag",
+        '\'x\' is not hexadecimal: write pairs of hexadecimal digits, such as "00" or "1f"',
+    ),
     "site: dbs2, source: dbs1, queue: q_dbs2}": (
-        "site: dbs2, source: dbs1, queue: q_dbs2, tag: ''}", "applies.apply_from_dbs1.tag",
-        "the tag is empty: write null for no tag, or a tag, such as \"00\""),
+        "site: dbs2, source: dbs1, queue: q_dbs2, tag: ''}",
+        "applies.apply_from_dbs1.tag",
+        'the tag is empty: write null for no tag, or a tag, such as "00"',
+    ),
     "dbs1: {site: dbs2, source": (
-        "dbs1: {parallelism: 0, site: dbs2, source", "applies.apply_from_dbs1.parallelism", "0 is out of range: write at least 1"),
+        "dbs1: {parallelism: 0, site: dbs2, source",
+        "applies.apply_from_dbs1.parallelism",
+        "0 is out of range: write at least 1",
+    ),
     "dbs1: {site: dbs2,": (
-        "dbs1: {commit_serialization: none, site: dbs2,", "applies.apply_from_dbs1.commit_serialization",
-        "'none' is not one of dependent_transactions, full: write one of these"),
+        "dbs1: {commit_serialization: none, site: dbs2,",
+        "applies.apply_from_dbs1.commit_serialization",
+        "'none' is not one of dependent_transactions, full: write one of these",
+    ),
     "_dbs1: {site: dbs2": (
-        "_dbs1: {mode: x, site: dbs2", "applies.apply_from_dbs1.mode",
-        "this key is known but not yet built: leave it out: apply is transactional"),
+        "_dbs1: {mode: x, site: dbs2",
+        "applies.apply_from_dbs1.mode",
+        "this key is known but not yet built: leave it out: apply is transactional",
+    ),
     "from_dbs1: {site: dbs2": (
-        "from_dbs1: {ddl_handler: [], site: dbs2", "applies.apply_from_dbs1.ddl_handler",
-        "this key is known but not yet built: leave it out"),
+        "from_dbs1: {ddl_handler: [], site: dbs2",
+        "applies.apply_from_dbs1.ddl_handler",
+        "this key is known but not yet built: leave it out",
+    ),
     "apply_from_dbs1: {site: dbs2": (
-        "apply_from_dbs1: {group_rows: yes, site: dbs2", "applies.apply_from_dbs1.group_rows",
-        "True is not a whole number: write digits, without quotes"),
+        "apply_from_dbs1: {group_rows: yes, site: dbs2",
+        "applies.apply_from_dbs1.group_rows",
+        "True is not a whole number: write digits, without quotes",
+    ),
 }
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "path", "expected"), [(old, *rest) for old, rest in COMPONENT_PROBLEMS.items()],
+    ("old", "new", "path", "expected"),
+    [(old, *rest) for old, rest in COMPONENT_PROBLEMS.items()],
     ids=[f"{path}-{number}" for number, (_, path, _) in enumerate(COMPONENT_PROBLEMS.values())],
 )
 def test_component_problem(tmp_path, old, new, path, expected):
@@ -381,30 +440,43 @@ def test_component_problem(tmp_path, old, new, path, expected):
 CAPTURE_SCNS = {
     "first_scn: yes": "first_scn (line 12): True is not an SCN",
     "first_scn: 0": "first_scn (line 12): 0 is not an SCN",
-    "start_scn: 0/G1": "start_scn (line 12): '0/G1' is not an SCN: write it as `headrace status` shows it, such as 0/016B3748, or as a number",
-    "first_scn: 0/00000050, start_scn: 0/0000004F": "(line 12): start_scn 0/0000004F is below first_scn 0/00000050: a capture process begins at its first SCN or above",
-    "checkpoint_retention_time: 5": "checkpoint_retention_time (line 12): 5 is not a retention time: write one from 10s to 60d, such as 12h or 3d",
+    "start_scn: 0/G1": "start_scn (line 12): '0/G1' is not an SCN: write it as `headrace status` shows it, such as"
+    " 0/016B3748, or as a number",
+    "first_scn: 0/00000050, start_scn: 0/0000004F": "(line 12): start_scn 0/0000004F is below first_scn 0/00000050: a"
+    " capture process begins at its first SCN or above",
+    "checkpoint_retention_time: 5": "checkpoint_retention_time (line 12): 5 is not a retention time: write one from 10s"
+    " to 60d, such as 12h or 3d",
     "checkpoint_retention_time: 61d": "checkpoint_retention_time (line 12): '61d' is not a retention time",
 }
 
 
 @pytest.mark.parametrize(("given", "words"), CAPTURE_SCNS.items(), ids=CAPTURE_SCNS)
 def test_scns_of_a_capture_process_that_cannot_be_are_refused(tmp_path, given, words):
-    (found,) = problems(tmp_path, EXPLICIT.replace("source: dbs1, queue: q_dbs1,", f"source: dbs1, {given}, queue: q_dbs1,"))
+    (found,) = problems(
+        tmp_path, EXPLICIT.replace("source: dbs1, queue: q_dbs1,", f"source: dbs1, {given}, queue: q_dbs1,")
+    )
     assert found.startswith("captures.capture_hr")
     assert words in found
 
 
 def test_scns_and_retention_time_of_a_capture_process(tmp_path):
-    text = EXPLICIT.replace("source: dbs1, queue: q_dbs1,", "source: dbs1, first_scn: 1/0000000A, start_scn: 5000000000, checkpoint_retention_time: 3d, queue: q_dbs1,")
+    text = EXPLICIT.replace(
+        "source: dbs1, queue: q_dbs1,",
+        "source: dbs1, first_scn: 1/0000000A, start_scn: 5000000000, checkpoint_retention_time: 3d, queue: q_dbs1,",
+    )
     capture = read(tmp_path, text).capture("capture_hr")
-    assert (capture.first_scn, capture.start_scn, capture.checkpoint_retention_s) == ((1 << 32) + 10, 5_000_000_000, 3 * 86_400.0)
+    assert (capture.first_scn, capture.start_scn, capture.checkpoint_retention_s) == (
+        (1 << 32) + 10,
+        5_000_000_000,
+        3 * 86_400.0,
+    )
 
 
 def test_a_name_that_cannot_name_objects_is_refused(tmp_path):
     found = problems(tmp_path, EXPLICIT.replace("capture_hr:", "Capture-HR:"))
     assert found == [
-        "captures.Capture-HR (line 12): 'Capture-HR' cannot be a name: write a-z, 0-9 and _, a letter first, at most 30 characters"
+        "captures.Capture-HR (line 12): 'Capture-HR' cannot be a name: write a-z, 0-9 and _, a letter first, at most 30"
+        " characters"
     ]
 
 
@@ -420,11 +492,18 @@ def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
     text = text.replace("queue: q_dbs2}", "queue: q_dbs2, mode: direct, parallelism: 0}")
     text += "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs6], ddl: true}"
     assert [found.partition(" (line")[0] for found in problems(tmp_path, text)] == [
-        "queues.q_dbs2.kind", "queues.q_dbs2.memory", "queues.q_dbs2.site",
-        "captures.capture_hr.parallelism", "captures.capture_hr.source", "captures.capture_hr.queue",
-        "propagations.dbs1_to_dbs2.split_threshold", "propagations.dbs1_to_dbs2.to",
-        "applies.apply_from_dbs1.parallelism", "applies.apply_from_dbs1.mode",
-        "replicate[0].ddl", "replicate[0].to[0]",
+        "queues.q_dbs2.kind",
+        "queues.q_dbs2.memory",
+        "queues.q_dbs2.site",
+        "captures.capture_hr.parallelism",
+        "captures.capture_hr.source",
+        "captures.capture_hr.queue",
+        "propagations.dbs1_to_dbs2.split_threshold",
+        "propagations.dbs1_to_dbs2.to",
+        "applies.apply_from_dbs1.parallelism",
+        "applies.apply_from_dbs1.mode",
+        "replicate[0].ddl",
+        "replicate[0].to[0]",
     ]
 
 
@@ -446,7 +525,15 @@ def test_a_reference_to_an_unreadable_entry_is_not_a_second_problem(tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [("1MB", 1 << 20), ("1048576", 1 << 20), (1048577, 1048577), ("2 GB", 2 << 30), ("1GiB", 1 << 30), ("2048kB", 2 << 20), ("1TB", 1 << 40)],
+    [
+        ("1MB", 1 << 20),
+        ("1048576", 1 << 20),
+        (1048577, 1048577),
+        ("2 GB", 2 << 30),
+        ("1GiB", 1 << 30),
+        ("2048kB", 2 << 20),
+        ("1TB", 1 << 40),
+    ],
 )
 def test_sizes_take_units_of_1024(tmp_path, size, expected):
     text = f"topology: t\nsites: {{a: {{database: {{kind: embedded}}}}}}\nqueues: {{q: {{site: a, memory: {size}}}}}"
@@ -462,7 +549,10 @@ def test_apply_tag_is_00_unless_told_and_null_when_the_file_says_so(tmp_path):
 
 
 def test_rules_by_tag_survive_being_stored(tmp_path):
-    spec = read(tmp_path, EXPLICIT.replace("[{schema: hr}]", '[{schema: hr, tags: [null, "0b"]}, {schema: crm, not_tags: ["00ff"]}]'))
+    spec = read(
+        tmp_path,
+        EXPLICIT.replace("[{schema: hr}]", '[{schema: hr, tags: [null, "0b"]}, {schema: crm, not_tags: ["00ff"]}]'),
+    )
     assert spec_from_json(spec_to_json(spec)).captures == spec.captures
 
 
@@ -479,7 +569,10 @@ replicate: [{from: a, to: [b], tables: [hr.*]}]
     file.write_text(text + "on_error: disable\n")
     (apply,) = read_topology(file).applies
     assert apply.on_error == "disable"
-    own = f"on_error: disable\napplies: {{{apply.name}: {{site: b, source: a, queue: {apply.queue}, on_error: continue}}}}\n"
+    own = (
+        f"on_error: disable\napplies: {{{apply.name}: {{site: b, source: a, queue: {apply.queue}, on_error:"
+        " continue}}\n"
+    )
     file.write_text(text + own)
     assert read_topology(file).applies[0].on_error == "continue"
     file.write_text(text + "on_error: sometimes\n")

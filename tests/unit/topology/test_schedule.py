@@ -17,12 +17,15 @@ from topology.plan import make_plan
 from topology.schedule import Opening, Schedule, Window
 
 ZURICH = "Europe/Zurich"
-EXPLICIT = SITES + """
+EXPLICIT = (
+    SITES
+    + """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}}
 captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
 propagations: {p: {from: q1, to: q2, KEYS}}
 applies: {a: {site: dbs2, source: dbs1, queue: q2}}
 """
+)
 
 
 def at(schedule: Schedule, local: str, zone: str = "UTC") -> tuple[bool, str]:
@@ -48,10 +51,14 @@ def test_days_are_those_on_which_a_window_opens() -> None:
 
 
 def test_windows_that_overlap_or_touch_are_one() -> None:
-    both = Schedule(windows=(
-        Window(hour=1, minute=0, duration_s=3600), Window(hour=1, minute=30, duration_s=3600), Window(hour=2, minute=30, duration_s=600),
-        Window(hour=12, minute=0, duration_s=600),
-    ))
+    both = Schedule(
+        windows=(
+            Window(hour=1, minute=0, duration_s=3600),
+            Window(hour=1, minute=30, duration_s=3600),
+            Window(hour=2, minute=30, duration_s=600),
+            Window(hour=12, minute=0, duration_s=600),
+        )
+    )
     assert at(both, "2026-11-22 01:10") == (True, "2026-11-22 02:40")
     assert at(both, "2026-11-22 02:40") == (False, "2026-11-22 12:00")
 
@@ -67,7 +74,8 @@ def test_clocks_that_change_neither_skip_nor_repeat_a_window_nor_change_its_leng
     for day, opens_utc in (("2026-03-28", 1.5), ("2026-03-29", 1.5), ("2026-10-25", 0.5), ("2026-10-26", 1.5)):
         midnight = datetime.fromisoformat(day).replace(tzinfo=UTC)
         minutes = [
-            minute for minute in range(-120, 22 * 60)
+            minute
+            for minute in range(-120, 22 * 60)
             if at_half_past_two.at(round((midnight + timedelta(minutes=minute)).timestamp() * 1e6)).is_open
         ]
         assert minutes == list(range(int(opens_utc * 60), int(opens_utc * 60) + 30)), day
@@ -77,13 +85,18 @@ def test_clocks_that_change_neither_skip_nor_repeat_a_window_nor_change_its_leng
 def test_what_a_schedule_says_holds_until_the_moment_it_names() -> None:
     rng = random.Random(seed_of("what a schedule says"))
     for _ in range(scaled(30, 3000)):
-        schedule = Schedule(time_zone=rng.choice(["UTC", ZURICH, "America/New_York", "Australia/Lord_Howe"]), windows=tuple(
-            Window(
-                hour=rng.choice([None, *range(24)]), minute=rng.randrange(60), duration_s=rng.randrange(60, 3600, 60),
-                days=tuple(sorted(rng.sample(range(7), rng.randint(1, 7)))),
-            )
-            for _ in range(rng.randint(1, 3))
-        ))
+        schedule = Schedule(
+            time_zone=rng.choice(["UTC", ZURICH, "America/New_York", "Australia/Lord_Howe"]),
+            windows=tuple(
+                Window(
+                    hour=rng.choice([None, *range(24)]),
+                    minute=rng.randrange(60),
+                    duration_s=rng.randrange(60, 3600, 60),
+                    days=tuple(sorted(rng.sample(range(7), rng.randint(1, 7)))),
+                )
+                for _ in range(rng.randint(1, 3))
+            ),
+        )
         now_us = rng.randrange(1_770_000_000, 1_800_000_000) * 1_000_000
         opening = schedule.at(now_us)
         assert opening.until_us > now_us
@@ -95,16 +108,23 @@ def test_what_a_schedule_says_holds_until_the_moment_it_names() -> None:
 
 
 def test_line_s_keys_are_read_stored_planned_and_end_combined_capture_and_apply(tmp_path: Path) -> None:
-    spec = read(tmp_path, EXPLICIT.replace(
-        "KEYS",
-        'bandwidth_max: 500kB/s, schedule: {time_zone: Europe/Zurich, windows: [{opens: "22:00", duration: 6h, days: [fri, mon]}, '
-        '{opens: "*:50", duration: 10min}]}',
-    ))
+    spec = read(
+        tmp_path,
+        EXPLICIT.replace(
+            "KEYS",
+            'bandwidth_max: 500kB/s, schedule: {time_zone: Europe/Zurich, windows: [{opens: "22:00", duration: 6h,'
+            ' days: [fri, mon]}, {opens: "*:50", duration: 10min}]}',
+        ),
+    )
     (propagation,) = spec.propagations
     assert propagation.bandwidth_max == 500 << 10
-    assert propagation.schedule == Schedule(time_zone=ZURICH, windows=(
-        Window(hour=22, minute=0, duration_s=6 * 3600, days=(0, 4)), Window(hour=None, minute=50, duration_s=600),
-    ))
+    assert propagation.schedule == Schedule(
+        time_zone=ZURICH,
+        windows=(
+            Window(hour=22, minute=0, duration_s=6 * 3600, days=(0, 4)),
+            Window(hour=None, minute=50, duration_s=600),
+        ),
+    )
     assert spec_from_json(spec_to_json(spec)).propagations == spec.propagations
     text = make_plan(spec).as_text()
     assert "at most 500kB/s, when open: 22:00 on mon, fri for 6 h; every hour at :50 for 10 min (Europe/Zurich)" in text
@@ -126,7 +146,8 @@ WRONG = {
     'schedule: {windows: [{opens: "22:00", duration: 6h, days: [monday]}]}': "did you mean 'mon'",
     'schedule: {windows: [{opens: "22:00", duration: 6h, days: []}]}': "lists no day",
     'schedule: {windows: [{opens: "*:00", duration: 1h}]}': "never closes",
-    'schedule: {time_zone: Europe/Zurick, windows: [{opens: "22:00", duration: 1h}]}': "there is no time zone 'Europe/Zurick'",
+    'schedule: {time_zone: Europe/Zurick, windows: [{opens: "22:00", duration: 1h}]}': "there is no time zone"
+    " 'Europe/Zurick'",
     'schedule: {opens: "22:00"}': "there is no such key",
     "split_threshold: 5": "at least 10",
     "split: sometimes": "auto",

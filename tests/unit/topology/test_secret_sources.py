@@ -36,7 +36,9 @@ def test_a_file_has_the_whole_string_or_a_part_of_it(tmp_path: Path):
     part.write_text("it's @:/ \\secret\n")
     assert resolve(f"${{file:{whole}}}", {}) == "host=h dbname=d"
     assert resolve(f"postgresql://me:${{file:{part}}}@h/d", {}) == "postgresql://me:it%27s%20%40%3A%2F%20%5Csecret@h/d"
-    assert resolve(f"host=h password=${{file:{part}}} dbname=d", {}) == "host=h password='it\\'s @:/ \\\\secret' dbname=d"
+    assert (
+        resolve(f"host=h password=${{file:{part}}} dbname=d", {}) == "host=h password='it\\'s @:/ \\\\secret' dbname=d"
+    )
 
 
 def test_a_program_is_run_without_a_shell(tmp_path: Path):
@@ -48,7 +50,9 @@ def test_a_program_is_run_without_a_shell(tmp_path: Path):
 def test_a_topology_takes_both(tmp_path: Path):
     (tmp_path / "dsn").write_text("host=h dbname=d user=u")
     file = tmp_path / "t.yaml"
-    file.write_text(FILE.format(dsn=f"${{file:{tmp_path / 'dsn'}}}", token="${command:" + script(tmp_path, "print('abc')") + "}"))
+    file.write_text(
+        FILE.format(dsn=f"${{file:{tmp_path / 'dsn'}}}", token="${command:" + script(tmp_path, "print('abc')") + "}")
+    )
     spec = examine(file, {}).spec
     assert spec is not None
     assert spec.site("a").database.dsn == "host=h dbname=d user=u"
@@ -76,8 +80,12 @@ def test_what_a_program_does_not_give_is_said_without_its_arguments(tmp_path: Pa
 @pytest.mark.parametrize(
     ("reference", "problem"),
     [
-        ("${file:/does/not/exist}", "cannot be read"), ("${file:dsn}", "is not named by its whole path"), ("${command:no-such-program-here x}", "cannot be run"),
-        ("${command:a 'b}", "quotation mark that is not closed"), ("${command: }", "the command is empty"), ("${file:/}", "cannot be read"),
+        ("${file:/does/not/exist}", "cannot be read"),
+        ("${file:dsn}", "is not named by its whole path"),
+        ("${command:no-such-program-here x}", "cannot be run"),
+        ("${command:a 'b}", "quotation mark that is not closed"),
+        ("${command: }", "the command is empty"),
+        ("${file:/}", "cannot be read"),
     ],
 )
 def test_what_cannot_be_asked_is_named(reference: str, problem: str):

@@ -18,7 +18,9 @@ from topology.spec import DatabaseSpec, SiteSpec, TopologySpec
 from topology.ways import route, ways_to
 
 NAMES = ["a", "b", "c", "d", "e"]
-RULES = st.lists(st.sampled_from([Rule(owner=owner) for owner in "xyz"]), min_size=1, max_size=3, unique=True).map(tuple)
+RULES = st.lists(st.sampled_from([Rule(owner=owner) for owner in "xyz"]), min_size=1, max_size=3, unique=True).map(
+    tuple
+)
 SOME_SITES = st.lists(st.sampled_from(NAMES), min_size=2, max_size=5, unique=True)
 
 
@@ -29,13 +31,17 @@ def trees(draw: st.DrawFn) -> Spoke:
     parents = [draw(st.integers(0, number - 1)) for number in range(1, len(sites))]
 
     def below(number: int) -> Spoke:
-        return Spoke(site=sites[number], spokes=tuple(below(n + 1) for n, parent in enumerate(parents) if parent == number))
+        return Spoke(
+            site=sites[number], spokes=tuple(below(n + 1) for n, parent in enumerate(parents) if parent == number)
+        )
 
     return below(0)
 
 
 FLOWS = st.one_of(
-    SOME_SITES.map(flows_between), SOME_SITES.map(lambda sites: one_way(sites[0], sites[1:])), trees().map(flows_of_tree),
+    SOME_SITES.map(flows_between),
+    SOME_SITES.map(lambda sites: one_way(sites[0], sites[1:])),
+    trees().map(flows_of_tree),
 )
 ENTRIES = st.lists(st.builds(lambda rules, flows: Replicate(rules=rules, flows=flows), RULES, FLOWS), max_size=4)
 
@@ -44,9 +50,14 @@ def topology(entries: list[Replicate]) -> TopologySpec:
     parts = expand(entries)
     return route(
         TopologySpec(
-            name="t", file=Path("t.yaml"), state_dir=Path("/x"),
+            name="t",
+            file=Path("t.yaml"),
+            state_dir=Path("/x"),
             sites=tuple(SiteSpec(name=name, database=DatabaseSpec(kind="embedded")) for name in NAMES),
-            queues=parts.queues, captures=parts.captures, propagations=parts.propagations, applies=parts.applies,
+            queues=parts.queues,
+            captures=parts.captures,
+            propagations=parts.propagations,
+            applies=parts.applies,
         )
     )
 
@@ -59,8 +70,10 @@ def paths(spec: TopologySpec, source: str, destination: str) -> list[tuple[str, 
     """(capture, propagation, apply) of every way from one site to another."""
     return [
         (capture.name, propagation.name, apply.name)
-        for capture in spec.captures if capture.source == source
-        for propagation in spec.propagations if propagation.from_queue == capture.queue
+        for capture in spec.captures
+        if capture.source == source
+        for propagation in spec.propagations
+        if propagation.from_queue == capture.queue
         for apply in spec.applies
         if apply.queue == propagation.to_queue and (apply.source, apply.site) == (source, destination)
     ]
@@ -86,9 +99,13 @@ def test_every_expansion_of_forms_with_tables_of_their_own_passes_the_checks_wit
 @pytest.mark.seeded
 @given(ENTRIES)
 def test_forms_that_share_tables_are_refused_for_what_they_say_together_alone(entries):
-    """Two ways between the same sites, or a site between two pairs that forwards nothing: the parts fit, the wish is wrong."""
+    """Two ways between the same sites, or a site between two pairs that forwards nothing: the parts fit, the wish is
+    wrong.
+    """
     wrong = ("come home", "go round for ever", "twice", "never arrive")
-    assert [each for each in check(topology(entries)) if each.is_error and not any(words in each.problem for words in wrong)] == []
+    assert [
+        each for each in check(topology(entries)) if each.is_error and not any(words in each.problem for words in wrong)
+    ] == []
 
 
 @pytest.mark.seeded
@@ -141,7 +158,8 @@ def test_one_way_expands_into_the_documented_names(tmp_path):
 def test_propagations_have_rules_only_where_destinations_differ(tmp_path):
     spec = read(
         tmp_path,
-        SITES + """
+        SITES
+        + """
 replicate:
   - {schemas: [hr], from: dbs1, to: [dbs2, dbs3]}
   - {schemas: [crm], from: dbs1, to: [dbs3]}
@@ -156,7 +174,11 @@ def test_captures_of_the_shorthand_take_untagged_changes_only(tmp_path):
     spec = read(tmp_path, SITES + "replicate: [{schemas: [hr], between: [dbs1, dbs2, dbs3]}]")
     assert len(spec.captures) == 3
     assert all(rule.tags == UNTAGGED for capture in spec.captures for rule in capture.rules.include or ())
-    assert [finding for finding in check(spec) if "relay" not in finding.path and "no conflict handler" not in finding.problem] == []
+    assert [
+        finding
+        for finding in check(spec)
+        if "relay" not in finding.path and "no conflict handler" not in finding.problem
+    ] == []
 
 
 # --------------------------------------------------------------------------- hub and spokes
@@ -185,14 +207,22 @@ def test_a_change_at_any_site_of_a_tree_is_applied_once_at_every_other_and_never
     spec = topology([Replicate(rules=(Rule(owner="x"),), flows=flows_of_tree(tree))])
     for site in sites_of(tree):
         assert applied(spec, site, "x") == Counter(other for other in sites_of(tree) if other != site)
-    assert not [finding for finding in check(spec) if "takes part in nothing" not in finding.problem and "no conflict" not in finding.problem]
+    assert not [
+        finding
+        for finding in check(spec)
+        if "takes part in nothing" not in finding.problem and "no conflict" not in finding.problem
+    ]
 
 
 @pytest.mark.seeded
 @given(st.lists(st.one_of(SOME_SITES.map(flows_between), trees().map(flows_of_tree)), min_size=1, max_size=3))
 def test_forms_that_share_sites_and_tags_stay_right_for_the_tables_of_each(forms):
-    """One pair of sites may be hub and spoke for some tables, and equals for others: it has one apply process, with one tag."""
-    spec = topology([Replicate(rules=(Rule(owner=owner),), flows=flows) for owner, flows in zip("xyz", forms, strict=False)])
+    """One pair of sites may be hub and spoke for some tables, and equals for others: it has one apply process, with one
+    tag.
+    """
+    spec = topology(
+        [Replicate(rules=(Rule(owner=owner),), flows=flows) for owner, flows in zip("xyz", forms, strict=False)]
+    )
     for owner, flows in zip("xyz", forms, strict=False):
         sites = {flow.source for flow in flows}
         for site in sites:
@@ -210,8 +240,10 @@ def test_tags_of_spokes_depend_on_their_names_alone(tree):
 def test_a_hub_has_a_tag_per_spoke_takes_all_and_sends_a_spoke_all_but_its_own(tmp_path):
     spec = read(tmp_path, SITES + "replicate: [{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs3]}]")
     assert {apply.name: apply.tag for apply in spec.applies} == {
-        "apply_from_dbs1_at_dbs2": b"\x00", "apply_from_dbs2_at_dbs1": b"dbs2",
-        "apply_from_dbs1_at_dbs3": b"\x00", "apply_from_dbs3_at_dbs1": b"dbs3",
+        "apply_from_dbs1_at_dbs2": b"\x00",
+        "apply_from_dbs2_at_dbs1": b"dbs2",
+        "apply_from_dbs1_at_dbs3": b"\x00",
+        "apply_from_dbs3_at_dbs1": b"dbs3",
     }
     assert spec.capture("capture_dbs1").rules == RuleSet(include=(Rule(owner="hr", tags=ANY_TAG),))
     assert spec.capture("capture_dbs2").rules == RuleSet(include=(Rule(owner="hr"),))
@@ -222,9 +254,13 @@ def test_a_hub_has_a_tag_per_spoke_takes_all_and_sends_a_spoke_all_but_its_own(t
 
 def test_a_secondary_sends_its_primary_all_but_what_came_from_it(tmp_path):
     text = SITES.replace("relay: {database: {kind: none}}", "dbs4: {database: {kind: embedded}}")
-    spec = read(tmp_path, text + "replicate: [{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spokes: [dbs3, {site: dbs4}]}]}]")
+    spec = read(
+        tmp_path, text + "replicate: [{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spokes: [dbs3, {site: dbs4}]}]}]"
+    )
     assert {apply.name: apply.tag for apply in spec.applies if apply.site == "dbs2"} == {
-        "apply_from_dbs1_at_dbs2": b"\x00", "apply_from_dbs3_at_dbs2": b"dbs3", "apply_from_dbs4_at_dbs2": b"dbs4",
+        "apply_from_dbs1_at_dbs2": b"\x00",
+        "apply_from_dbs3_at_dbs2": b"dbs3",
+        "apply_from_dbs4_at_dbs2": b"dbs4",
     }
     assert spec.capture("capture_dbs2").rules == RuleSet(include=(Rule(owner="hr", tags=ANY_TAG),))
     sent = {p.to_queue: p.rules for p in spec.propagations if p.from_queue == "q_dbs2"}
@@ -236,5 +272,6 @@ def test_a_secondary_sends_its_primary_all_but_what_came_from_it(tmp_path):
 
 def test_flows_of_a_pair_of_sites_are_those_of_a_hub_with_one_spoke():
     assert flows_of_tree(Spoke(site="a", spokes=(Spoke(site="b"),))) == (
-        Flow(source="a", destination="b", forwards=True), Flow(source="b", destination="a", has_own_tag=True),
+        Flow(source="a", destination="b", forwards=True),
+        Flow(source="b", destination="a", has_own_tag=True),
     )

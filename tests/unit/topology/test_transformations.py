@@ -34,47 +34,88 @@ EMPLOYEES = TableName("hr", "employees")
 # --------------------------------------------------------------------------- reading
 
 
-@pytest.mark.parametrize(("transform", "word"), [
-    ("5", "not a list"), ("[]", "not a list"), ("masks.py", "does not name a function"),
-    ("[{function: a:b}, {function: a:c}]", "2 functions"), ("[{function: a:b, step: 1}]", "a function has no step"), ("[{function: a:b, columns: []}]", "0 columns"), ("[{drop: [a]}]", "not one transformation"), ("[{delete_columns: []}]", "0 columns"),
-    ("[{delete_columns: [a], keep_columns: [b]}]", "not one transformation"), ("[{delete_columns: [a], step: -1}]", "step"),
-    ("[{rename_column: {from: a}}]", "from and to"), ("[{rename_column: {from: a, to: a}}]", "own name"), ("[{add_column: {name: a}}]", "one value"),
-    ("[{add_column: {name: a, value: 1, current_timestamp: true}}]", "one value"), ("[{add_column: {name: a, value: x, type: int4}}]", "int4"),
-    ("[{add_column: {name: a, value: yes, type: text}}]", "reads its value as true"), ("[{add_column: {name: a, value: 007, type: varchar}}]", "reads its value as 7"),
-    ("[{add_column: {name: a, value: 70000, type: int2}}]", "outside the range"), ("[{add_column: {name: a, value: 12345678901234567890}}]", "outside the range"),
-    ("[{add_column: {name: a, value: '5 ', type: int4}}]", "blanks"),
-    ("[{add_column: {name: a, value: 1.5}}]", "in quotes"), ("[{add_column: {name: a, value: 1, type: money}}]", "money"),
-    ("[{rename_table: staff}]", "schema.table"), ("[{rename_schema: 'a*'}]", "pattern"), ("[{rename_table: a.b}, {rename_table: c.d}]", "twice"),
-    ("[{rename_schema: headrace}]", "never captured"), ("[{rename_table: pg_catalog.t}]", "never captured"),
-    ("[{rename_column: {from: a, to: c}}, {add_column: {name: c, value: x}}]", "two columns"),
-    ("[{add_column: {name: a, current_timestamp: true, type: date}}]", "timestamptz"),
-])
+@pytest.mark.parametrize(
+    ("transform", "word"),
+    [
+        ("5", "not a list"),
+        ("[]", "not a list"),
+        ("masks.py", "does not name a function"),
+        ("[{function: a:b}, {function: a:c}]", "2 functions"),
+        ("[{function: a:b, step: 1}]", "a function has no step"),
+        ("[{function: a:b, columns: []}]", "0 columns"),
+        ("[{drop: [a]}]", "not one transformation"),
+        ("[{delete_columns: []}]", "0 columns"),
+        ("[{delete_columns: [a], keep_columns: [b]}]", "not one transformation"),
+        ("[{delete_columns: [a], step: -1}]", "step"),
+        ("[{rename_column: {from: a}}]", "from and to"),
+        ("[{rename_column: {from: a, to: a}}]", "own name"),
+        ("[{add_column: {name: a}}]", "one value"),
+        ("[{add_column: {name: a, value: 1, current_timestamp: true}}]", "one value"),
+        ("[{add_column: {name: a, value: x, type: int4}}]", "int4"),
+        ("[{add_column: {name: a, value: yes, type: text}}]", "reads its value as true"),
+        ("[{add_column: {name: a, value: 007, type: varchar}}]", "reads its value as 7"),
+        ("[{add_column: {name: a, value: 70000, type: int2}}]", "outside the range"),
+        ("[{add_column: {name: a, value: 12345678901234567890}}]", "outside the range"),
+        ("[{add_column: {name: a, value: '5 ', type: int4}}]", "blanks"),
+        ("[{add_column: {name: a, value: 1.5}}]", "in quotes"),
+        ("[{add_column: {name: a, value: 1, type: money}}]", "money"),
+        ("[{rename_table: staff}]", "schema.table"),
+        ("[{rename_schema: 'a*'}]", "pattern"),
+        ("[{rename_table: a.b}, {rename_table: c.d}]", "twice"),
+        ("[{rename_schema: headrace}]", "never captured"),
+        ("[{rename_table: pg_catalog.t}]", "never captured"),
+        ("[{rename_column: {from: a, to: c}}, {add_column: {name: c, value: x}}]", "two columns"),
+        ("[{add_column: {name: a, current_timestamp: true, type: date}}]", "timestamptz"),
+    ],
+)
 def test_what_is_no_transformation_is_refused(tmp_path, transform, word):
-    assert any(word in each for each in problems(tmp_path, one_way(applied=f"{{table: hr.employees, transform: {transform}}}")))
+    assert any(
+        word in each for each in problems(tmp_path, one_way(applied=f"{{table: hr.employees, transform: {transform}}}"))
+    )
 
 
 def test_patterns_cannot_all_get_one_name_and_negative_rules_transform_nothing(tmp_path):
-    assert any("same name" in each for each in problems(tmp_path, one_way(applied="{schema: hr, transform: [{rename_table: a.b}]}")))
-    excluded = ONE_WAY.replace("[APPLIED]", f"[{{schema: hr}}], exclude: [{MASK}]").replace("CAPTURED", "{schema: hr}").replace("SENT", "{schema: hr}")
+    assert any(
+        "same name" in each
+        for each in problems(tmp_path, one_way(applied="{schema: hr, transform: [{rename_table: a.b}]}"))
+    )
+    excluded = (
+        ONE_WAY.replace("[APPLIED]", f"[{{schema: hr}}], exclude: [{MASK}]")
+        .replace("CAPTURED", "{schema: hr}")
+        .replace("SENT", "{schema: hr}")
+    )
     assert any("under include" in each for each in problems(tmp_path, excluded))
 
 
-@pytest.mark.parametrize(("value", "type_name", "text"), [
-    ("EMEA", "text", "EMEA"), ("7", "int4", "7"), ("70000000000", "int8", "70000000000"), ("true", "bool", "t"), ("null", "text", None),
-    ('"1.50", type: numeric', "numeric", "1.50"), ('"2026-01-31", type: date', "date", "2026-01-31"),
-])
+@pytest.mark.parametrize(
+    ("value", "type_name", "text"),
+    [
+        ("EMEA", "text", "EMEA"),
+        ("7", "int4", "7"),
+        ("70000000000", "int8", "70000000000"),
+        ("true", "bool", "t"),
+        ("null", "text", None),
+        ('"1.50", type: numeric', "numeric", "1.50"),
+        ('"2026-01-31", type: date', "date", "2026-01-31"),
+    ],
+)
 def test_added_values_have_the_types_that_yaml_gives_them_unless_the_file_says(tmp_path, value, type_name, text):
-    spec = read(tmp_path, one_way(applied=f"{{table: hr.employees, transform: [{{add_column: {{name: c, value: {value}}}}}]}}"))
+    spec = read(
+        tmp_path, one_way(applied=f"{{table: hr.employees, transform: [{{add_column: {{name: c, value: {value}}}}}]}}")
+    )
     (added,) = spec.apply("app").rules.include[0].transformation.operations
     assert added == AddColumn(name="c", type_name=f"pg_catalog.{type_name}", value=text)
 
 
 def test_topology_with_transformations_is_stored_and_read_again(tmp_path: Path) -> None:
-    spec = read(tmp_path, one_way(
-        "{schema: hr, transform: [{delete_columns: [salary]}, {keep_columns: [id, name], step: 2}]}",
-        applied="{table: hr.employees, transform: [{rename_schema: x}, {rename_table: a.b}, {rename_column: {from: name, to: n}},"
-        " {add_column: {name: at, current_timestamp: true}}, {add_column: {name: r, value: null}}]}",
-    ))
+    spec = read(
+        tmp_path,
+        one_way(
+            "{schema: hr, transform: [{delete_columns: [salary]}, {keep_columns: [id, name], step: 2}]}",
+            applied="{table: hr.employees, transform: [{rename_schema: x}, {rename_table: a.b}, {rename_column: {from:"
+            " name, to: n}}, {add_column: {name: at, current_timestamp: true}}, {add_column: {name: r, value: null}}]}",
+        ),
+    )
     again = spec_from_json(spec_to_json(spec))
     assert [c.rules for c in (*again.captures, *again.applies)] == [c.rules for c in (*spec.captures, *spec.applies)]
 
@@ -88,7 +129,10 @@ def test_a_table_arrives_under_the_name_and_with_the_columns_that_its_way_gives_
     assert way.carry(EMPLOYEES) == ("sales", "staff")
     (found,) = arriving([way], [VERSION])
     assert found.source is VERSION
-    assert (found.destination.qualified_name, [column.name for column in found.destination.columns]) == ("sales.staff", ["id", "full_name"])
+    assert (found.destination.qualified_name, [column.name for column in found.destination.columns]) == (
+        "sales.staff",
+        ["id", "full_name"],
+    )
     assert len(found.transformations) == 2
     shape = TableShape(owner="hr", name="employees", keys=(("id",), ("name", "salary"), ("name",)), identity=("id",))
     assert way.carry(shape) == TableShape(owner="sales", name="staff", keys=(("id",), ("full_name",)), identity=("id",))
@@ -110,43 +154,112 @@ def test_a_propagation_that_transforms_is_not_passed_by(tmp_path):
 # --------------------------------------------------------------------------- what check refuses
 
 
-@pytest.mark.parametrize(("clients", "words"), [
-    ({"applied": f"{{schema: hr}}, {MASK}"}, ("include[0]", "include[1]", "differently")),
-    ({"applied": f"{MASK}, {RENAME}"}, ("without salary", "sales.staff")),
-    ({"captured": RENAME}, ("include[0]", "no change of hr.* ever arrives", "captures.cap renames hr.employees to sales.staff", "name sales.staff here")),
-    ({"sent": "{schema: hr, transform: [{rename_schema: x}]}"}, ("no change of hr.* ever arrives", "propagations.prop renames hr.", " to x.")),
-    ({"captured": "{condition: \"object_owner = 'hr'\", transform: [{rename_schema: x}]}", "sent": "{schema: x}", "applied": "{schema: x}"},
-     ("renames the tables that a condition names", "name the schema or table in the rule itself")),
-    ({"captured": "{table: hr.a, transform: [{rename_table: x.t}]}, {table: hr.b, transform: [{rename_schema: x}]}",
-      "sent": "{schema: x}", "applied": "{table: x.t}, {table: x.b, transform: [{rename_table: x.t}]}"},
-     ("applies.app", "hr.a and hr.b of dbs1 would both arrive at dbs2 as x.t")),
-    ({"captured": "{table: hr.a, transform: [{rename_table: x.t}]}, {table: hr.b, transform: [{rename_table: x.t}]}", "sent": "{schema: x}", "applied": "{schema: x}"},
-     ("hr.a and hr.b of dbs1 would both arrive at dbs2 as x.t",)),
-    ({"captured": f"{RENAME}", "sent": "{table: sales.staff, where: \"new.name = 'x'\"}", "applied": "{schema: sales}"}, ("propagations.prop", "name", "adds or removes")),
-    ({"captured": "{table: hr.employees, subset: \"name = 'x'\", transform: [{rename_table: sales.staff}]}",
-      "sent": "{table: sales.staff, transform: [{delete_columns: [name]}]}", "applied": "{schema: sales}"}, ("name", "TRUNCATE")),
-    ({"captured": MASK, "applied": "{table: hr.employees, where: 'salary > 5'}"}, ("salary", "adds or removes")),
-    ({"sent": "{table: hr.employees, transform: [{add_column: {name: r, value: x}}]}", "applied": "{table: hr.employees, where: \"r = 'x'\"}"}, ("r,",)),
-    ({"captured": "{table: hr.employees, subset: \"name = 'x'\"}", "applied": RENAME}, ("name", "TRUNCATE")),
-    ({"sent": "{table: hr.employees, transform: [{rename_column: {from: a, to: name}}]}", "applied": "{table: hr.employees, subset: \"name = 'x'\"}"},
-     ("name", "TRUNCATE")),
-    ({"applied": "{table: hr.a, transform: [{rename_table: hr.b}]}, {table: hr.b}"}, ("hr.a", "hr.b", "would both arrive")),
-])
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ({"applied": f"{{schema: hr}}, {MASK}"}, ("include[0]", "include[1]", "differently")),
+        ({"applied": f"{MASK}, {RENAME}"}, ("without salary", "sales.staff")),
+        (
+            {"captured": RENAME},
+            (
+                "include[0]",
+                "no change of hr.* ever arrives",
+                "captures.cap renames hr.employees to sales.staff",
+                "name sales.staff here",
+            ),
+        ),
+        (
+            {"sent": "{schema: hr, transform: [{rename_schema: x}]}"},
+            ("no change of hr.* ever arrives", "propagations.prop renames hr.", " to x."),
+        ),
+        (
+            {
+                "captured": "{condition: \"object_owner = 'hr'\", transform: [{rename_schema: x}]}",
+                "sent": "{schema: x}",
+                "applied": "{schema: x}",
+            },
+            ("renames the tables that a condition names", "name the schema or table in the rule itself"),
+        ),
+        (
+            {
+                "captured": "{table: hr.a, transform: [{rename_table: x.t}]}, {table: hr.b, transform: [{rename_schema:"
+                " x}]}",
+                "sent": "{schema: x}",
+                "applied": "{table: x.t}, {table: x.b, transform: [{rename_table: x.t}]}",
+            },
+            ("applies.app", "hr.a and hr.b of dbs1 would both arrive at dbs2 as x.t"),
+        ),
+        (
+            {
+                "captured": "{table: hr.a, transform: [{rename_table: x.t}]}, {table: hr.b, transform: [{rename_table:"
+                " x.t}]}",
+                "sent": "{schema: x}",
+                "applied": "{schema: x}",
+            },
+            ("hr.a and hr.b of dbs1 would both arrive at dbs2 as x.t",),
+        ),
+        (
+            {
+                "captured": f"{RENAME}",
+                "sent": "{table: sales.staff, where: \"new.name = 'x'\"}",
+                "applied": "{schema: sales}",
+            },
+            ("propagations.prop", "name", "adds or removes"),
+        ),
+        (
+            {
+                "captured": "{table: hr.employees, subset: \"name = 'x'\", transform: [{rename_table: sales.staff}]}",
+                "sent": "{table: sales.staff, transform: [{delete_columns: [name]}]}",
+                "applied": "{schema: sales}",
+            },
+            ("name", "TRUNCATE"),
+        ),
+        ({"captured": MASK, "applied": "{table: hr.employees, where: 'salary > 5'}"}, ("salary", "adds or removes")),
+        (
+            {
+                "sent": "{table: hr.employees, transform: [{add_column: {name: r, value: x}}]}",
+                "applied": "{table: hr.employees, where: \"r = 'x'\"}",
+            },
+            ("r,",),
+        ),
+        ({"captured": "{table: hr.employees, subset: \"name = 'x'\"}", "applied": RENAME}, ("name", "TRUNCATE")),
+        (
+            {
+                "sent": "{table: hr.employees, transform: [{rename_column: {from: a, to: name}}]}",
+                "applied": "{table: hr.employees, subset: \"name = 'x'\"}",
+            },
+            ("name", "TRUNCATE"),
+        ),
+        (
+            {"applied": "{table: hr.a, transform: [{rename_table: hr.b}]}, {table: hr.b}"},
+            ("hr.a", "hr.b", "would both arrive"),
+        ),
+    ],
+)
 def test_check_refuses_what_cannot_be_right(tmp_path, clients, words):
     found = problems(tmp_path, one_way(**clients))
     assert any(all(word in each for word in words) for each in found), found
 
 
 def test_conditions_behind_a_transformation_speak_of_its_columns(tmp_path):
-    spec = read_anyway(tmp_path, one_way(
-        "{table: hr.employees, transform: [{rename_column: {from: salary, to: pay}}]}", applied="{table: hr.employees, where: 'old.pay > 5'}"
-    ))
+    spec = read_anyway(
+        tmp_path,
+        one_way(
+            "{table: hr.employees, transform: [{rename_column: {from: salary, to: pay}}]}",
+            applied="{table: hr.employees, where: 'old.pay > 5'}",
+        ),
+    )
     (need,) = log_needs(spec, "dbs1")
     assert need.at_source("hr", "employees", ["id", "salary"]) == {"id": "id", "pay": "salary"}
 
 
 def test_two_names_may_be_exchanged(tmp_path):
-    spec = read(tmp_path, one_way(applied="{table: hr.a, transform: [{rename_table: hr.b}]}, {table: hr.b, transform: [{rename_table: hr.a}]}"))
+    spec = read(
+        tmp_path,
+        one_way(
+            applied="{table: hr.a, transform: [{rename_table: hr.b}]}, {table: hr.b, transform: [{rename_table: hr.a}]}"
+        ),
+    )
     assert [the_way(spec).carry(TableName("hr", name)) for name in ("a", "b")] == [("hr", "b"), ("hr", "a")]
 
 
@@ -154,61 +267,102 @@ def two_applies(second: str, *, first: str = "{table: hr.a, transform: [{rename_
     return one_way(applied=first) + f"  app3: {{site: dbs2, source: dbs1, queue: q2, rules: {{include: [{second}]}}}}\n"
 
 
-@pytest.mark.parametrize(("second", "words"), [
-    ("{table: hr.a, transform: [{rename_table: sales.t}]}", ("applies.app3", "applies.app applies the same changes of dbs1 to dbs2", "hr.a")),
-    ("{table: hr.b, transform: [{rename_table: sales.t}]}", ("applies.app3", "hr.a and hr.b", "both arrive at dbs2 as sales.t", "through app3")),
-    ("{table: hr.a, transform: [{rename_schema: sales}, {rename_table: sales.t}]}", ("the same changes", "hr.a")),
-])
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (
+            "{table: hr.a, transform: [{rename_table: sales.t}]}",
+            ("applies.app3", "applies.app applies the same changes of dbs1 to dbs2", "hr.a"),
+        ),
+        (
+            "{table: hr.b, transform: [{rename_table: sales.t}]}",
+            ("applies.app3", "hr.a and hr.b", "both arrive at dbs2 as sales.t", "through app3"),
+        ),
+        ("{table: hr.a, transform: [{rename_schema: sales}, {rename_table: sales.t}]}", ("the same changes", "hr.a")),
+    ],
+)
 def test_two_apply_processes_do_not_write_one_renamed_table(tmp_path, second, words):
     found = problems(tmp_path, two_applies(second))
     assert len(found) == 1
     assert all(word in found[0] for word in words), found
 
 
-@pytest.mark.parametrize("second", [
-    "{table: hr.a}", "{table: hr.a, transform: [{rename_table: sales.u}]}", "{table: hr.b, transform: [{rename_table: sales.u}]}", "{table: hr.b}",
-])
+@pytest.mark.parametrize(
+    "second",
+    [
+        "{table: hr.a}",
+        "{table: hr.a, transform: [{rename_table: sales.u}]}",
+        "{table: hr.b, transform: [{rename_table: sales.u}]}",
+        "{table: hr.b}",
+    ],
+)
 def test_two_apply_processes_may_write_one_table_under_two_names(tmp_path, second):
     read(tmp_path, two_applies(second))
 
 
 def test_what_arrives_twice_under_one_name_is_told_without_what_arrives_under_another(tmp_path):
-    text = two_applies("{table: hr.a, transform: [{rename_table: sales.t}]}, {table: hr.b, transform: [{rename_table: sales.u}]}",
-                       first="{table: hr.a, transform: [{rename_table: sales.t}]}, {table: hr.b}")
+    text = two_applies(
+        "{table: hr.a, transform: [{rename_table: sales.t}]}, {table: hr.b, transform: [{rename_table: sales.u}]}",
+        first="{table: hr.a, transform: [{rename_table: sales.t}]}, {table: hr.b}",
+    )
     text += "  app4: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: hr.a}]}}\n"
     (found,) = problems(tmp_path, text)
     assert "hr.a" in found
     assert "app4" not in found
     proof = Proof(read_anyway(tmp_path, text))
-    assert {line.tables: [each.times for each in line.reached] for line in proof.reach()} == {("hr.a",): ["twice"], ("hr.b",): ["once"]}
+    assert {line.tables: [each.times for each in line.reached] for line in proof.reach()} == {
+        ("hr.a",): ["twice"],
+        ("hr.b",): ["once"],
+    }
 
 
-FORWARDING = one_way(applied=RENAME) + """
+FORWARDING = (
+    one_way(applied=RENAME)
+    + """
   back: {site: dbs1, source: dbs2, queue: q4}
 """
+)
 
 
 def forwarding(captured: str) -> str:
-    text = FORWARDING.replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}, q4: {site: dbs3}}").replace(
-        "  dbs2: {database", "  dbs3: {database: {kind: embedded}}\n  dbs2: {database", 1
-    ).replace("back: {site: dbs1", "back: {site: dbs3")
-    return text.replace("propagations:\n", f"  onward: {{site: dbs2, source: dbs2, queue: q3, rules: {{include: [{captured}]}}}}\npropagations:\n  next: {{from: q3, to: q4}}\n")
+    text = (
+        FORWARDING.replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}, q4: {site: dbs3}}")
+        .replace("  dbs2: {database", "  dbs3: {database: {kind: embedded}}\n  dbs2: {database", 1)
+        .replace("back: {site: dbs1", "back: {site: dbs3")
+    )
+    return text.replace(
+        "propagations:\n",
+        f"  onward: {{site: dbs2, source: dbs2, queue: q3, rules: {{include: [{captured}]}}}}\npropagations:\n  next:"
+        " {from: q3, to: q4}\n",
+    )
 
 
 def test_a_table_that_was_renamed_is_sent_on_under_its_new_name(tmp_path):
     def reached(captured: str) -> dict[str, set[str]]:
         proof = Proof(read_anyway(tmp_path, forwarding(captured)))
-        return {line.origin: {site.site for site in line.reached} for line in proof.reach() if "sales.staff" in line.tables or line.origin == "dbs1"}
+        return {
+            line.origin: {site.site for site in line.reached}
+            for line in proof.reach()
+            if "sales.staff" in line.tables or line.origin == "dbs1"
+        }
 
     assert reached("{table: sales.staff, tagged: true}") == {"dbs1": {"dbs2", "dbs3"}, "dbs2": {"dbs3"}}
-    assert reached("{table: sales.staff}") == {"dbs1": {"dbs2"}, "dbs2": {"dbs3"}}  # what users of dbs2 write there goes on, and nothing else
+    # what users of dbs2 write there goes on, and nothing else
+    assert reached("{table: sales.staff}") == {"dbs1": {"dbs2"}, "dbs2": {"dbs3"}}
 
 
 def test_an_apply_process_beside_one_that_renames_does_not_write_alone(tmp_path):
-    text = one_way(applied=RENAME).replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}, q4: {site: dbs3}}").replace(
-        "  dbs2: {database", "  dbs3: {database: {kind: embedded}}\n  dbs2: {database", 1
-    ) + "  other: {site: dbs2, source: dbs3, queue: q3, rules: {include: [{schema: sales}]}}\n"
-    text = text.replace("propagations:\n", "  cap3: {site: dbs3, source: dbs3, queue: q4, rules: {include: [{schema: sales}]}}\npropagations:\n  p3: {from: q4, to: q3}\n")
+    text = (
+        one_way(applied=RENAME)
+        .replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}, q4: {site: dbs3}}")
+        .replace("  dbs2: {database", "  dbs3: {database: {kind: embedded}}\n  dbs2: {database", 1)
+        + "  other: {site: dbs2, source: dbs3, queue: q3, rules: {include: [{schema: sales}]}}\n"
+    )
+    text = text.replace(
+        "propagations:\n",
+        "  cap3: {site: dbs3, source: dbs3, queue: q4, rules: {include: [{schema: sales}]}}\npropagations:\n  p3:"
+        " {from: q4, to: q3}\n",
+    )
     spec = read_anyway(tmp_path, text)
     assert not writes_alone(spec, spec.apply("other"), TableName("sales", "staff"))
     assert writes_alone(spec, spec.apply("other"), TableName("elsewhere", "staff"))
@@ -221,7 +375,9 @@ def test_findings_of_tables_name_what_cannot_be_transformed(tmp_path):
     def found(transform: str, *versions: TableVersion) -> str:
         spec = read(tmp_path, one_way(applied=f"{{schema: hr, transform: [{transform}]}}"))
         findings, fitting = arrival_findings(spec.apply("app"), [the_way(spec)], versions or (VERSION,))
-        assert len(fitting) == len(versions or (VERSION,)) - (1 if "app" in "".join(each.problem for each in findings) else 0)
+        assert len(fitting) == len(versions or (VERSION,)) - (
+            1 if "app" in "".join(each.problem for each in findings) else 0
+        )
         return " ".join(each.problem for each in findings)
 
     assert "deletes id" in found("{delete_columns: [id]}")
@@ -232,7 +388,14 @@ def test_findings_of_tables_name_what_cannot_be_transformed(tmp_path):
 
 
 def test_two_tables_of_a_source_cannot_arrive_under_one_name(tmp_path):
-    spec = read_anyway(tmp_path, one_way("{schema: hr}, {schema: x}", "{schema: hr}, {schema: x}", "{schema: hr, transform: [{rename_schema: x}]}, {schema: x}"))
+    spec = read_anyway(
+        tmp_path,
+        one_way(
+            "{schema: hr}, {schema: x}",
+            "{schema: hr}, {schema: x}",
+            "{schema: hr, transform: [{rename_schema: x}]}, {schema: x}",
+        ),
+    )
     versions = [VERSION, replace(VERSION, owner="x", object_number=8)]
     findings, _ = arrival_findings(spec.apply("app"), [the_way(spec)], versions)
     assert "as hr.employees does" in findings[0].problem
@@ -241,9 +404,14 @@ def test_two_tables_of_a_source_cannot_arrive_under_one_name(tmp_path):
 def test_two_tables_cannot_arrive_under_one_name_through_two_apply_processes(tmp_path):
     both = "{schema: hr}, {schema: x}"
     text = one_way(both, both, "{schema: hr, transform: [{rename_schema: x}]}")
-    spec = read_anyway(tmp_path, text + "  app3: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: x.employees}]}}\n")
+    spec = read_anyway(
+        tmp_path, text + "  app3: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: x.employees}]}}\n"
+    )
     versions = [VERSION, replace(VERSION, owner="x", object_number=8)]
-    first, last = (arrival_findings(each, ways_to(spec, each), versions, ways_before(spec, each))[0] for each in (spec.apply("app"), spec.apply("app3")))
+    first, last = (
+        arrival_findings(each, ways_to(spec, each), versions, ways_before(spec, each))[0]
+        for each in (spec.apply("app"), spec.apply("app3"))
+    )
     assert first == ()
     assert [each.problem for each in last] == ["would arrive at dbs2 as x.employees, as hr.employees does"]
 
@@ -278,20 +446,36 @@ def test_what_conflict_handlers_and_dependencies_need_is_listed_under_the_source
   - {table: sales.staff, on: delete_differs, method: overwrite}
   - {table: sales.staff, on: insert_exists, method: overwrite}
 """
-    text = one_way(applied=RENAME).replace("  app: {", "  app: {value_dependencies: {who: [{table: sales.staff, columns: [full_name]}, {table: sales.x, columns: [who]}]}, ")
+    text = one_way(applied=RENAME).replace(
+        "  app: {",
+        "  app: {value_dependencies: {who: [{table: sales.staff, columns: [full_name]}, {table: sales.x, columns:"
+        " [who]}]}, ",
+    )
     spec = read_anyway(tmp_path, text + settings)
     assert log_needs(spec, "dbs1") == ()  # what lacks is found with everything else of the table
-    found = [(need.place.removeprefix("applies.app."), need.old, need.new, need.every_old) for need in listed_needs(spec, "dbs1")]
+    found = [
+        (need.place.removeprefix("applies.app."), need.old, need.new, need.every_old)
+        for need in listed_needs(spec, "dbs1")
+    ]
     assert found == [
-        ("conflict_handlers (maximum(salary) on update_differs)", ("full_name", "salary"), ("full_name", "salary"), False),
-        ("conflict_handlers (overwrite on delete_differs)", (), (), True), ("value_dependencies.who", ("full_name",), (), False), ("value_dependencies.who", ("who",), (), False),
+        (
+            "conflict_handlers (maximum(salary) on update_differs)",
+            ("full_name", "salary"),
+            ("full_name", "salary"),
+            False,
+        ),
+        ("conflict_handlers (overwrite on delete_differs)", (), (), True),
+        ("value_dependencies.who", ("full_name",), (), False),
+        ("value_dependencies.who", ("who",), (), False),
     ]
     assert [need.concerns(*EMPLOYEES) for need in listed_needs(spec, "dbs1")] == [True, True, True, False]
 
 
 def test_columns_that_an_error_handler_needs_are_logged_and_must_arrive(tmp_path):
     (tmp_path / "own.py").write_text("def fix(lcr, error, session):\n    pass\n")
-    handlers = 'code: .\nerror_handlers: [{table: sales.staff, operations: [update], function: "own:fix", columns: [%s]}]\n'
+    handlers = (
+        'code: .\nerror_handlers: [{table: sales.staff, operations: [update], function: "own:fix", columns: [%s]}]\n'
+    )
     spec = read_anyway(tmp_path, one_way(applied=RENAME) + handlers % "full_name")
     (need,) = log_needs(spec, "dbs1")
     assert (need.place, need.old, need.new) == ("applies.app.error_handlers[0]", ("full_name",), ("full_name",))
@@ -304,14 +488,27 @@ def test_columns_that_an_error_handler_needs_are_logged_and_must_arrive(tmp_path
 SECOND = "  app3: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: x.*}]}}\n"
 
 
-@pytest.mark.parametrize(("applied", "second"), [("{schema: hr, transform: [{rename_schema: x}]}, {schema: x}", ""), ("{schema: hr, transform: [{rename_schema: x}]}", SECOND)])
-def test_a_rename_at_the_source_onto_the_name_of_another_says_which_two_and_tells_nobody_to_drop_one(tmp_path, applied, second):
+@pytest.mark.parametrize(
+    ("applied", "second"),
+    [
+        ("{schema: hr, transform: [{rename_schema: x}]}, {schema: x}", ""),
+        ("{schema: hr, transform: [{rename_schema: x}]}", SECOND),
+    ],
+)
+def test_a_rename_at_the_source_onto_the_name_of_another_says_which_two_and_tells_nobody_to_drop_one(
+    tmp_path, applied, second
+):
     both = "{schema: hr}, {schema: x}"
     spec = read_anyway(tmp_path, one_way(both, both, applied) + second)
-    captured = [CapturedTable(owner=owner, name=name, identity=name, object_numbers=()) for owner, name in (("hr", "employees"), ("x", "staff"))]
+    captured = [
+        CapturedTable(owner=owner, name=name, identity=name, object_numbers=())
+        for owner, name in (("hr", "employees"), ("x", "staff"))
+    ]
     for apply in spec.applies:
         refuse_one_name(spec, apply, captured)
-        with pytest.raises(UnfitTableError, match=r"hr.employees and x.employees of dbs1 both arrive at dbs2 as x.employees") as found:
+        with pytest.raises(
+            UnfitTableError, match=r"hr.employees and x.employees of dbs1 both arrive at dbs2 as x.employees"
+        ) as found:
             refuse_one_name(spec, apply, [captured[0], replace(captured[1], name="employees")])
         assert "leave x.employees at dbs2 as it is" in found.value.hint
         assert "drop" not in found.value.hint
@@ -320,10 +517,16 @@ def test_a_rename_at_the_source_onto_the_name_of_another_says_which_two_and_tell
 # --------------------------------------------------------------------------- edits
 
 
-@pytest.mark.parametrize(("before", "after", "refused"), [
-    ({"applied": MASK}, {"applied": MASK}, False), ({"applied": MASK}, {"applied": "{schema: hr}"}, True), ({}, {"sent": MASK}, True),
-    ({"sent": MASK}, {"applied": MASK}, True), ({"applied": MASK}, {"applied": "{table: hr.other}"}, False),
-])
+@pytest.mark.parametrize(
+    ("before", "after", "refused"),
+    [
+        ({"applied": MASK}, {"applied": MASK}, False),
+        ({"applied": MASK}, {"applied": "{schema: hr}"}, True),
+        ({}, {"sent": MASK}, True),
+        ({"sent": MASK}, {"applied": MASK}, True),
+        ({"applied": MASK}, {"applied": "{table: hr.other}"}, False),
+    ],
+)
 def test_another_transformation_of_a_table_that_is_replicated_is_refused(tmp_path, before, after, refused):
     found = list(shape_changes(read_anyway(tmp_path, one_way(**before)), read_anyway(tmp_path, one_way(**after))))
     assert bool(found) is refused
@@ -338,7 +541,9 @@ def test_patterns_that_meet_only_in_both_topologies_together_are_compared(tmp_pa
     assert found.is_error
 
 
-TWO_HOPS = SITES + """
+TWO_HOPS = (
+    SITES
+    + """
 queues: {q1: {site: dbs1}, qh: {site: dbs1}, q2: {site: dbs2}}
 captures: {cap: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
 propagations:
@@ -346,6 +551,7 @@ propagations:
   p2: {from: qh, to: q2, rules: {include: [{schema: hr%s}]}}
 applies: {app: {site: dbs2, source: dbs1, queue: q2}}
 """
+)
 
 
 def test_a_transformation_that_moves_to_another_propagation_is_refused(tmp_path):
@@ -378,9 +584,18 @@ def with_function(folder: Path, code: str = "def mask(lcr):\n    return lcr\n", 
 
 
 def test_a_function_travels_with_its_code_version_and_bound_of_time(tmp_path: Path) -> None:
-    spec = read(tmp_path, with_function(tmp_path, captured=FUNCTION, applied="{table: hr.employees, transform: 'masks:mask'}"))
-    captured, applied = (client.rules.include[0].transformation.custom for client in (spec.capture("cap"), spec.apply("app")))
-    assert (captured.columns, captured.is_at_capture, applied.columns, applied.is_at_capture) == (("name",), True, None, False)
+    spec = read(
+        tmp_path, with_function(tmp_path, captured=FUNCTION, applied="{table: hr.employees, transform: 'masks:mask'}")
+    )
+    captured, applied = (
+        client.rules.include[0].transformation.custom for client in (spec.capture("cap"), spec.apply("app"))
+    )
+    assert (captured.columns, captured.is_at_capture, applied.columns, applied.is_at_capture) == (
+        ("name",),
+        True,
+        None,
+        False,
+    )
     assert captured.timeout_s == applied.timeout_s == 5
     assert [file.path for file in captured.code.files] == ["masks.py"]
     assert captured.function == applied.function
@@ -422,7 +637,10 @@ def test_another_version_of_a_function_restarts_who_calls_it_and_copies_with_it(
 def test_functions_that_cannot_be_called_are_found_with_the_file(tmp_path: Path) -> None:
     text = with_function(tmp_path, "def mask(lcr, session):\n    return lcr\n", captured=FUNCTION)
     (found,) = handler_findings(read(tmp_path, text))
-    assert (found.path, "code/masks.py, line 1: mask cannot be called with (lcr)" in found.problem) == ("captures.cap", True)
+    assert (found.path, "code/masks.py, line 1: mask cannot be called with (lcr)" in found.problem) == (
+        "captures.cap",
+        True,
+    )
     (problem,) = problems(tmp_path, with_function(tmp_path, "def mask(lcr:\n", captured=FUNCTION))
     assert "code/masks.py, line 1" in problem
     assert "captures.cap.rules.include[0].transform[1].function" in problem
@@ -432,14 +650,23 @@ def test_a_function_leaves_the_columns_of_a_subset_alone(tmp_path: Path) -> None
     subset = "{table: hr.employees, subset: \"name = 'x'\"}"
     found = problems(tmp_path, with_function(tmp_path, captured=subset, applied=FUNCTION))
     assert any("speaks of name" in each and "may change" in each for each in found)
-    assert any("speaks of name" in each for each in problems(tmp_path, with_function(tmp_path, captured=subset, applied="{table: hr.employees, transform: 'masks:mask'}")))
+    assert any(
+        "speaks of name" in each
+        for each in problems(
+            tmp_path, with_function(tmp_path, captured=subset, applied="{table: hr.employees, transform: 'masks:mask'}")
+        )
+    )
     read(tmp_path, with_function(tmp_path, captured=subset.replace("name", "id"), applied=FUNCTION))
 
 
 def test_columns_that_a_function_may_change_and_that_are_not_there_are_misspelt(tmp_path: Path) -> None:
-    spec = read(tmp_path, with_function(tmp_path, captured=FUNCTION.replace("columns: [name]", "columns: [nam, salary]")))
+    spec = read(
+        tmp_path, with_function(tmp_path, captured=FUNCTION.replace("columns: [name]", "columns: [nam, salary]"))
+    )
     found, _ = arrival_findings(spec.apply("app"), [the_way(spec)], [VERSION])
-    assert [each.problem for each in found] == [f"has no column {name}, which the transformation of cap names" for name in ("nam", "salary")]
+    assert [each.problem for each in found] == [
+        f"has no column {name}, which the transformation of cap names" for name in ("nam", "salary")
+    ]
 
 
 def test_rules_that_overlap_have_the_same_function(tmp_path: Path) -> None:
@@ -447,17 +674,25 @@ def test_rules_that_overlap_have_the_same_function(tmp_path: Path) -> None:
     assert any("differently" in each for each in found)
 
 
-def test_columns_that_are_renamed_or_dropped_while_everything_runs_are_told_of_where_a_transformation_names_them(tmp_path: Path) -> None:
+def test_columns_that_are_renamed_or_dropped_while_everything_runs_are_told_of_where_a_transformation_names_them(
+    tmp_path: Path,
+) -> None:
     """What is to be kept would be left out, and what is to be left out would travel."""
+
     def lost(rule: str, *names: str) -> tuple[str, ...]:
-        spec, asked = read(tmp_path, one_way(captured=rule)), replace(VERSION, columns=tuple(Column(name=name, type_name="pg_catalog.text") for name in names))
+        spec, asked = (
+            read(tmp_path, one_way(captured=rule)),
+            replace(VERSION, columns=tuple(Column(name=name, type_name="pg_catalog.text") for name in names)),
+        )
         assert lost_columns(spec, "dbs2", lambda: [asked]) == ()
         return lost_columns(spec, "dbs1", lambda: [asked])
 
     kept = "{table: hr.employees, transform: [{keep_columns: [id, name]}, {rename_column: {from: name, to: called}}]}"
     assert lost(kept, "id", "name", "more") == ()
     assert lost(kept, "id", "full_name") == ("name of hr.employees (cap)",)
-    assert lost("{table: hr.employees, transform: [{delete_columns: [salary]}]}", "id", "pay") == ("salary of hr.employees (cap)",)
+    assert lost("{table: hr.employees, transform: [{delete_columns: [salary]}]}", "id", "pay") == (
+        "salary of hr.employees (cap)",
+    )
     assert lost("{schema: hr, transform: [{delete_columns: [salary]}]}", "id", "pay") == ()  # of some of its tables
     unread = read(tmp_path, one_way(captured="{table: hr.employees}"))
     assert lost_columns(unread, "dbs1", lambda: pytest.fail("nothing is asked")) == ()
@@ -466,15 +701,37 @@ def test_columns_that_are_renamed_or_dropped_while_everything_runs_are_told_of_w
 def test_partitions_of_a_renamed_table_are_looked_for_in_the_table_of_the_new_name() -> None:
     """With a default partition there, nothing is missing; and what is to be created names the destination's table."""
     here = TableShape(owner="sales", name="staff", partitioned_by="LIST (id)")
-    source = TableShape(owner="hr", name="employees", partitioned_by="LIST (id)", partitions=(
-        ShapedPartition(owner="hr", name="low", parent=EMPLOYEES, bound="FOR VALUES IN (1)", rows="(id = 1)", partitioned_by="LIST (id)"),
-        ShapedPartition(owner="hr", name="low_1", parent=TableName("hr", "low"), bound="FOR VALUES IN (1)", rows="((id = 1) AND (id = 1))", partitioned_by=""),
-    ))
+    source = TableShape(
+        owner="hr",
+        name="employees",
+        partitioned_by="LIST (id)",
+        partitions=(
+            ShapedPartition(
+                owner="hr",
+                name="low",
+                parent=EMPLOYEES,
+                bound="FOR VALUES IN (1)",
+                rows="(id = 1)",
+                partitioned_by="LIST (id)",
+            ),
+            ShapedPartition(
+                owner="hr",
+                name="low_1",
+                parent=TableName("hr", "low"),
+                bound="FOR VALUES IN (1)",
+                rows="((id = 1) AND (id = 1))",
+                partitioned_by="",
+            ),
+        ),
+    )
     wanted = transformed(source, Transformation(operations=(RenameTable(owner="sales", name="staff"),)))
     low, below = shape_findings("sites.dbs2", wanted, here, frozenset({"id"}))
     assert 'CREATE TABLE "sales"."low" PARTITION OF "sales"."staff" FOR VALUES IN (1)' in low.fix
     assert 'PARTITION OF "sales"."low" FOR VALUES' in below.fix
     others = tuple(
-        ShapedPartition(owner="sales", name=f"{parent.name}_rest", parent=parent, bound="DEFAULT", rows="", partitioned_by="") for parent in (TableName("sales", "staff"), TableName("sales", "low"))
+        ShapedPartition(
+            owner="sales", name=f"{parent.name}_rest", parent=parent, bound="DEFAULT", rows="", partitioned_by=""
+        )
+        for parent in (TableName("sales", "staff"), TableName("sales", "low"))
     )
     assert list(shape_findings("sites.dbs2", wanted, replace(here, partitions=others), frozenset({"id"}))) == []

@@ -34,7 +34,9 @@ from topology.spec import (
 from topology.transformations import overlap_findings
 from topology.ways import ArrivingTable, Way, arriving, captured_by, returned_by, route, rules_at_the_end, ways_to
 
-TWO_PATHS = SITES + """
+TWO_PATHS = (
+    SITES
+    + """
 queues: {qa: {site: dbs1}, qr: {site: relay}, qb: {site: dbs2}}
 captures: {c: {site: dbs1, source: dbs1, queue: qa, rules: {include: [{table: hr.a}, {table: hr.b}]}}}
 propagations:
@@ -43,6 +45,7 @@ propagations:
   second: {from: qr, to: qb}
 applies: {apply: {site: dbs2, source: dbs1, queue: qb}}
 """
+)
 
 
 def two_paths(short: str, first: str) -> str:
@@ -53,8 +56,8 @@ def test_two_paths_of_which_each_takes_one_table_are_refused_naming_the_table_an
     text = two_paths("include: [{table: hr.a, tagged: true}]", "include: [{table: hr.b, tagged: true}]")
     assert problems(tmp_path, text) == [
         "applies.apply (line 14): no single path takes all changes of dbs1 to queue qb: hr.a comes over "
-        "c -> qa -> short -> qb, hr.b over c -> qa -> first -> qr -> second -> qb: let one of the two take both, or give "
-        "one a queue and an apply process of its own at dbs2"
+        "c -> qa -> short -> qb, hr.b over c -> qa -> first -> qr -> second -> qb: let one of the two take both, or"
+        " give one a queue and an apply process of its own at dbs2"
     ]
 
 
@@ -69,7 +72,9 @@ def test_the_shorter_way_is_chosen_when_both_take_every_table(tmp_path):
     assert {p.name: p.sources for p in spec.propagations} == {"short": ("dbs1",), "first": (), "second": ()}
 
 
-ONE_PATH = SITES + """
+ONE_PATH = (
+    SITES
+    + """
 queues: {qa: {site: dbs1}, qr: {site: relay}, qb: {site: dbs2}}
 captures: {c: {site: dbs1, source: dbs1, queue: qa, rules: {CAPTURE}}}
 propagations:
@@ -77,11 +82,16 @@ propagations:
   second: {from: qr, to: qb}
 applies: {apply: {site: dbs2, source: dbs1, queue: qb, rules: {APPLY}}}
 """
+)
 TABLES = [TableName("hr", name) for name in ("a", "b", "c", "log")]
 
 
 def one_way(folder, capture: str, first: str = "", apply: str = "") -> Way:
-    text = ONE_PATH.replace("{CAPTURE}", f"{{{capture}}}").replace("{FIRST}", f"{{{first}}}").replace("{APPLY}", f"{{{apply}}}")
+    text = (
+        ONE_PATH.replace("{CAPTURE}", f"{{{capture}}}")
+        .replace("{FIRST}", f"{{{first}}}")
+        .replace("{APPLY}", f"{{{apply}}}")
+    )
     spec = read_anyway(folder, text)  # tables that an apply process names and never gets are refused
     (way,) = ways_to(spec, spec.apply("apply"))
     return way
@@ -89,7 +99,9 @@ def one_way(folder, capture: str, first: str = "", apply: str = "") -> Way:
 
 def test_a_table_arrives_when_every_client_on_the_way_takes_it(tmp_path):
     way = one_way(
-        tmp_path, "include: [{schema: hr}], exclude: [{table: hr.log}]", "exclude: [{table: hr.a}]",
+        tmp_path,
+        "include: [{schema: hr}], exclude: [{table: hr.log}]",
+        "exclude: [{table: hr.a}]",
         "include: [{table: hr.a}, {table: hr.b}]",
     )
     assert arriving([way], TABLES) == (ArrivingTable(source=TABLES[1], destination=TABLES[1]),)
@@ -105,12 +117,15 @@ def test_a_table_of_which_only_tagged_changes_come_arrives_too(tmp_path):
     assert [table.source for table in arriving([way], TABLES)] == TABLES
 
 
-@pytest.mark.parametrize(("entry", "back"), [
-    ("{tables: [hr.a], between: [dbs1, dbs2]}", "apply_from_dbs1_at_dbs2"),
-    ("{tables: [hr.a], hub: dbs2, spokes: [dbs1, dbs3]}", "apply_from_dbs1_at_dbs2"),
-    ("{tables: [hr.a], from: dbs2, to: [dbs1]}", ""),
-    ("{tables: [hr.a], from: dbs2, to: [dbs1]}, {tables: [hr.b], from: dbs1, to: [dbs2]}", ""),
-])
+@pytest.mark.parametrize(
+    ("entry", "back"),
+    [
+        ("{tables: [hr.a], between: [dbs1, dbs2]}", "apply_from_dbs1_at_dbs2"),
+        ("{tables: [hr.a], hub: dbs2, spokes: [dbs1, dbs3]}", "apply_from_dbs1_at_dbs2"),
+        ("{tables: [hr.a], from: dbs2, to: [dbs1]}", ""),
+        ("{tables: [hr.a], from: dbs2, to: [dbs1]}, {tables: [hr.b], from: dbs1, to: [dbs2]}", ""),
+    ],
+)
 def test_a_table_that_goes_back_to_its_source_is_known(tmp_path, entry: str, back: str):
     spec = read(tmp_path, SITES + f"replicate: [{entry}]")
     (apply,) = (each for each in spec.applies if (each.source, each.site) == ("dbs2", "dbs1"))
@@ -118,14 +133,22 @@ def test_a_table_that_goes_back_to_its_source_is_known(tmp_path, entry: str, bac
     assert returned_by(spec, apply, table) == back
 
 
-@pytest.mark.parametrize(("rules", "is_there"), [
-    ("include: [{table: hr.a, subset: 'n < 5'}]", False), ("include: [{table: hr.a, subset: 'n < 5'}]", True),
-    ("include: [{table: hr.a, transform: [{rename_table: b}]}]", False), ("include: [{table: hr.b}]", True),
-])
+@pytest.mark.parametrize(
+    ("rules", "is_there"),
+    [
+        ("include: [{table: hr.a, subset: 'n < 5'}]", False),
+        ("include: [{table: hr.a, subset: 'n < 5'}]", True),
+        ("include: [{table: hr.a, transform: [{rename_table: b}]}]", False),
+        ("include: [{table: hr.b}]", True),
+    ],
+)
 def test_a_table_of_which_a_part_goes_back_or_by_another_name_is_not_the_same(tmp_path, rules: str, is_there: bool):
     both = ("include: [{table: hr.a}]", rules)
     there, back = both if is_there else both[::-1]
-    spec = read_anyway(tmp_path, SITES + f"""
+    spec = read_anyway(
+        tmp_path,
+        SITES
+        + f"""
 queues: {{q1: {{site: dbs1}}, q2: {{site: dbs2}}, i1: {{site: dbs1}}, i2: {{site: dbs2}}}}
 captures:
   c1: {{site: dbs1, source: dbs1, queue: q1, rules: {{include: [{{schema: hr}}]}}}}
@@ -134,7 +157,8 @@ propagations: {{p1: {{from: q1, to: i2, rules: {{include: [{{schema: hr}}]}}}}, 
 applies:
   at2: {{site: dbs2, source: dbs1, queue: i2, rules: {{{there}}}}}
   at1: {{site: dbs1, source: dbs2, queue: i1, rules: {{{back}}}}}
-""")
+""",
+    )
     (apply,) = (each for each in spec.applies if each.name == "at1")
     for table in arriving(ways_to(spec, apply), [TableName("hr", "a")]):
         assert returned_by(spec, apply, table) == ""
@@ -143,7 +167,9 @@ applies:
 def test_one_change_has_one_tag_along_the_whole_way(tmp_path):
     """Capture takes tagged changes of hr.a alone, the propagation untagged ones: nothing passes both."""
     way = one_way(
-        tmp_path, "include: [{schema: hr, tagged: true}], exclude: [{table: hr.a, tagged: false}]", "include: [{schema: hr}]"
+        tmp_path,
+        "include: [{schema: hr, tagged: true}], exclude: [{table: hr.a, tagged: false}]",
+        "include: [{schema: hr}]",
     )
     assert way.carry(TABLES[0]) is None
     assert [table.source.name for table in arriving([way], TABLES)] == ["b", "c", "log"]
@@ -153,10 +179,15 @@ def test_one_change_has_one_tag_along_the_whole_way(tmp_path):
 
 
 def test_clients_behind_a_renaming_one_speak_of_the_new_name(tmp_path):
-    """Renamed three times: at capture, at a propagation, at the apply process. The rules of each name what the table is called there."""
+    """Renamed three times: at capture, at a propagation, at the apply process.
+
+    The rules of each name what the table is called there.
+    """
     way = one_way(
-        tmp_path, "include: [{table: hr.a, transform: [{rename_table: sales.u}]}, {table: hr.b}]",
-        "include: [{table: sales.u, subset: \"region = 'x'\", transform: [{rename_schema: crm}]}, {schema: hr}], exclude: [{table: hr.c}]",
+        tmp_path,
+        "include: [{table: hr.a, transform: [{rename_table: sales.u}]}, {table: hr.b}]",
+        "include: [{table: sales.u, subset: \"region = 'x'\", transform: [{rename_schema: crm}]}, {schema: hr}],"
+        " exclude: [{table: hr.c}]",
         "include: [{table: crm.u, transform: [{delete_columns: [salary]}, {rename_table: app.t}]}, {table: hr.b}]",
     )
     found = {str(each.source): each for each in arriving([way], TABLES)}
@@ -168,7 +199,10 @@ def test_clients_behind_a_renaming_one_speak_of_the_new_name(tmp_path):
 
 
 def test_one_destination_of_a_fan_out_may_have_another_name(tmp_path):
-    spec = read(tmp_path, SITES + """
+    spec = read(
+        tmp_path,
+        SITES
+        + """
 queues: {qa: {site: dbs1}, qb: {site: dbs2}, qc: {site: dbs3}}
 captures: {c: {site: dbs1, source: dbs1, queue: qa, rules: {include: [{schema: hr}]}}}
 propagations:
@@ -177,7 +211,8 @@ propagations:
 applies:
   at_b: {site: dbs2, source: dbs1, queue: qb, rules: {include: [{schema: hr}]}}
   at_c: {site: dbs3, source: dbs1, queue: qc, rules: {include: [{schema: copy}], exclude: [{table: copy.log}]}}
-""")
+""",
+    )
     at_b, at_c = (ways_to(spec, spec.apply(name)) for name in ("at_b", "at_c"))
     assert [str(each.destination) for each in arriving(at_b, TABLES)] == ["hr.a", "hr.b", "hr.c", "hr.log"]
     assert [str(each.destination) for each in arriving(at_c, TABLES)] == ["copy.a", "copy.b", "copy.c"]
@@ -203,14 +238,23 @@ def renaming(draw: st.DrawFn, rules: st.SearchStrategy[RuleSet]) -> RuleSet:
         schema = Transformation(operations=(RenameSchema(owner=draw(st.sampled_from(["hr", "crm"]))),))
         return replace(found, include=tuple(replace(rule, transformation=schema) for rule in found.include))
     owner, name = draw(st.sampled_from(NEW_NAMES))
-    one = Rule(owner="hr", name=draw(st.sampled_from(["a", "b"])), tags=ANY_TAG, transformation=Transformation(operations=(RenameTable(owner=owner, name=name),)))
-    return replace(found, include=(one, *(rule for rule in found.include if not rule.matches_object(one.owner, one.name))))
+    one = Rule(
+        owner="hr",
+        name=draw(st.sampled_from(["a", "b"])),
+        tags=ANY_TAG,
+        transformation=Transformation(operations=(RenameTable(owner=owner, name=name),)),
+    )
+    return replace(
+        found, include=(one, *(rule for rule in found.include if not rule.matches_object(one.owner, one.name)))
+    )
 
 
 def rule_sets(*, positive: bool) -> st.SearchStrategy[RuleSet]:
     listed = st.lists(st.sampled_from(TAGS[:3]), min_size=1, max_size=2, unique=True).map(tuple)
     tags = st.sampled_from([UNTAGGED, ANY_TAG]) | st.builds(TagCondition, listed=listed, takes_listed=st.booleans())
-    rule = st.builds(Rule, owner=st.sampled_from(["hr", "h*", "*"]), name=st.sampled_from(["a", "b", "a*", "*"]), tags=tags)
+    rule = st.builds(
+        Rule, owner=st.sampled_from(["hr", "h*", "*"]), name=st.sampled_from(["a", "b", "a*", "*"]), tags=tags
+    )
     include = st.lists(rule, min_size=1, max_size=2).map(tuple)
     exclude = st.lists(rule, max_size=1).map(tuple)
     return renaming(st.builds(RuleSet, include=include if positive else st.none() | include, exclude=exclude))
@@ -220,10 +264,18 @@ def rule_sets(*, positive: bool) -> st.SearchStrategy[RuleSet]:
 def topologies(draw: st.DrawFn) -> TopologySpec:
     """A few sites with one queue or two each, and whatever may run between them."""
     sites = [f"s{number}" for number in range(draw(st.integers(2, 4)))]
-    queues = [QueueSpec(name=f"q{number}", site=site) for number, site in enumerate(sites + sites[: draw(st.integers(0, 2))])]
+    queues = [
+        QueueSpec(name=f"q{number}", site=site) for number, site in enumerate(sites + sites[: draw(st.integers(0, 2))])
+    ]
     here = {site: [queue.name for queue in queues if queue.site == site] for site in sites}
     captures = tuple(
-        CaptureSpec(name=f"c_{site}", site=site, source=site, queue=draw(st.sampled_from(here[site])), rules=draw(rule_sets(positive=True)))
+        CaptureSpec(
+            name=f"c_{site}",
+            site=site,
+            source=site,
+            queue=draw(st.sampled_from(here[site])),
+            rules=draw(rule_sets(positive=True)),
+        )
         for site in draw(st.lists(st.sampled_from(sites), min_size=1, max_size=3, unique=True))
     )
     pairs = [(a.name, b.name) for a in queues for b in queues if a != b]
@@ -233,14 +285,27 @@ def topologies(draw: st.DrawFn) -> TopologySpec:
     )
     flows = [(capture.source, site) for capture in captures for site in sites if site != capture.source]
     applies = tuple(
-        ApplySpec(name=f"a{number}", site=to, source=source, queue=draw(st.sampled_from(here[to])), rules=draw(rule_sets(positive=False)))
+        ApplySpec(
+            name=f"a{number}",
+            site=to,
+            source=source,
+            queue=draw(st.sampled_from(here[to])),
+            rules=draw(rule_sets(positive=False)),
+        )
         for number, (source, to) in enumerate(draw(st.lists(st.sampled_from(flows), min_size=1, max_size=3)))
     )
-    return route(TopologySpec(
-        name="t", file=Path("t.yaml"), state_dir=Path("/x"),
-        sites=tuple(SiteSpec(name=site, database=DatabaseSpec(kind="embedded")) for site in sites),
-        queues=tuple(queues), captures=captures, propagations=propagations, applies=applies,
-    ))
+    return route(
+        TopologySpec(
+            name="t",
+            file=Path("t.yaml"),
+            state_dir=Path("/x"),
+            sites=tuple(SiteSpec(name=site, database=DatabaseSpec(kind="embedded")) for site in sites),
+            queues=tuple(queues),
+            captures=captures,
+            propagations=propagations,
+            applies=applies,
+        )
+    )
 
 
 class Change(NamedTuple):
@@ -253,7 +318,9 @@ class Change(NamedTuple):
 
 NAMES = ("a", "ab", "b", "z")
 CHANGES = [(TableName(owner, name), tag) for owner in ("hr", "ho", "crm", "app") for name in NAMES for tag in TAGS]
-SOURCE_CHANGES = [(TableName(owner, name), tag) for owner in ("hr", "ho", "crm", "app", "x") for name in NAMES for tag in TAGS]
+SOURCE_CHANGES = [
+    (TableName(owner, name), tag) for owner in ("hr", "ho", "crm", "app", "x") for name in NAMES for tag in TAGS
+]
 
 
 def passes(rules: RuleSet, change: Change) -> bool:
@@ -261,7 +328,8 @@ def passes(rules: RuleSet, change: Change) -> bool:
 
     def any_true(rules_: tuple[Rule, ...]) -> bool:
         return any(
-            fnmatchcase(change.table.owner, rule.owner) and fnmatchcase(change.table.name, rule.name)
+            fnmatchcase(change.table.owner, rule.owner)
+            and fnmatchcase(change.table.name, rule.name)
             and (change.tag in rule.tags.listed) is rule.tags.takes_listed
             for rule in rules_
         )
@@ -272,20 +340,31 @@ def passes(rules: RuleSet, change: Change) -> bool:
 def behind(rules: RuleSet, change: Change) -> Change:
     """A change that passes, under its table's name behind the client."""
     for rule in rules.include or ():
-        if rule.transformation is not None and fnmatchcase(change.table.owner, rule.owner) and fnmatchcase(change.table.name, rule.name):
+        if (
+            rule.transformation is not None
+            and fnmatchcase(change.table.owner, rule.owner)
+            and fnmatchcase(change.table.name, rule.name)
+        ):
             (step,) = rule.transformation.operations
-            return change._replace(table=TableName(step.owner, step.name if isinstance(step, RenameTable) else change.table.name))
+            return change._replace(
+                table=TableName(step.owner, step.name if isinstance(step, RenameTable) else change.table.name)
+            )
     return change
 
 
 def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counter[tuple[str, TableName]]:
-    """Send one change through a topology, hop by hop; how often each apply process applies it, by the name under which it does.
+    """Send one change through a topology, hop by hop; how often each apply process applies it, by the name under which
+    it does.
 
-    `everywhere`: over every path that comes to no queue twice, as if each propagation forwarded every source, and each apply process applied
-    a change once under each name.
+    `everywhere`: over every path that comes to no queue twice, as if each propagation forwarded every source, and each
+    apply process applied a change once under each name.
     """
     applied: Counter[tuple[str, TableName]] = Counter()
-    pending = [(capture.queue, behind(capture.rules, change), (capture.queue,)) for capture in spec.captures if capture.source == change.source and passes(capture.rules, change)]
+    pending = [
+        (capture.queue, behind(capture.rules, change), (capture.queue,))
+        for capture in spec.captures
+        if capture.source == change.source and passes(capture.rules, change)
+    ]
     hops = 0
     while pending and (everywhere or hops < 200):  # a change that circles for ever has come more than once by then
         (queue, here, passed), hops = pending.pop(), hops + 1
@@ -293,8 +372,11 @@ def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counte
             if (apply.queue, apply.source) == (queue, change.source) and passes(apply.rules, here):
                 applied[apply.name, behind(apply.rules, here).table] += 1
         pending += [
-            (p.to_queue, behind(p.rules, here), (*passed, p.to_queue)) for p in spec.propagations
-            if p.from_queue == queue and (p.to_queue not in passed if everywhere else change.source in p.sources) and passes(p.rules, here)
+            (p.to_queue, behind(p.rules, here), (*passed, p.to_queue))
+            for p in spec.propagations
+            if p.from_queue == queue
+            and (p.to_queue not in passed if everywhere else change.source in p.sources)
+            and passes(p.rules, here)
         ]
     return Counter(dict.fromkeys(applied, 1)) if everywhere else applied
 
@@ -312,13 +394,19 @@ def test_ways_agree_with_sending_every_change_through_the_topology(spec):
         for table, tag in CHANGES:
             change = Change(apply.source, table, tag)
             arrives = {name for way in ways if (name := way.carry(table, tag=tag)) is not None}
-            found = {name: count for (by, name), count in propagate(spec, change, everywhere=False).items() if by == apply.name}
+            found = {
+                name: count
+                for (by, name), count in propagate(spec, change, everywhere=False).items()
+                if by == apply.name
+            }
             assert arrives == found.keys()
             for name in arrives:
                 event("under another name" if name != table else "under its name")
             if not refused:
                 assert set(found.values()) <= {1}
-                assert found.keys() == {name for by, name in propagate(spec, change, everywhere=True) if by == apply.name}
+                assert found.keys() == {
+                    name for by, name in propagate(spec, change, everywhere=True) if by == apply.name
+                }
         if not refused:
             assert len(ways) == 1
             assert_nothing_else_passes(ways[0], apply)

@@ -1,18 +1,21 @@
-"""Foreign keys of a destination, checked where the topology file asks for it: by set, at the end of each transaction of apply.
+"""Foreign keys of a destination, checked where the topology file asks for it.
 
-Apply's sessions run with `session_replication_role = replica`, in which the server checks none. So a session remembers the values
-that its writes gave to foreign keys, and those that they took from keys that are referred to. Before COMMIT one statement per write
-and foreign key looks for values that are referred to and not there. In between any order of rows will do. What is checked is
-what the tables hold then, so rows that were taken back or discarded do no harm.
+By set, at the end of each transaction of apply.
 
-Rows that are referred to are locked FOR KEY SHARE, as the server's own check does: no other session can delete one before this
-transaction is committed.
+Apply's sessions run with `session_replication_role = replica`, in which the server checks none. So a session remembers
+the values that its writes gave to foreign keys, and those that they took from keys that are referred to. Before COMMIT
+one statement per write and foreign key looks for values that are referred to and not there. In between any order of
+rows will do. What is checked is what the tables hold then, so rows that were taken back or discarded do no harm.
+
+Rows that are referred to are locked FOR KEY SHARE, as the server's own check does: no other session can delete one
+before this transaction is committed.
 
 Where the values are not known (a log with keys alone, a foreign key of which an UPDATE set one column of several, more
-than `ROWS_MAX` rows or `BYTES_MAX` bytes, a row that a conflict handler removed, a column that the destination computes), all rows of the
-referring table are looked at.
+than `ROWS_MAX` rows or `BYTES_MAX` bytes, a row that a conflict handler removed, a column that the destination
+computes), all rows of the referring table are looked at.
 
-Source: PostgreSQL ri_triggers.c; MATCH SIMPLE. Foreign keys that are not enforced, or over periods of time, are left out.
+Source: PostgreSQL ri_triggers.c; MATCH SIMPLE. Foreign keys that are not enforced, or over periods of time, are left
+out.
 """
 
 from __future__ import annotations
@@ -52,13 +55,17 @@ def whole_check(key: CheckedKey, *, is_referred: bool) -> str:
 
     Args:
         key: the foreign key.
-        is_referred: rows that are referred to went, so that any row may refer to them. Else only rows count that were written since
-            this transaction began: one that referred to nothing before is no fault of it.
+        is_referred: rows that are referred to went, so that any row may refer to them. Else only rows count that were
+            written since this transaction began: one that referred to nothing before is no fault of it.
     """
     given = " AND ".join(f"c.{quote(name)} IS NOT NULL" for name in key.columns)
     if not is_referred:
-        # Savepoints' numbers are above their transaction's. Of other transactions' rows, which may be among them, each is checked by its own.
-        given += " AND pg_catalog.age(c.xmin) OPERATOR(pg_catalog.<=) pg_catalog.age(pg_catalog.pg_current_xact_id()::pg_catalog.xid)"
+        # Savepoints' numbers are above their transaction's. Of other transactions' rows, which may be among them, each
+        # is checked by its own.
+        given += (
+            " AND pg_catalog.age(c.xmin) OPERATOR(pg_catalog.<=)"
+            " pg_catalog.age(pg_catalog.pg_current_xact_id()::pg_catalog.xid)"
+        )
     return (
         f"SELECT 1 FROM {key.relation} c WHERE {given} AND NOT EXISTS (SELECT FROM"
         f" {key.referred_relation} p WHERE {_joined(key, 'p', 'c')} FOR KEY SHARE OF p) LIMIT 1"
@@ -67,7 +74,9 @@ def whole_check(key: CheckedKey, *, is_referred: bool) -> str:
 
 def _joined(key: CheckedKey, parent: str, child: str) -> str:
     pairs = zip(key.referred_columns, key.operators, key.columns, strict=True)
-    return " AND ".join(f"{parent}.{quote(referred)} {operator} {child}.{quote(name)}" for referred, operator, name in pairs)
+    return " AND ".join(
+        f"{parent}.{quote(referred)} {operator} {child}.{quote(name)}" for referred, operator, name in pairs
+    )
 
 
 @dataclass(slots=True)
@@ -76,7 +85,8 @@ class ForeignKeyChecks:
 
     settings: TableSettings
     _values: list[ValueCheck] = field(default_factory=list)
-    _whole: dict[tuple[CheckedKey, bool], None] = field(default_factory=dict)  # and whether rows that are referred to went
+    # and whether rows that are referred to went
+    _whole: dict[tuple[CheckedKey, bool], None] = field(default_factory=dict)
     _rows: int = 0
     _bytes: int = 0
 
@@ -136,7 +146,12 @@ class ForeignKeyChecks:
         known = {*write.match_columns, *write.compare_columns} if is_referred else set(write.set_columns)
         self._rows += write.row_count
         self._bytes += sum(values.data.nbytes for values in (write.old, write.new) if values is not None)
-        if self._rows > ROWS_MAX or self._bytes > BYTES_MAX or is_computed or any(position not in known for position in positions):
+        if (
+            self._rows > ROWS_MAX
+            or self._bytes > BYTES_MAX
+            or is_computed
+            or any(position not in known for position in positions)
+        ):
             # A column that an INSERT does not give has its default, which may refer to something.
             self._look_at_all(key, is_referred=is_referred)
             return
@@ -155,7 +170,11 @@ def value_statement(check: ValueCheck, catalog: CatalogTable, generation: int) -
     places = {column.name: place for place, column in enumerate(write.version.columns)}
     positions = [places[name] for name in (key.referred_columns if check.is_referred else key.columns)]
     builder = SetBuilder(
-        write, catalog, generation, old=positions if check.is_referred else [], new=[] if check.is_referred else positions,
+        write,
+        catalog,
+        generation,
+        old=positions if check.is_referred else [],
+        new=[] if check.is_referred else positions,
     )
     values = [f"u.{'o' if check.is_referred else 'n'}{position}" for position in positions]
     to_referred = key.referred_operators if check.is_referred else key.operators
@@ -182,6 +201,9 @@ def _terms(table: str, columns: Sequence[str], operators: Sequence[str], values:
 def violation(key: CheckedKey) -> DataError:
     """What is raised where a foreign key does not hold at the end of a transaction."""
     return DataError(
-        f"foreign key {quote(key.constraint)} of {key.owner}.{key.name}: a row refers to one of {key.referred_owner}.{key.referred_name} that is not there",
-        sqlstate=_VIOLATION, violates="foreign_key", table=f"{key.owner}.{key.name}",
+        f"foreign key {quote(key.constraint)} of {key.owner}.{key.name}: a row refers to one of"
+        f" {key.referred_owner}.{key.referred_name} that is not there",
+        sqlstate=_VIOLATION,
+        violates="foreign_key",
+        table=f"{key.owner}.{key.name}",
     )

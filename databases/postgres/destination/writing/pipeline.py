@@ -68,8 +68,8 @@ class Pipeline:
     def forget(self) -> None:
         """Prepare every statement anew: a table is not what it was.
 
-        The server plans a statement again when what it names is altered. One that a rule has rewritten to nothing names nothing, and stays nothing when the
-        rule is gone.
+        The server plans a statement again when what it names is altered. One that a rule has rewritten to nothing names
+        nothing, and stays nothing when the rule is gone.
         """
         self._forgotten += self._names.values()
         self._names.clear()
@@ -188,9 +188,7 @@ class Pipeline:
             answers.append(_Answer(index))
         return answers
 
-    def _receive(
-        self, answers: list[_Answer]
-    ) -> tuple[list[pq.abc.PGresult], tuple[int, pq.abc.PGresult] | None]:
+    def _receive(self, answers: list[_Answer]) -> tuple[list[pq.abc.PGresult], tuple[int, pq.abc.PGresult] | None]:
         results: list[pq.abc.PGresult] = []
         failure: tuple[int, pq.abc.PGresult] | None = None
         for answer in answers:

@@ -1,7 +1,7 @@
 """TRUNCATE of what travelled together, and of one partition of the source's table.
 
-A partition has one name from the log to the destination: its table's, with the partition beside it. So a TRUNCATE of it is
-ordered with the rows of the table, waits behind their errors and passes the same rules. What it means here:
+A partition has one name from the log to the destination: its table's, with the partition beside it. So a TRUNCATE of it
+is ordered with the rows of the table, waits behind their errors and passes the same rules. What it means here:
 
     a partition of that name, of the same table, with the same condition   TRUNCATE of it
     anything else (partitioned in another way, or not at all)              DELETE of the rows the condition describes
@@ -27,8 +27,8 @@ __all__ = ["delete_partition", "explain_referred", "explain_undescribed", "same_
 
 _REFERRED_TO = "0A000"  # of a TRUNCATE: a table that is not truncated with it refers to it
 _COPY_IT = (
-    f"{COPY_THE_TABLE}. Where others write that table, too, it is not copied: delete the rows at the destination alone yourself, write what `headrace errors show` has of other tables,"
-    " then `headrace errors delete`"
+    f"{COPY_THE_TABLE}. Where others write that table, too, it is not copied: delete the rows at the destination alone"
+    " yourself, write what `headrace errors show` has of other tables, then `headrace errors delete`"
 )
 
 
@@ -49,9 +49,11 @@ def same_partition(connection: psycopg.Connection[Any], truncated: TruncatedTabl
     assert partition is not None
     if not partition.rows:
         raise DataError(
-            f"TRUNCATE of partition {partition.qualified_name} alone: which rows of its table it held then is not known:"
-            " its bounds were changed before the log was read",
-            hint=_COPY_IT, table=f"{table.owner}.{table.name}", command="TRUNCATE",
+            f"TRUNCATE of partition {partition.qualified_name} alone: which rows of its table it held then is not"
+            " known: its bounds were changed before the log was read",
+            hint=_COPY_IT,
+            table=f"{table.owner}.{table.name}",
+            command="TRUNCATE",
         )
     if rows_of_partition(connection, (table.owner, table.name), (partition.owner, partition.name)) != partition.rows:
         return ""
@@ -101,15 +103,16 @@ def explain_undescribed(error: DatabaseError, found: TruncatedTable) -> None:
         found: the destination's table, and the source's partition.
 
     Raises:
-        DataError: the condition names what this destination does not have: a function, a type, or, of a hash partition, a
-            parent that is partitioned by hash. (That the table has its columns was checked before.)
+        DataError: the condition names what this destination does not have: a function, a type, or, of a hash partition,
+            a parent that is partitioned by hash. (That the table has its columns was checked before.)
     """
     assert found.partition is not None
     state = str(error.context.get("sqlstate", ""))
     # 22: the parent of a hash partition is another kind of table here.
     if state[:2] in {"22", "42"} and state != NO_RIGHT:
         raise DataError(
-            f"TRUNCATE of partition {found.partition.qualified_name} alone: the destination is partitioned in another way and cannot tell"
-            f" which rows it holds ({found.partition.rows}): {error.message}",
-            hint=_COPY_IT, **{**error.context, "table": f"{found.table.owner}.{found.table.name}", "command": "TRUNCATE"},
+            f"TRUNCATE of partition {found.partition.qualified_name} alone: the destination is partitioned in another"
+            f" way and cannot tell which rows it holds ({found.partition.rows}): {error.message}",
+            hint=_COPY_IT,
+            **{**error.context, "table": f"{found.table.owner}.{found.table.name}", "command": "TRUNCATE"},
         ) from error

@@ -10,8 +10,8 @@ runs in lockstep without storing it):
 Old values are compared by record image: json, xml and point have no equality, box's compares areas, and 1.0 is not
 1.00 to a reader of the table. A row is found by its key through the key index's own operator.
 
-Where the values that find rows have no unique key, or a NULL in it, rows are found first, and changed by ctid: each of the set's rows changes
-one row at most, so that two of them and none of another never add up to what is expected:
+Where the values that find rows have no unique key, or a NULL in it, rows are found first, and changed by ctid: each of
+the set's rows changes one row at most, so that two of them and none of another never add up to what is expected:
 
     equal rows      every value of the LCR finds them: they are numbered on both sides and matched one to one ("paired"). Where that
                     is an error (`FoundRows.SINGLE`), rows that are there more than once are left out.
@@ -52,8 +52,22 @@ if TYPE_CHECKING:
     from databases.postgres.destination.recent_changes import Horizon
 
 __all__ = [
-    "COPY_ROWS_MIN", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "numbered", "parameters",
-    "plan_write", "row_by_row", "row_chunks", "wrapper_name", "written_forms",
+    "COPY_ROWS_MIN",
+    "Located",
+    "SetBuilder",
+    "SetStatement",
+    "WritePlan",
+    "copy_blocks",
+    "identity_may_change",
+    "keyed",
+    "located",
+    "numbered",
+    "parameters",
+    "plan_write",
+    "row_by_row",
+    "row_chunks",
+    "wrapper_name",
+    "written_forms",
 ]
 
 # From here on COPY is worth the round trips it cannot share. Server CPU seconds per 100,000 rows of eight columns, COPY
@@ -68,14 +82,36 @@ _COPY_HEADER = np.frombuffer(b"PGCOPY\n\xff\r\n\0" + bytes(8), np.uint8)
 _COPY_TRAILER = np.frombuffer(b"\xff\xff", np.uint8)
 # Of a set: a SELECT has 1,664 columns at most, and a statement adds some (numbers, times, where a row is).
 _SET_COLUMNS_MAX = 1600
-_EVERY_ROW = "pg_catalog.generate_series(1, $1::pg_catalog.int8)"  # of a set without columns: see `SetStatement.is_counted`
+# of a set without columns: see `SetStatement.is_counted`
+_EVERY_ROW = "pg_catalog.generate_series(1, $1::pg_catalog.int8)"
 _TEXT = 25
-_PLAIN = frozenset(f"pg_catalog.{name}" for name in (
-    "int2", "int4", "int8", "numeric", "float4", "float8", "text", "varchar", "bpchar", "bytea", "bool", "uuid", "date", "time", "timestamp", "timestamptz", "oid",
-))
+_PLAIN = frozenset(
+    f"pg_catalog.{name}"
+    for name in (
+        "int2",
+        "int4",
+        "int8",
+        "numeric",
+        "float4",
+        "float8",
+        "text",
+        "varchar",
+        "bpchar",
+        "bytea",
+        "bool",
+        "uuid",
+        "date",
+        "time",
+        "timestamp",
+        "timestamptz",
+        "oid",
+    )
+)
 _NOTHING_FINDS_IT = (
-    "the log identifies rows by columns that the destination computes, and no others. At the source: ALTER TABLE ... REPLICA IDENTITY FULL;"
-    f" then {COPY_THE_TABLE}. Where others write that table, too: write what `headrace errors show` has of other tables, then `headrace errors delete` what failed, `headrace verify` the table, and the fix that it prints"
+    "the log identifies rows by columns that the destination computes, and no others. At the source: ALTER TABLE ..."
+    " REPLICA IDENTITY FULL;"
+    f" then {COPY_THE_TABLE}. Where others write that table, too: write what `headrace errors show` has of other"
+    " tables, then `headrace errors delete` what failed, `headrace verify` the table, and the fix that it prints"
 )
 # Canonical equalities of which equal values have equal bytes.
 _OF_ONE_FORM = frozenset({"integer", "text", "uuid", "bytes"})
@@ -101,9 +137,11 @@ class SetStatement:
         sql: with the old values' parameters first, then the new ones'.
         old: None: the statement needs no old values.
         new: None: the statement needs no new values.
-        is_counted: it needs no values: its first parameter is the number of rows. The destination computes every column.
+        is_counted: it needs no values: its first parameter is the number of rows. The destination computes every
+            column.
         is_timed: the rows' times are one parameter more.
-        is_bounded: the earliest of the rows' times, and a number of a transaction (see `recent_changes`), are two more, the last ones.
+        is_bounded: the earliest of the rows' times, and a number of a transaction (see `recent_changes`), are two more,
+            the last ones.
     """
 
     sql: str
@@ -151,8 +189,8 @@ def wrapper_name(form: ValueForm, generation: int) -> str:
 class SetBuilder:
     """Collects the set's columns, numbering parameters: all old ones first.
 
-    `packed` are positions whose old values are the set's one column `c`, a record: those that are only compared by their images, in this order. Of a wide table
-    old and new values together are more columns than a set can have.
+    `packed` are positions whose old values are the set's one column `c`, a record: those that are only compared by
+    their images, in this order. Of a wide table old and new values together are more columns than a set can have.
     """
 
     write: Write
@@ -193,7 +231,10 @@ class SetBuilder:
         return conversion_of(column, self.catalog.table.columns[place], self.catalog.columns[place])
 
     def is_plain(self, position: int) -> bool:
-        """Whether the destination's column has a type of which an array of one is compared as the value itself: no array, no domain, nothing of a user's."""
+        """Whether the destination's column has a type of which an array of one is compared as the value itself.
+
+        No array, no domain, nothing of a user's.
+        """
         target = self.catalog.table.columns[self.catalog.positions[self.write.version.columns[position].name]]
         return target.type_name in _PLAIN
 
@@ -262,14 +303,20 @@ class SetBuilder:
     def select(self, *, timed: bool = False) -> str:
         """The set; `timed`: with the time of each row."""
         self.is_timed = timed
-        at = f", pg_catalog.unnest(${len(self.old) + len(self.new) + 1}::pg_catalog.timestamptz[]) AS at" if timed else ""
+        at = (
+            f", pg_catalog.unnest(${len(self.old) + len(self.new) + 1}::pg_catalog.timestamptz[]) AS at"
+            if timed
+            else ""
+        )
         return f"SELECT {self.select_list()}{at}"
 
     def not_later_here(self, *, timed: bool = False) -> str:
-        """The condition that the row `t` was not changed later here, behind AND; none for a write without times, or one that was decided.
+        """The condition that the row `t` was not changed later here, behind AND.
 
-        None either where no row must be there (`WriteTimes.awaited`): what a statement is not sure of it takes for later, and a row that is there and
-        earlier would stay beside the note that it is gone.
+        None for a write without times, or one that was decided.
+
+        None either where no row must be there (`WriteTimes.awaited`): what a statement is not sure of it takes for
+        later, and a row that is there and earlier would stay beside the note that it is gone.
 
         Args:
             timed: the statement has the time of each row.
@@ -286,14 +333,19 @@ class SetBuilder:
             return None
         forms = [_element(self.write.version.columns[p], self.form(p)) for p in positions]
         return _Values(
-            columns=np.array(positions, np.int64), elements=np.array([element for element, _ in forms], np.int64),
+            columns=np.array(positions, np.int64),
+            elements=np.array([element for element, _ in forms], np.int64),
             wrapped=np.array([wrapped for _, wrapped in forms], np.int64),
         )
 
     def statement(self, sql: str) -> SetStatement:
         """The statement with this builder's parameters."""
         return SetStatement(
-            sql=sql, old=self.values(self.old), new=self.values(self.new), is_counted=not self.old and not self.new, is_timed=self.is_timed,
+            sql=sql,
+            old=self.values(self.old),
+            new=self.values(self.new),
+            is_counted=not self.old and not self.new,
+            is_timed=self.is_timed,
             is_bounded=self.is_bounded,
         )
 
@@ -323,7 +375,9 @@ class Located:
 
 
 def located(write: Write, catalog: CatalogTable) -> Located:
-    """How the rows of an UPDATE or a DELETE are found: by a generated column only where it is part of a key, and so computed at the source too.
+    """How the rows of an UPDATE or a DELETE are found.
+
+    By a generated column only where it is part of a key, and so computed at the source too.
 
     Args:
         write: only its version and columns matter.
@@ -335,13 +389,17 @@ def located(write: Write, catalog: CatalogTable) -> Located:
     found_by = {at[p] for p in find}
     is_whole = {p for p, is_stored in enumerate(stored) if is_stored} <= set(find)
     return Located(
-        find=find, compare=[p for p in write.compare_columns if stored[p] and p not in find], is_whole=is_whole,
+        find=find,
+        compare=[p for p in write.compare_columns if stored[p] and p not in find],
+        is_whole=is_whole,
         found=catalog.table.rows_found_by(found_by, is_whole=is_whole, has_null=write.paired),
     )
 
 
 def written_forms(write: Write, catalog: CatalogTable, rows: Located) -> list[int]:
-    """Positions among `rows.find` that are compared to the byte too: the last change decides how a key is written whose equal values can differ, as 1.0 and 1.00.
+    """Positions among `rows.find` that are compared to the byte too.
+
+    The last change decides how a key is written whose equal values can differ, as 1.0 and 1.00.
 
     Args:
         write: none without times, or that was decided.
@@ -370,7 +428,10 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
     at = [catalog.positions[column.name] for column in write.version.columns]
     rows = located(write, catalog)
     if write.match_columns and not rows.find:
-        raise DataError(f"{write.command.name} of {write.version.qualified_name}: {_NOTHING_FINDS_IT}", table=write.version.qualified_name)
+        raise DataError(
+            f"{write.command.name} of {write.version.qualified_name}: {_NOTHING_FINDS_IT}",
+            table=write.version.qualified_name,
+        )
     sets: list[int] = []
     identity: list[int] = []
     if write.command is Command.UPDATE:
@@ -401,7 +462,8 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
             differs = " OR ".join(f"t.{builder.details(p).name} OPERATOR(pg_catalog.<>) u.n{p}" for p in identity)
             statements.append(_move(builder, [*sets, *identity], with_, source, f"{condition} AND ({differs})"))
     return WritePlan(
-        statements=tuple(builder.statement(sql) for sql in statements), paired=is_paired,
+        statements=tuple(builder.statement(sql) for sql in statements),
+        paired=is_paired,
         wrapped=tuple(builder.wrapped.values()),
     )
 
@@ -412,13 +474,16 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     builder = SetBuilder(write, catalog, generation, old=[], new=columns)
     relation = catalog.relation.removeprefix("ONLY ")
     if not columns:
-        return WritePlan(statements=(builder.statement(f"INSERT INTO {relation} SELECT FROM {_EVERY_ROW}"),))  # a row of defaults for every row
+        # a row of defaults for every row
+        return WritePlan(statements=(builder.statement(f"INSERT INTO {relation} SELECT FROM {_EVERY_ROW}"),))
     names = ", ".join(builder.details(p).name for p in columns)
     is_identity = any(catalog.table.columns[at[p]].is_identity_always for p in columns)
     overriding = " OVERRIDING SYSTEM VALUE" if is_identity else ""
     select = ", ".join(builder.expression(k, p) for k, p in enumerate(columns, 1))
     # COPY leaves rules out.
-    can_copy = not catalog.table.fires and all(write.version.columns[p].is_binary and builder.conversion(p) is None for p in columns)
+    can_copy = not catalog.table.fires and all(
+        write.version.columns[p].is_binary and builder.conversion(p) is None for p in columns
+    )
     return WritePlan(
         statements=(builder.statement(f"INSERT INTO {relation} ({names}){overriding} SELECT {select}"),),
         wrapped=tuple(builder.wrapped.values()),
@@ -449,7 +514,10 @@ def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, one_by_on
     by_operator, terms = [p for p in find if builder.details(p).equals], list[str]()
     for p in by_operator:
         value = builder.details(p).collated(f"u.o{p}")
-        terms.append(f"t.{builder.details(p).name} {builder.details(p).equals} " + (f"ANY (ARRAY[{value}])" if p in one_by_one else value))
+        terms.append(
+            f"t.{builder.details(p).name} {builder.details(p).equals} "
+            + (f"ANY (ARRAY[{value}])" if p in one_by_one else value)
+        )
     images = [*_compared_by_images(builder, find), *compare]
     if images:
         rows = ", ".join(f"t.{builder.details(p).name}" for p in images)
@@ -463,13 +531,17 @@ def _compared_by_images(builder: SetBuilder, find: list[int]) -> list[int]:
 
 
 def row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
-    """Positions of columns that are compared with an array of one, for each row of the set: those with which the unique indexes begin that find the rows.
+    """Positions of columns that are compared with an array of one, for each row of the set.
 
-    Hash and merge joins know nothing of it, so that the server cannot read the whole index instead. It did so for each set where it took the table for empty:
-    one that was vacuumed while a transaction filled it. (With all columns of an index so, PostgreSQL 15 and 16 may look for the first ones only.)
+    Those with which the unique indexes begin that find the rows.
 
-    None where the server has another index with one of the columns: of a table that it takes for empty each index costs the same, and to look into one of a column
-    with few values, or through all of it, for each row of the set is worse than to read all once. An index that begins with a unique column is as good as that one's.
+    Hash and merge joins know nothing of it, so that the server cannot read the whole index instead. It did so for each
+    set where it took the table for empty: one that was vacuumed while a transaction filled it. (With all columns of an
+    index so, PostgreSQL 15 and 16 may look for the first ones only.)
+
+    None where the server has another index with one of the columns: of a table that it takes for empty each index costs
+    the same, and to look into one of a column with few values, or through all of it, for each row of the set is worse
+    than to read all once. An index that begins with a unique column is as good as that one's.
 
     Args:
         builder: of the set.
@@ -494,12 +566,16 @@ def _first_found(builder: SetBuilder, rows: Located) -> tuple[str, str, str]:
     is_any = rows.found is FoundRows.ANY
     builder.pack([*(_compared_by_images(builder, rows.find) if is_any else []), *rows.compare])
     found = keyed(builder, rows.find, rows.compare if is_any else [])
-    number = "pg_catalog.row_number() OVER (PARTITION BY u.i ORDER BY t.tableoid, t.ctid)" if is_any else "pg_catalog.count(*) OVER (PARTITION BY u.i)"
+    number = (
+        "pg_catalog.row_number() OVER (PARTITION BY u.i ORDER BY t.tableoid, t.ctid)"
+        if is_any
+        else "pg_catalog.count(*) OVER (PARTITION BY u.i)"
+    )
     with_ = (
         f"WITH v AS MATERIALIZED (SELECT {builder.select_list()}), "
         "w AS MATERIALIZED (SELECT *, pg_catalog.row_number() OVER () AS i FROM v), "
-        f"m AS (SELECT t.ctid AS c, t.tableoid AS o, {number} AS r, u.* FROM {builder.catalog.relation} t, w u WHERE {found}), "
-        "p AS MATERIALIZED (SELECT * FROM m WHERE r OPERATOR(pg_catalog.=) 1) "
+        f"m AS (SELECT t.ctid AS c, t.tableoid AS o, {number} AS r, u.* FROM {builder.catalog.relation} t, w u WHERE"
+        f" {found}), p AS MATERIALIZED (SELECT * FROM m WHERE r OPERATOR(pg_catalog.=) 1) "
     )
     condition = "t.ctid OPERATOR(pg_catalog.=) u.c AND t.tableoid OPERATOR(pg_catalog.=) u.o"
     compared = "" if is_any or not rows.compare else f" AND {keyed(builder, [], rows.compare)}"
@@ -514,15 +590,17 @@ def _paired(builder: SetBuilder, found: FoundRows) -> tuple[str, str, str]:
     hashed = [p for p in builder.old if builder.details(p).is_hashable]
     # A cheap hash first: most rows of the table are then never turned into text.
     hashes = [f"{_hash(values[p] for p in hashed)} AS h"] if hashed else []
-    candidates = f" WHERE {_hash(names[p] for p in hashed)} OPERATOR(pg_catalog.=) ANY (SELECT h FROM v)" if hashed else ""
+    candidates = (
+        f" WHERE {_hash(names[p] for p in hashed)} OPERATOR(pg_catalog.=) ANY (SELECT h FROM v)" if hashed else ""
+    )
     number = 'pg_catalog.row_number() OVER (PARTITION BY i COLLATE "C") AS r'
     times = ', pg_catalog.count(*) OVER (PARTITION BY i COLLATE "C") AS times' if found is FoundRows.SINGLE else ""
     once = " AND c.times OPERATOR(pg_catalog.=) 1" if found is FoundRows.SINGLE else ""
     with_ = (
-        f"WITH v AS MATERIALIZED (SELECT {', '.join([f'{_image(values.values())} AS i', *hashes, *new])}{'' if values else f' FROM {_EVERY_ROW}'}), "
-        f"w AS (SELECT *, {number} FROM v), "
-        f"c AS (SELECT *, {number}{times} FROM (SELECT t.ctid AS c, t.tableoid AS o, {_image(names.values())} AS i"
-        f" FROM {builder.catalog.relation} t{candidates}) t), "
+        "WITH v AS MATERIALIZED (SELECT"
+        f" {', '.join([f'{_image(values.values())} AS i', *hashes, *new])}{'' if values else f' FROM {_EVERY_ROW}'}), w"
+        f" AS (SELECT *, {number} FROM v), c AS (SELECT *, {number}{times} FROM (SELECT t.ctid AS c, t.tableoid AS o,"
+        f" {_image(names.values())} AS i FROM {builder.catalog.relation} t{candidates}) t), "
         f"p AS MATERIALIZED (SELECT c.c, c.o{''.join(f', w.n{p}' for p in builder.new)} FROM w"
         f' JOIN c ON w.i COLLATE "C" = c.i AND w.r = c.r{once}) '
     )
@@ -539,7 +617,11 @@ def _hash(values: Iterable[str]) -> str:
 
 def _touched(catalog: CatalogTable) -> str:
     """The assignment that writes a row as it is, or nothing: a table of identities alone, whose rows are moved."""
-    columns = [(details.name, column) for details, column in zip(catalog.columns, catalog.table.columns, strict=True) if not column.is_identity_always]
+    columns = [
+        (details.name, column)
+        for details, column in zip(catalog.columns, catalog.table.columns, strict=True)
+        if not column.is_identity_always
+    ]
     stored = next((f"{name} = t.{name}" for name, column in columns if not column.is_generated), "")
     return stored or next((f"{name} = DEFAULT" for name, _ in columns), "")
 
@@ -559,7 +641,8 @@ def _move(builder: SetBuilder, written: list[int], with_: str, source: str, cond
     catalog = builder.catalog
     new = {builder.details(p).name: f"u.n{p}" for p in written}
     kept = [
-        details.name for details, column in zip(catalog.columns, catalog.table.columns, strict=True)
+        details.name
+        for details, column in zip(catalog.columns, catalog.table.columns, strict=True)
         if not column.is_generated
     ]
     returning = ", ".join(f"{new.get(name, f't.{name}')} AS c{k}" for k, name in enumerate(kept))
@@ -607,12 +690,13 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
         write: the write that is cut.
 
     Yields:
-        First row of the run, and the one after its last. Their values have about `CHUNK_BYTES` at most; a larger row goes
-        alone.
+        First row of the run, and the one after its last. Their values have about `CHUNK_BYTES` at most; a larger row
+        goes alone.
     """
     count = write.row_count
     large = [
-        (values, columns.columns) for values, columns in ((write.old, statement.old), (write.new, statement.new))
+        (values, columns.columns)
+        for values, columns in ((write.old, statement.old), (write.new, statement.new))
         if values is not None and columns is not None and int(values.starts[-1]) > CHUNK_BYTES // 2
     ]
     if not large:  # the usual case, not worth looking at rows
@@ -633,8 +717,12 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
         first = last
 
 
-def parameters(statement: SetStatement, write: Write, first: int, last: int, horizon: Horizon) -> list[NDArray[np.uint8]]:
-    """Make the parameters of a statement for some rows of a write: one array per parameter, in PostgreSQL's binary form.
+def parameters(
+    statement: SetStatement, write: Write, first: int, last: int, horizon: Horizon
+) -> list[NDArray[np.uint8]]:
+    """Make the parameters of a statement for some rows of a write.
+
+    One array per parameter, in PostgreSQL's binary form.
 
     Args:
         statement: of the write's plan.
@@ -671,8 +759,16 @@ def parameters(statement: SetStatement, write: Write, first: int, last: int, hor
         np.cumsum(sizes, out=starts[1:])
         out = np.empty(int(starts[-1]), np.uint8)
         fill_arrays(
-            lengths, data, _read_only(values.starts), columns.columns, columns.elements, columns.wrapped, first, last,
-            starts, out,
+            lengths,
+            data,
+            _read_only(values.starts),
+            columns.columns,
+            columns.elements,
+            columns.wrapped,
+            first,
+            last,
+            starts,
+            out,
         )
         found += [out[starts[k] : starts[k + 1]] for k in range(sizes.shape[0])]
     if statement.is_timed and write.times is not None:

@@ -130,7 +130,13 @@ def test_alert_is_tried_again_and_given_up_at_last(hook: Hook, monkeypatch: pyte
     until(lambda: sender.given_up == 1)
     until(lambda: not sender.described()["waiting"])
     assert sender.described() == {
-        "to": "webhook at 127.0.0.1", "sent": 1, "waiting": 0, "left_out": 0, "left_out_before_next": 0, "given_up": 1, "problem": "it answered 404",
+        "to": "webhook at 127.0.0.1",
+        "sent": 1,
+        "waiting": 0,
+        "left_out": 0,
+        "left_out_before_next": 0,
+        "given_up": 1,
+        "problem": "it answered 404",
     }
     assert len(hook.posts) == 7
     sender.stop()
@@ -143,14 +149,19 @@ def test_token_goes_nowhere_but_where_the_file_says(hook: Hook):
     assert [path for path, _, _ in hook.posts] == [PATH]
 
 
-@pytest.mark.parametrize("target", [
-    AlertTarget(name="command x", command=("/there/is/no/such/program",)),
-    AlertTarget(name="command false", command=(sys.executable, "-c", "raise SystemExit(3)")),
-    AlertTarget(name="webhook at 127.0.0.1", url=f"http://127.0.0.1:1{PATH}", token=TOKEN),
-    AlertTarget(name="webhook at 127.0.0.1", url=f"http://127.0.0.1:1{PATH} {TOKEN}", token=TOKEN),
-])
+@pytest.mark.parametrize(
+    "target",
+    [
+        AlertTarget(name="command x", command=("/there/is/no/such/program",)),
+        AlertTarget(name="command false", command=(sys.executable, "-c", "raise SystemExit(3)")),
+        AlertTarget(name="webhook at 127.0.0.1", url=f"http://127.0.0.1:1{PATH}", token=TOKEN),
+        AlertTarget(name="webhook at 127.0.0.1", url=f"http://127.0.0.1:1{PATH} {TOKEN}", token=TOKEN),
+    ],
+)
 def test_target_that_does_not_take_it_says_why_without_secrets(
-    target: AlertTarget, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    target: AlertTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ):
     quick(monkeypatch)
     sender = Sender(target, 20, SystemClock())
@@ -164,7 +175,9 @@ def test_target_that_does_not_take_it_says_why_without_secrets(
     sender.stop()
 
 
-def test_command_that_leaves_something_running_has_taken_the_alert_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_command_that_leaves_something_running_has_taken_the_alert_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """What it left has its output: waited for, the alert would count as not sent, and be sent again."""
     monkeypatch.setattr(sending, "TIMEOUT_S", 30.0)
     script = (
@@ -172,7 +185,8 @@ def test_command_that_leaves_something_running_has_taken_the_alert_when_it_ends(
         f" open({str(tmp_path / 'left')!r}, 'w').write(str(left.pid))"
     )
     try:
-        deliver(AlertTarget(name="mail", command=(sys.executable, "-c", script)), DOCUMENT)  # else it would be told that it did not end in time
+        # else it would be told that it did not end in time
+        deliver(AlertTarget(name="mail", command=(sys.executable, "-c", script)), DOCUMENT)
     finally:
         os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
@@ -186,7 +200,10 @@ def test_command_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch):
 def test_command_that_does_not_end_is_ended_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sending, "TIMEOUT_S", 0.5)
     with pytest.raises(Exception, match="did not end"):
-        deliver(AlertTarget(name="slow", command=("/bin/sh", "-c", f"sleep 60 & echo $! > {tmp_path / 'started'}; wait")), DOCUMENT)
+        deliver(
+            AlertTarget(name="slow", command=("/bin/sh", "-c", f"sleep 60 & echo $! > {tmp_path / 'started'}; wait")),
+            DOCUMENT,
+        )
     started = Path(f"/proc/{int((tmp_path / 'started').read_text())}/stat")
     until(lambda: not started.exists() or started.read_text().rpartition(")")[2].split()[0] == "Z")
 
@@ -203,7 +220,9 @@ def test_command_that_may_not_be_ended_holds_up_no_other_alert(monkeypatch: pyte
         raise PermissionError
 
     monkeypatch.setattr(os, "killpg", refuse)
-    sender = Sender(AlertTarget(name="sudo", command=(sys.executable, "-c", "import time; time.sleep(600)")), 20, SystemClock())
+    sender = Sender(
+        AlertTarget(name="sudo", command=(sys.executable, "-c", "import time; time.sleep(600)")), 20, SystemClock()
+    )
     with pytest.warns(ResourceWarning):  # it runs on
         sender._attempt(DOCUMENT)
     for group in refused:
@@ -231,7 +250,10 @@ def odd_server() -> Iterator[tuple[AlertTarget, Callable[[bytes, float], None]]]
 
     thread = threading.Thread(target=serve)
     thread.start()
-    yield AlertTarget(name="odd", url=f"http://127.0.0.1:{listener.getsockname()[1]}{PATH}"), lambda text, pause_s: says.append((text, pause_s))
+    yield (
+        AlertTarget(name="odd", url=f"http://127.0.0.1:{listener.getsockname()[1]}{PATH}"),
+        lambda text, pause_s: says.append((text, pause_s)),
+    )
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     thread.join()
@@ -241,7 +263,9 @@ def odd_server() -> Iterator[tuple[AlertTarget, Callable[[bytes, float], None]]]
 
 @pytest.mark.parametrize("connects_in_s", [0.0, 0.6])
 def test_webhook_that_answers_byte_by_byte_has_no_more_time_than_any_other(
-    connects_in_s: float, odd_server: tuple[AlertTarget, Callable[[bytes, float], None]], monkeypatch: pytest.MonkeyPatch,
+    connects_in_s: float,
+    odd_server: tuple[AlertTarget, Callable[[bytes, float], None]],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     """Each byte comes in time: only the whole is too slow. The queue of the target would stand still for hours."""
     monkeypatch.setattr(sending, "TIMEOUT_S", 0.3)
@@ -272,18 +296,26 @@ def _hung_up(connection: HTTPConnection) -> None:
     connection.theirs = theirs  # type: ignore[attr-defined]  # open until the connection is gone, or the request could not be sent
 
 
-def test_webhook_that_does_not_speak_http_is_said_to_be_so(odd_server: tuple[AlertTarget, Callable[[bytes, float], None]]):
+def test_webhook_that_does_not_speak_http_is_said_to_be_so(
+    odd_server: tuple[AlertTarget, Callable[[bytes, float], None]],
+):
     target, says = odd_server
     says(b"220 mail.example ESMTP\r\n", 0.0)
     with pytest.raises(Exception, match="what it answered is not HTTP"):
         deliver(target, DOCUMENT)
 
 
-@pytest.mark.parametrize(("error", "why"), [
-    (urllib.error.URLError(TimeoutError()), "it did not answer within"), (urllib.error.URLError(ConnectionRefusedError()), "nothing listens there"),
-    (urllib.error.URLError(socket.gaierror()), "its name is not known"), (ConnectionResetError(), "it ended the connection"),
-    (urllib.error.URLError(ssl.SSLCertVerificationError()), "its certificate is not accepted"), (urllib.error.URLError(ssl.SSLError()), "TLS"),
-])
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (urllib.error.URLError(TimeoutError()), "it did not answer within"),
+        (urllib.error.URLError(ConnectionRefusedError()), "nothing listens there"),
+        (urllib.error.URLError(socket.gaierror()), "its name is not known"),
+        (ConnectionResetError(), "it ended the connection"),
+        (urllib.error.URLError(ssl.SSLCertVerificationError()), "its certificate is not accepted"),
+        (urllib.error.URLError(ssl.SSLError()), "TLS"),
+    ],
+)
 def test_reason_of_a_failed_attempt_is_said_in_words(error: Exception, why: str):
     assert why in sending._unreachable(error)
 
@@ -296,7 +328,9 @@ def test_hours_limit_leaves_alerts_out_and_the_next_one_says_how_many():
     until(lambda: len(sent) == 2)
     assert sender.left_out == 3
     overview = {"components": (), "alerts": [sender.described()]}
-    assert [(note.problem, note.is_remark) for note in notes(overview)] == [("3 alerts to t left out: the hour's limit, or its queue, is full", True)]
+    assert [(note.problem, note.is_remark) for note in notes(overview)] == [
+        ("3 alerts to t left out: the hour's limit, or its queue, is full", True)
+    ]
     clock.advance(sending.HOUR_S + 1)
     sender.put(DOCUMENT)
     until(lambda: len(sent) == 3)
@@ -350,10 +384,16 @@ def test_file_says_what_alerts_are_sent_of_and_its_secrets_are_stored_as_digests
 
 
 def test_targets_of_one_host_are_told_apart_by_their_places(tmp_path: Path):
-    text = FILE.replace("    - {command: [mail, dba]}", '    - {webhook: "https://x.example/a"}\n    - {command: [mail, dba]}')
+    text = FILE.replace(
+        "    - {command: [mail, dba]}", '    - {webhook: "https://x.example/a"}\n    - {command: [mail, dba]}'
+    )
     spec = read_topology(written(tmp_path, text), {"HOOK": "https://x.example/b", "TOKEN": TOKEN})
     assert spec.alerts is not None
-    assert [target.name for target in spec.alerts.to] == ["webhook at x.example (alerts.to[0])", "command mail", "webhook at x.example (alerts.to[2])"]
+    assert [target.name for target in spec.alerts.to] == [
+        "webhook at x.example (alerts.to[0])",
+        "command mail",
+        "webhook at x.example (alerts.to[2])",
+    ]
 
 
 def test_an_address_with_a_blank_is_refused_without_showing_it(tmp_path: Path):
@@ -363,12 +403,20 @@ def test_an_address_with_a_blank_is_refused_without_showing_it(tmp_path: Path):
     assert TOKEN not in f"{finding}"
 
 
-@pytest.mark.parametrize(("change", "problem"), [
-    (('"${TOKEN}"', "plain-text"), "has a secret in the file"), (('"${TOKEN}"', '"${MISSING}"'), "MISSING is not set"),
-    (('"${HOOK}"', "ftp://x/y"), "is not the address of a webhook"), (('"${HOOK}"', "https://u:p@x/y"), "has a user or a password"),
-    (("[mail, dba]", "[]"), "command"), (("lag_s: 300", "lag_s: 1"), "out of range"), (("{command: [mail, dba]}", "{}"), "is not one target"),
-    (("[mail, dba]", "[]"), "is empty"), (("    - {command: [mail, dba]}\n", "    - {command: [mail, dba]}\n" * 8), "has 9 entries"),
-])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (('"${TOKEN}"', "plain-text"), "has a secret in the file"),
+        (('"${TOKEN}"', '"${MISSING}"'), "MISSING is not set"),
+        (('"${HOOK}"', "ftp://x/y"), "is not the address of a webhook"),
+        (('"${HOOK}"', "https://u:p@x/y"), "has a user or a password"),
+        (("[mail, dba]", "[]"), "command"),
+        (("lag_s: 300", "lag_s: 1"), "out of range"),
+        (("{command: [mail, dba]}", "{}"), "is not one target"),
+        (("[mail, dba]", "[]"), "is empty"),
+        (("    - {command: [mail, dba]}\n", "    - {command: [mail, dba]}\n" * 8), "has 9 entries"),
+    ],
+)
 def test_what_cannot_be_an_alert_is_refused_with_its_place(tmp_path: Path, change: tuple[str, str], problem: str):
     found = examine(written(tmp_path, FILE.replace(*change)), {"HOOK": "https://x.example/y", "TOKEN": TOKEN})
     with pytest.raises(TopologyError):
@@ -378,25 +426,41 @@ def test_what_cannot_be_an_alert_is_refused_with_its_place(tmp_path: Path, chang
 
 
 def test_alert_comes_out_of_an_overview_at_the_hook(tmp_path: Path, hook: Hook):
-    spec = read_topology(written(tmp_path, FILE.replace("    - {command: [mail, dba]}\n", "")), {"HOOK": hook.target().url, "TOKEN": TOKEN})
+    spec = read_topology(
+        written(tmp_path, FILE.replace("    - {command: [mail, dba]}\n", "")),
+        {"HOOK": hook.target().url, "TOKEN": TOKEN},
+    )
     alerts = Alerts(spec, SystemClock())
     overview = {
-        "state": "RUNNING", "at_us": 5, "flows": (),
-        "components": [{"name": "apply:a", "kind": "apply", "state": "IDLE", "errors": 1, "counters": {"total_errors": 1}}],
+        "state": "RUNNING",
+        "at_us": 5,
+        "flows": (),
+        "components": [
+            {"name": "apply:a", "kind": "apply", "state": "IDLE", "errors": 1, "counters": {"total_errors": 1}}
+        ],
     }
     alerts.look(lambda: overview)
     alerts.look(lambda: overview)
     until(lambda: len(hook.posts) == 1)
     (_, _, document) = hook.posts[0]
     assert document == {
-        "topology": "t", "kind": "error_transaction", "subject": "apply:a", "message": "1 error transaction in the error queue",
-        "fix": f"headrace errors list {spec.file}", "is_over": False, "at_us": 5, "left_out_before": 0,
+        "topology": "t",
+        "kind": "error_transaction",
+        "subject": "apply:a",
+        "message": "1 error transaction in the error queue",
+        "fix": f"headrace errors list {spec.file}",
+        "is_over": False,
+        "at_us": 5,
+        "left_out_before": 0,
     }
     alerts.stop()
 
 
 def test_controller_sends_what_it_sees_and_shows_in_the_status_what_was_not_sent(
-    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch,
+    spec: TopologySpec,
+    actors: FakeActors,
+    hook: Hook,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     quick(monkeypatch)
     controller = started(replace(spec, alerts=AlertsSpec(to=(hook.target(),))), actors)
@@ -429,7 +493,10 @@ def with_hook(spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: p
 
 
 def test_controller_that_does_not_bring_up_what_the_file_says_is_told_once_although_it_begins_again_and_again(
-    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch,
+    spec: TopologySpec,
+    actors: FakeActors,
+    hook: Hook,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     controller = with_hook(spec, actors, hook, monkeypatch)
 
@@ -442,7 +509,10 @@ def test_controller_that_does_not_bring_up_what_the_file_says_is_told_once_altho
         controller._attempt(controller._run_once)
     until(lambda: len(hook.posts) == 1)
     assert {name: hook.posts[0][2][name] for name in ("kind", "subject", "message", "fix")} == {
-        "kind": "component", "subject": "controller", "message": "RETRYING: no answer", "fix": "start it",
+        "kind": "component",
+        "subject": "controller",
+        "message": "RETRYING: no answer",
+        "fix": "start it",
     }
     until(lambda: controller.overview()["alerts"][0]["waiting"] == 0)  # the answer is on its way still
     assert len(hook.posts) == 1
@@ -450,7 +520,10 @@ def test_controller_that_does_not_bring_up_what_the_file_says_is_told_once_altho
 
 
 def test_controller_that_gave_up_says_so_before_it_stops_looking(
-    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch,
+    spec: TopologySpec,
+    actors: FakeActors,
+    hook: Hook,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     controller = with_hook(spec, actors, hook, monkeypatch)
     (spec.state_dir / "desired.json").write_text('{"prepared": "', encoding="utf-8")
@@ -462,7 +535,10 @@ def test_controller_that_gave_up_says_so_before_it_stops_looking(
 
 
 def test_what_breaks_is_told_also_while_an_edit_is_refused(
-    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch,
+    spec: TopologySpec,
+    actors: FakeActors,
+    hook: Hook,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     with_hook(spec, actors, hook, monkeypatch).end()
     actors.findings["site:b"] = (Finding(path="site b", problem="no right", fix="GRANT it"),)
@@ -479,7 +555,11 @@ def test_what_breaks_is_told_also_while_an_edit_is_refused(
 
 
 def test_alert_that_cannot_be_found_out_does_not_end_the_controllers_thread(
-    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    spec: TopologySpec,
+    actors: FakeActors,
+    hook: Hook,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ):
     controller = with_hook(spec, actors, hook, monkeypatch)
 

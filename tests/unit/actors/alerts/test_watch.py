@@ -19,7 +19,11 @@ class World:
         self.watch = AlertWatch(AlertsSpec(to=TO, **wanted), "t.yaml")
         self.now, self.lag_s = 0.0, 0.1
         self.apply: dict[str, Any] = {
-            "name": "apply:a", "kind": "apply", "state": "IDLE", "errors": 0, "counters": {"total_errors": 0, "total_conflicts": 0},
+            "name": "apply:a",
+            "kind": "apply",
+            "state": "IDLE",
+            "errors": 0,
+            "counters": {"total_errors": 0, "total_conflicts": 0},
         }
         self.queue: dict[str, Any] = {"name": "queue:q", "kind": "queue", "state": "ENABLED"}
         self.topology: dict[str, Any] = {"state": "RUNNING", "findings": []}
@@ -27,7 +31,9 @@ class World:
     def look(self, after_s: float = 1.0) -> list[Alert]:
         self.now += after_s
         overview = {
-            **self.topology, "at_us": int(self.now * 1e6), "components": [self.apply, self.queue],
+            **self.topology,
+            "at_us": int(self.now * 1e6),
+            "components": [self.apply, self.queue],
             "flows": [{"apply": "a", "source": "dbs1", "destination": "dbs2", "lag_s": self.lag_s}],
         }
         return self.watch.look(overview, self.now)
@@ -62,7 +68,8 @@ def test_storm_of_errors_is_told_at_once_and_then_together_so_that_other_alerts_
         world.error(total, total)
         told += world.look()
     assert [each.message for each in told] == [
-        "1 new error transaction: 1 in the error queue", "300 new error transactions: 301 in the error queue",
+        "1 new error transaction: 1 in the error queue",
+        "300 new error transactions: 301 in the error queue",
     ]
     assert [each.message for each in world.look(1.0)] == ["299 new error transactions: 600 in the error queue"]
     assert world.look(ERRORS_APART_S) == []
@@ -236,10 +243,17 @@ def test_component_is_told_after_longer_than_a_restart_takes_and_at_once_when_it
 
 def test_apply_process_that_an_error_disabled_is_told_with_the_way_on():
     world = World()
-    world.apply |= {"state": "PAUSED: DISABLED BY ERROR", "detail": "error transaction 3 is in the error queue", "hint": "execute it"}
+    world.apply |= {
+        "state": "PAUSED: DISABLED BY ERROR",
+        "detail": "error transaction 3 is in the error queue",
+        "hint": "execute it",
+    }
     world.look()
     (told,) = world.look(COMPONENT_AFTER_S)
-    assert (told.message, told.fix) == ("PAUSED: DISABLED BY ERROR: error transaction 3 is in the error queue", "execute it")
+    assert (told.message, told.fix) == (
+        "PAUSED: DISABLED BY ERROR: error transaction 3 is in the error queue",
+        "execute it",
+    )
 
 
 def test_what_is_not_wanted_is_not_told():
@@ -249,11 +263,35 @@ def test_what_is_not_wanted_is_not_told():
     assert world.look() == world.look(1e4) == []
 
 
-STOPPED = ("DISABLED", "UNREACHABLE", "RETRYING", "NOT CREATED", "DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE", "PAUSED: DISK IS FULL", "PAUSED: WAITING FOR ALTER")
+STOPPED = (
+    "DISABLED",
+    "UNREACHABLE",
+    "RETRYING",
+    "NOT CREATED",
+    "DATABASE DOES NOT ANSWER",
+    "WAITING FOR DATABASE",
+    "PAUSED: DISK IS FULL",
+    "PAUSED: WAITING FOR ALTER",
+)
 STARTING = ("INITIALIZING", "STARTING DATABASE", "STARTING SPARK", "WAITING FOR PREPARATION", "SHUTTING DOWN CLEANLY")
 WORKING = (
-    "ENABLED", "READY", "RUNNING", "IDLE", "WRITING", "RECEIVING", "WAITING FOR REDO", "CAPTURING CHANGES", "WAITING FOR 1 SUBSCRIBER(S) INITIALIZING", "WAITING FOR LCRS",
-    "SENDING", "PAUSED FOR FLOW CONTROL", "PAUSED FOR BANDWIDTH", "CLOSED", "APPLYING", "INSTANTIATING", "BYPASSED",
+    "ENABLED",
+    "READY",
+    "RUNNING",
+    "IDLE",
+    "WRITING",
+    "RECEIVING",
+    "WAITING FOR REDO",
+    "CAPTURING CHANGES",
+    "WAITING FOR 1 SUBSCRIBER(S) INITIALIZING",
+    "WAITING FOR LCRS",
+    "SENDING",
+    "PAUSED FOR FLOW CONTROL",
+    "PAUSED FOR BANDWIDTH",
+    "CLOSED",
+    "APPLYING",
+    "INSTANTIATING",
+    "BYPASSED",
 )
 
 
@@ -292,12 +330,23 @@ def test_component_that_gave_up_is_not_over_while_it_does_not_answer_or_starts()
 
 def test_database_that_never_answered_and_redo_that_is_not_there_are_told_with_their_reason_and_the_way_on():
     world = World()
-    world.queue |= {"name": "site:dbs2", "kind": "site", "state": "WAITING FOR PREPARATION", "problem": "its redo is not there", "fix": "mount the disk"}
+    world.queue |= {
+        "name": "site:dbs2",
+        "kind": "site",
+        "state": "WAITING FOR PREPARATION",
+        "problem": "its redo is not there",
+        "fix": "mount the disk",
+    }
     world.look()
     (told,) = world.look(STARTING_AFTER_S)
     assert (told.message, told.fix) == ("WAITING FOR PREPARATION: its redo is not there", "mount the disk")
     world = World()
-    world.queue |= {"name": "site:dbs2", "kind": "site", "state": "DATABASE DOES NOT ANSWER", "database_problem": "connection refused"}
+    world.queue |= {
+        "name": "site:dbs2",
+        "kind": "site",
+        "state": "DATABASE DOES NOT ANSWER",
+        "database_problem": "connection refused",
+    }
     world.look()
     assert world.look(COMPONENT_AFTER_S)[0].message == "DATABASE DOES NOT ANSWER: connection refused"
 
@@ -312,7 +361,10 @@ def test_capture_process_that_waits_for_the_first_copy_of_its_apply_process_is_n
 def test_topology_that_is_refused_or_tried_again_is_told_and_what_is_not_created_because_of_that_is_not():
     world = World()
     finding = {"path": "site dbs1", "problem": "wal_level is replica", "fix": "set it to logical", "is_error": True}
-    world.topology = {"state": "REFUSED", "findings": [{**finding, "is_error": False, "problem": "a warning"}, finding, finding]}
+    world.topology = {
+        "state": "REFUSED",
+        "findings": [{**finding, "is_error": False, "problem": "a warning"}, finding, finding],
+    }
     world.queue["state"] = "NOT CREATED"
     assert world.look() == []
     (told,) = world.look(COMPONENT_AFTER_S)

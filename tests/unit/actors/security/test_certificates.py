@@ -53,7 +53,14 @@ def _problems(file: Path, now: dt.datetime = NOW) -> dict[str, tuple[str, bool]]
 def test_made_certificates_carry_the_site_live_a_year_and_hide_their_keys(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "certs"
     made = make_certificates(folder, "hr_net", ["dbs1", "dbs2"], now=NOW)
-    assert sorted(path.name for path in made.made) == ["ca.key", "ca.pem", "dbs1.key", "dbs1.pem", "dbs2.key", "dbs2.pem"]
+    assert sorted(path.name for path in made.made) == [
+        "ca.key",
+        "ca.pem",
+        "dbs1.key",
+        "dbs1.pem",
+        "dbs2.key",
+        "dbs2.pem",
+    ]
     assert [stat.S_IMODE(path.stat().st_mode) for path in folder.glob("*.key")] == [0o600] * 3
     authority, site = (x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in ("ca.pem", "dbs1.pem"))
     site.verify_directly_issued_by(authority)
@@ -139,14 +146,24 @@ def _lists(file: Path, text: str | None) -> TopologySpec:
     return read_topology(file)
 
 
-@pytest.mark.parametrize(("text", "words"), [(None, "there is no such file"), ("# ok\nAB:CD\n", "no SHA-256 fingerprint stands in line 2"), ("# empty\n", "")])
-def test_list_of_revoked_certificates_that_is_not_one_is_refused_by_check(file: Path, text: str | None, words: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(None, "there is no such file"), ("# ok\nAB:CD\n", "no SHA-256 fingerprint stands in line 2"), ("# empty\n", "")],
+)
+def test_list_of_revoked_certificates_that_is_not_one_is_refused_by_check(
+    file: Path, text: str | None, words: str
+) -> None:
     spec = _lists(file, text)
     found = {finding.path: (finding.problem, finding.is_error) for finding in tls_findings(spec, now=NOW)}
     folder = file.parent / "certs"
-    assert found == ({} if not words else {
-        f"sites.{site}.tls.revoked": (f"{folder.resolve()}/revoked of {site}: {words}", True) for site in ("dbs1", "dbs2")
-    })
+    assert found == (
+        {}
+        if not words
+        else {
+            f"sites.{site}.tls.revoked": (f"{folder.resolve()}/revoked of {site}: {words}", True)
+            for site in ("dbs1", "dbs2")
+        }
+    )
     assert all(identity.must_list for site in ("dbs1", "dbs2") if (identity := identity_of(spec, site)) is not None)
 
 
@@ -185,11 +202,18 @@ def test_certificate_of_another_site_is_found_by_its_name(file: Path) -> None:
     assert "is not for dbs2.hr-net.headrace.internal, but for dbs1.hr-net.headrace.internal" in problem
 
 
-@pytest.mark.parametrize(("days", "words", "is_error"), [
-    (SITE_DAYS - 31, "", False), (SITE_DAYS - 29, "expires on 2027-06-01", False), (SITE_DAYS + 1, "expired on 2027-06-01", True),
-    (-1, "is not valid before", True),
-])
-def test_expiry_warns_a_month_before_and_is_an_error_afterwards(file: Path, days: int, words: str, is_error: bool) -> None:
+@pytest.mark.parametrize(
+    ("days", "words", "is_error"),
+    [
+        (SITE_DAYS - 31, "", False),
+        (SITE_DAYS - 29, "expires on 2027-06-01", False),
+        (SITE_DAYS + 1, "expired on 2027-06-01", True),
+        (-1, "is not valid before", True),
+    ],
+)
+def test_expiry_warns_a_month_before_and_is_an_error_afterwards(
+    file: Path, days: int, words: str, is_error: bool
+) -> None:
     found = _problems(file, NOW + dt.timedelta(days=days))
     of_sites = {path: each for path, each in found.items() if path.endswith("certificate")}
     assert bool(of_sites) == bool(words)
@@ -224,7 +248,11 @@ def test_site_overrides_single_keys_and_every_site_needs_a_certificate(tmp_path:
     spec = read_topology(_file(tmp_path, "tls: {key: /keys/own.key}"))
     tls = spec.site("dbs2").tls
     assert tls is not None
-    assert (tls.authority, tls.certificate, tls.key) == (tmp_path / "certs/ca.pem", tmp_path / "certs/dbs2.pem", Path("/keys/own.key"))
+    assert (tls.authority, tls.certificate, tls.key) == (
+        tmp_path / "certs/ca.pem",
+        tmp_path / "certs/dbs2.pem",
+        Path("/keys/own.key"),
+    )
     file = _file(tmp_path)
     file.write_text(file.read_text().replace("tls: {authority", "tls: none # {authority"))
     assert all(site.tls is None for site in read_topology(file).sites)

@@ -64,7 +64,9 @@ def test_nothing_is_made_anew_while_two_thirds_of_a_life_are_not_over(spec: Topo
     assert _contents(folder) == before
 
 
-def test_site_certificate_with_less_than_a_third_of_its_life_is_made_anew_by_the_same_authority(spec: TopologySpec, folder: Path) -> None:
+def test_site_certificate_with_less_than_a_third_of_its_life_is_made_anew_by_the_same_authority(
+    spec: TopologySpec, folder: Path
+) -> None:
     keep_certificates(spec, now=NOW)
     before = _contents(folder)
     assert keep_certificates(spec, now=NOW + dt.timedelta(days=SITE_DAYS * 2 // 3 + 1)) == ("a", "b")
@@ -88,7 +90,10 @@ def test_revoked_certificate_is_made_anew_and_stays_revoked(spec: TopologySpec, 
     assert tls_findings(spec, now=NOW) == ()
     # A mistake in it is refused, and hides no line that is right.
     listed.write_text(f"oops\n{fingerprint_of(before['b.pem'].decode())}\n")
-    assert [(found.path, found.is_error) for found in tls_findings(spec, now=NOW)] == [("sites.b.tls.certificate", False), ("sites.a.tls.revoked", True)]
+    assert [(found.path, found.is_error) for found in tls_findings(spec, now=NOW)] == [
+        ("sites.b.tls.certificate", False),
+        ("sites.a.tls.revoked", True),
+    ]
     assert keep_certificates(spec, now=NOW) == ("b",)
 
 
@@ -126,7 +131,11 @@ DAMAGE: list[tuple[str, Callable[[Path], object], tuple[str, ...]]] = [
     ("a certificate is gone", lambda folder: (folder / "b.pem").unlink(), ("b",)),
     ("a key is gone", lambda folder: (folder / "b.key").unlink(), ("b",)),
     ("a certificate is cut off", lambda folder: (folder / "b.pem").write_text("no"), ("b",)),
-    ("a key is of another certificate", lambda folder: (folder / "b.key").write_bytes((folder / "a.key").read_bytes()), ("b",)),
+    (
+        "a key is of another certificate",
+        lambda folder: (folder / "b.key").write_bytes((folder / "a.key").read_bytes()),
+        ("b",),
+    ),
     ("others may read a key", lambda folder: (folder / "b.key").chmod(0o640), ("b",)),
     ("another authority signed it", _of_another_authority, ("b",)),
     ("it is another site's", _of_another_site, ("b",)),
@@ -137,7 +146,9 @@ DAMAGE: list[tuple[str, Callable[[Path], object], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("damage", "made"), [each[1:] for each in DAMAGE], ids=[each[0] for each in DAMAGE])
-def test_what_cannot_be_used_is_made_anew_and_nothing_else(spec: TopologySpec, folder: Path, damage: Callable[[Path], object], made: tuple[str, ...]) -> None:
+def test_what_cannot_be_used_is_made_anew_and_nothing_else(
+    spec: TopologySpec, folder: Path, damage: Callable[[Path], object], made: tuple[str, ...]
+) -> None:
     keep_certificates(spec, now=NOW)
     damage(folder)
     found = tls_findings(spec, now=NOW)
@@ -148,7 +159,9 @@ def test_what_cannot_be_used_is_made_anew_and_nothing_else(spec: TopologySpec, f
     assert keep_certificates(spec, now=NOW) == ()
 
 
-def test_check_names_what_is_gone_of_a_site_that_was_prepared_and_nothing_of_one_that_is_new(spec: TopologySpec, folder: Path, tmp_path: Path) -> None:
+def test_check_names_what_is_gone_of_a_site_that_was_prepared_and_nothing_of_one_that_is_new(
+    spec: TopologySpec, folder: Path, tmp_path: Path
+) -> None:
     spec.state_dir.mkdir(parents=True, exist_ok=True)
     assert tls_findings(spec, now=NOW) == ()
     keep_certificates(spec, now=NOW)
@@ -158,7 +171,9 @@ def test_check_names_what_is_gone_of_a_site_that_was_prepared_and_nothing_of_one
     shutil.rmtree(folder)
     found = tls_findings(more, now=NOW)
     assert {each.path.split(".")[1] for each in found} == {"a", "b"}
-    assert {(each.is_error, each.fix) for each in found} == {(False, "`headrace up` makes another one: it takes effect without a restart")}
+    assert {(each.is_error, each.fix) for each in found} == {
+        (False, "`headrace up` makes another one: it takes effect without a restart")
+    }
 
 
 def test_a_topology_that_ran_without_certificates_lacks_none(spec: TopologySpec) -> None:
@@ -168,7 +183,9 @@ def test_a_topology_that_ran_without_certificates_lacks_none(spec: TopologySpec)
     assert tls_findings(spec, now=NOW) == ()
 
 
-def test_clock_that_was_set_back_behind_the_beginning_gets_certificates_that_are_valid_then(spec: TopologySpec, folder: Path) -> None:
+def test_clock_that_was_set_back_behind_the_beginning_gets_certificates_that_are_valid_then(
+    spec: TopologySpec, folder: Path
+) -> None:
     keep_certificates(spec, now=NOW)
     earlier = NOW - dt.timedelta(days=30)
     assert keep_certificates(spec, now=earlier) == ALL
@@ -176,7 +193,9 @@ def test_clock_that_was_set_back_behind_the_beginning_gets_certificates_that_are
     _verify(folder, "a", "b")
 
 
-def test_folder_that_others_could_open_is_closed_and_one_that_is_no_folder_is_refused(spec: TopologySpec, folder: Path, tmp_path: Path) -> None:
+def test_folder_that_others_could_open_is_closed_and_one_that_is_no_folder_is_refused(
+    spec: TopologySpec, folder: Path, tmp_path: Path
+) -> None:
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     keep_certificates(spec, now=NOW)
@@ -199,7 +218,9 @@ def test_folder_of_another_user_is_refused(spec: TopologySpec, folder: Path) -> 
         keep_certificates(spec, now=NOW)
 
 
-def test_site_that_joins_gets_a_certificate_and_a_file_that_names_some_is_left_alone(spec: TopologySpec, folder: Path, tmp_path: Path) -> None:
+def test_site_that_joins_gets_a_certificate_and_a_file_that_names_some_is_left_alone(
+    spec: TopologySpec, folder: Path, tmp_path: Path
+) -> None:
     keep_certificates(spec, now=NOW)
     more = read(tmp_path, ONE_WAY.replace("  b:", "  ca: {database: {kind: embedded}}\n  b:"))
     assert keep_certificates(more, now=NOW) == ("ca",)

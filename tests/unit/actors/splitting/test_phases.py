@@ -43,7 +43,13 @@ class Known:
         if f"queue:{name}" in self.away:
             return {}
         subscribers = [
-            {"subscriber": each, "source": "a", "acknowledged_scn": scn, "connected": self.connected, "held_alone_s": self.held_alone_s if each == "p" else 0.0}
+            {
+                "subscriber": each,
+                "source": "a",
+                "acknowledged_scn": scn,
+                "connected": self.connected,
+                "held_alone_s": self.held_alone_s if each == "p" else 0.0,
+            }
             for each, scn in self.positions[name].items()
         ]
         return {"subscribers": subscribers, "sources": {"a": {"position_scn": 100}}}
@@ -83,7 +89,9 @@ def test_an_operator_splits_a_stream_off_and_it_stays_so_until_it_is_merged_by_h
     splitting.ask("p", split=True)
     assert phases(splitting, facts) == [SPLITTING]
     assert phases(splitting, facts) == [SPLIT]
-    assert splitting.splits[0] == Split(propagation="p", queue="qa", to_queue="qb", phase=SPLIT, merges=False, by="operator", since_us=5)
+    assert splitting.splits[0] == Split(
+        propagation="p", queue="qa", to_queue="qb", phase=SPLIT, merges=False, by="operator", since_us=5
+    )
     facts.positions = {"qa": {"p2": 90}, "qa.p": {"p": 90}}
     assert phases(splitting, facts) is None
     splitting.ask("p", split=False)
@@ -104,7 +112,9 @@ def test_the_original_queue_waits_for_a_stream_until_its_own_queue_runs_and_redo
 
 def test_downstream_redo_is_kept_by_the_receiver(spec):
     captures = (replace(spec.captures[0], source="b"),)
-    spec = replace(spec, captures=captures, propagations=tuple(replace(each, sources=("b",)) for each in spec.propagations))
+    spec = replace(
+        spec, captures=captures, propagations=tuple(replace(each, sources=("b",)) for each in spec.propagations)
+    )
     splitting, facts = Splitting(spec, recorded(SPLITTING), VirtualClock()), Known(away={"redo:b@a"})
     assert phases(splitting, facts) is None
     facts.away.clear()
@@ -136,7 +146,10 @@ def test_a_stream_is_not_split_off_while_an_operator_has_stopped_what_captures_f
 
 def test_a_stream_is_not_merged_while_an_operator_has_stopped_what_captures_for_it_alone(spec):
     """Merged, its destination would get what the stop holds back."""
-    splitting, facts = Splitting(spec, recorded(SPLIT), VirtualClock()), Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 90}}, stopped={"capture:c.p"})
+    splitting, facts = (
+        Splitting(spec, recorded(SPLIT), VirtualClock()),
+        Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 90}}, stopped={"capture:c.p"}),
+    )
     assert phases(splitting, facts) is None
     facts.stopped = set()
     assert phases(splitting, facts) == [MERGING]
@@ -164,7 +177,10 @@ def test_nothing_changes_while_a_site_does_not_say_what_is_stopped_there(spec):
     facts = Known(held_alone_s=1800.0, unsaid={"capture:c"})
     assert phases(Splitting(spec, clock=VirtualClock()), facts) is None
     clock = VirtualClock()
-    merging, facts = Splitting(spec, recorded(MERGING), clock), Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 92}}, unsaid={"capture:c.p"})
+    merging, facts = (
+        Splitting(spec, recorded(MERGING), clock),
+        Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 92}}, unsaid={"capture:c.p"}),
+    )
     assert phases(merging, facts) is None
     clock.advance(MERGE_MIN_S + 1)
     assert phases(merging, facts) == [SPLIT], "the original queue must not wait for long"
@@ -180,9 +196,16 @@ def test_redo_is_required_from_what_a_capture_process_heard_to_be_durable_and_no
     assert required_of({"required_checkpoint_scn": 900, "durable_scn": 1000, "captured_scn": 1200}) == 1000
 
 
-@pytest.mark.parametrize(("change", "is_close"), [
-    ({}, True), ({"connected": False}, False), ({"seconds_per_scn": 7.0}, False), ({"seconds_per_scn": None}, False), ({"away": {"queue:qa"}}, False),
-])
+@pytest.mark.parametrize(
+    ("change", "is_close"),
+    [
+        ({}, True),
+        ({"connected": False}, False),
+        ({"seconds_per_scn": 7.0}, False),
+        ({"seconds_per_scn": None}, False),
+        ({"away": {"queue:qa"}}, False),
+    ],
+)
 def test_a_stream_is_merged_when_it_is_connected_and_close(spec, change, is_close):
     splitting = Splitting(spec, recorded(SPLIT), VirtualClock())
     facts = replace(Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 80}}), **change)  # 10 s behind, or 70
@@ -190,13 +213,17 @@ def test_a_stream_is_merged_when_it_is_connected_and_close(spec, change, is_clos
 
 
 def test_a_stream_comes_back_only_when_its_destination_has_all_that_the_queue_does_not_hold_for_it(spec):
-    splitting, facts = Splitting(spec, recorded(MERGING), VirtualClock()), Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 89}})
+    splitting, facts = (
+        Splitting(spec, recorded(MERGING), VirtualClock()),
+        Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 89}}),
+    )
     assert phases(splitting, facts) is None
     facts.positions["qa.p"]["p"] = 90
     for away in ("queue:qa", "capture:c"):
         facts.away = {away}
         assert phases(splitting, facts) is None
-    facts.away, facts.required = set(), 91  # redo is not kept from 90 on: the most advanced one stood there, and lost commits
+    # redo is not kept from 90 on: the most advanced one stood there, and lost commits
+    facts.away, facts.required = set(), 91
     assert phases(splitting, facts) is None
     facts.required = 90
     assert phases(splitting, facts) == []
@@ -204,7 +231,10 @@ def test_a_stream_comes_back_only_when_its_destination_has_all_that_the_queue_do
 
 def test_a_merge_that_takes_too_long_is_given_up_also_by_a_controller_that_began_since(spec):
     clock = VirtualClock()
-    splitting, facts = Splitting(spec, recorded(MERGING), clock), Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 50}})
+    splitting, facts = (
+        Splitting(spec, recorded(MERGING), clock),
+        Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 50}}),
+    )
     assert phases(splitting, facts) is None
     clock.advance(MERGE_MIN_S + 1)
     assert phases(splitting, facts) == [SPLIT]
@@ -228,9 +258,15 @@ def test_what_cannot_be_done_is_refused_at_once(spec, tmp_path):
         Splitting(one_way_spec(tmp_path), clock=VirtualClock()).ask("p", split=True)
 
 
-def test_an_edit_that_takes_away_what_a_split_stream_is_made_of_does_not_fit_and_one_that_takes_the_stream_away_does(spec, tmp_path):
-    other = Splitting(replace(spec, propagations=tuple(replace(each, from_queue="qb") for each in spec.propagations)), recorded(SPLIT))
-    assert [finding.problem for finding in other.misfits] == ["is split off from queue qa, and by this file it reads qb"]
+def test_an_edit_that_takes_away_what_a_split_stream_is_made_of_does_not_fit_and_one_that_takes_the_stream_away_does(
+    spec, tmp_path
+):
+    other = Splitting(
+        replace(spec, propagations=tuple(replace(each, from_queue="qb") for each in spec.propagations)), recorded(SPLIT)
+    )
+    assert [finding.problem for finding in other.misfits] == [
+        "is split off from queue qa, and by this file it reads qb"
+    ]
     assert other.splits == ()
     without = replace(spec, propagations=spec.propagations[1:])
     assert Splitting(without, recorded(SPLIT)).misfits == ()
@@ -294,7 +330,12 @@ def test_a_stream_that_waits_for_being_split_off_is_shown_with_what_it_waits_for
     splitting.ask("p", split=True)
     assert phases(splitting, facts) is None
     (shown,) = splitting.described(facts)
-    assert (shown["propagation"], shown["phase"], shown["stopped"], shown["hindrance"]) == ("p", "together", ["capture:c"], "")
+    assert (shown["propagation"], shown["phase"], shown["stopped"], shown["hindrance"]) == (
+        "p",
+        "together",
+        ["capture:c"],
+        "",
+    )
     facts.away = {"queue:qa"}
     assert phases(splitting, facts) is None
     assert splitting.described(facts)[0]["stopped"] == [], "that is not known now"
@@ -304,7 +345,10 @@ def test_a_stream_that_waits_for_being_split_off_is_shown_with_what_it_waits_for
 
 def test_a_stream_that_is_about_to_be_merged_stays_split_off_when_an_operator_says_so(spec):
     """Before maintenance, say. That it could be merged at that moment makes no difference."""
-    splitting, facts = Splitting(spec, recorded(MERGING), VirtualClock()), Known(positions={"qa": {"p2": 90, "p": 90}, "qa.p": {"p": 90}})
+    splitting, facts = (
+        Splitting(spec, recorded(MERGING), VirtualClock()),
+        Known(positions={"qa": {"p2": 90, "p": 90}, "qa.p": {"p": 90}}),
+    )
     splitting.ask("p", split=True)
     assert phases(splitting, facts) == [MERGING]
     assert phases(splitting, facts) == [SPLIT]

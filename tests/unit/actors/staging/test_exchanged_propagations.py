@@ -1,4 +1,6 @@
-"""Queues by hand: propagations that change places with an edit, and one that gets its changes from another capture process of the same source."""
+"""Queues by hand: propagations that change places with an edit, and one that gets its changes from another capture
+process of the same source.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,32 @@ def two_destinations(folder: Path, *, is_sibling: bool = False) -> TopologySpec:
     spec = one_way(folder, subscribers=("to_b",))
     queue = "q_also" if is_sibling else "q_dbs1"
     return dataclasses.replace(
-        spec, sites=(*spec.sites, dataclasses.replace(spec.sites[0], name="dbs3")),
-        queues=(*spec.queues, QueueSpec(name="q_dbs3", site="dbs3"), *([QueueSpec(name="q_also", site="dbs1")] if is_sibling else [])),
-        captures=(*spec.captures, *([dataclasses.replace(spec.captures[0], name="capture_also", queue="q_also")] if is_sibling else [])),
-        propagations=(*spec.propagations, PropagationSpec(name="to_c", from_queue=queue, to_queue="q_dbs3", sources=("dbs1",))),
-        applies=tuple(dataclasses.replace(each, combined=False) for each in (*spec.applies, ApplySpec(name="apply_c", site="dbs3", source="dbs1", queue="q_dbs3"))),
+        spec,
+        sites=(*spec.sites, dataclasses.replace(spec.sites[0], name="dbs3")),
+        queues=(
+            *spec.queues,
+            QueueSpec(name="q_dbs3", site="dbs3"),
+            *([QueueSpec(name="q_also", site="dbs1")] if is_sibling else []),
+        ),
+        captures=(
+            *spec.captures,
+            *([dataclasses.replace(spec.captures[0], name="capture_also", queue="q_also")] if is_sibling else []),
+        ),
+        propagations=(
+            *spec.propagations,
+            PropagationSpec(name="to_c", from_queue=queue, to_queue="q_dbs3", sources=("dbs1",)),
+        ),
+        applies=tuple(
+            dataclasses.replace(each, combined=False)
+            for each in (*spec.applies, ApplySpec(name="apply_c", site="dbs3", source="dbs1", queue="q_dbs3"))
+        ),
     )
 
 
 class Network:
-    """The queues of a topology, and what moves between them; a capture process sends what its queue asks for, as long as its redo has it."""
+    """The queues of a topology, and what moves between them; a capture process sends what its queue asks for, as long
+    as its redo has it.
+    """
 
     def __init__(self, folder: Path, topology: TopologySpec) -> None:
         self.folder, self.topology, self.clock, self.lives = folder, topology, VirtualClock(), 0
@@ -51,13 +69,21 @@ class Network:
     def connect(self) -> None:
         self.lives += 1
         life = f"{self.lives:03d}"
-        self.captures = [(DirectEnqueue(lambda queue=each.queue: self.queues[queue], each.name, life, "dbs1"), each) for each in self.topology.captures]
+        self.captures = [
+            (DirectEnqueue(lambda queue=each.queue: self.queues[queue], each.name, life, "dbs1"), each)
+            for each in self.topology.captures
+        ]
         self.sent = {spec.name: max(int(link.connect().needed_scn), 0) for link, spec in self.captures}
         self.moving = [
             PropagationCore(
-                "dbs1", RuleSet(), DirectEnqueue(lambda queue=each.to_queue: self.queues[queue], each.name, life, "dbs1"),
-                lambda each=each: DirectDequeue(lambda: self.queues[each.from_queue], each.name, life), statistics=PropagationStatistics(), clock=self.clock,
-            ) for each in self.topology.propagations
+                "dbs1",
+                RuleSet(),
+                DirectEnqueue(lambda queue=each.to_queue: self.queues[queue], each.name, life, "dbs1"),
+                lambda each=each: DirectDequeue(lambda: self.queues[each.from_queue], each.name, life),
+                statistics=PropagationStatistics(),
+                clock=self.clock,
+            )
+            for each in self.topology.propagations
         ]
         for core in self.moving:
             core.open()
@@ -110,7 +136,9 @@ class Network:
 def exchanged(topology: TopologySpec) -> TopologySpec:
     """The two propagations have each other's name; that of dbs2, which is behind, connects first."""
     one, two = topology.propagations
-    return dataclasses.replace(topology, propagations=(dataclasses.replace(one, name=two.name), dataclasses.replace(two, name=one.name)))
+    return dataclasses.replace(
+        topology, propagations=(dataclasses.replace(one, name=two.name), dataclasses.replace(two, name=one.name))
+    )
 
 
 def exchanged_other_first(topology: TopologySpec) -> TopologySpec:
@@ -124,14 +152,28 @@ def from_the_other(topology: TopologySpec) -> TopologySpec:
     return dataclasses.replace(topology, propagations=(dataclasses.replace(one, from_queue="q_also"), two))
 
 
-@pytest.mark.parametrize(("edit", "is_purged", "is_refused"), [
-    (exchanged, False, False), (exchanged_other_first, False, False), (from_the_other, False, False),
-    (exchanged, True, False), (exchanged_other_first, True, False), (from_the_other, True, True),
-])
+@pytest.mark.parametrize(
+    ("edit", "is_purged", "is_refused"),
+    [
+        (exchanged, False, False),
+        (exchanged_other_first, False, False),
+        (from_the_other, False, False),
+        (exchanged, True, False),
+        (exchanged_other_first, True, False),
+        (from_the_other, True, True),
+    ],
+)
 def test_a_destination_that_is_behind_gets_what_it_lacks_once_or_is_refused(
-    tmp_path: Path, edit: Callable[[TopologySpec], TopologySpec], *, is_purged: bool, is_refused: bool,
+    tmp_path: Path,
+    edit: Callable[[TopologySpec], TopologySpec],
+    *,
+    is_purged: bool,
+    is_refused: bool,
 ) -> None:
-    """A position in a queue is a name's, and may be of another site by now: what a destination needs it says itself. `up` refuses such an edit (`topology.edits.overtaken`)."""
+    """A position in a queue is a name's, and may be of another site by now: what a destination needs it says itself.
+
+    `up` refuses such an edit (`topology.edits.overtaken`).
+    """
     network = Network(tmp_path, two_destinations(tmp_path, is_sibling=edit is from_the_other))
     network.run()
     assert network.apply("apply_c", "q_dbs3", needed=0, through=40) == [10, 20, 30, 40]

@@ -45,7 +45,9 @@ class Line:
         self.near.resume(self.publisher)
         self.subscriber = self.far.open_subscriber("apply_far", "1", {"dbs1": 0}, 1 << 40)
         self.spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), **keys)  # type: ignore[arg-type]
-        self.links = DirectLinks("to_dbs2", lambda name: self.near if name == "q_dbs1" else self.far if self.is_up else None)
+        self.links = DirectLinks(
+            "to_dbs2", lambda name: self.near if name == "q_dbs1" else self.far if self.is_up else None
+        )
         self.runner = PropagationRunner(self.spec, self.links, clock=self.clock)
         self.position = 0
 
@@ -80,7 +82,8 @@ class SlowEnqueue(DirectEnqueue):
 
 
 class TwoSources:
-    """dbs1 and dbs3 -> q_dbs1 -> to_dbs2 -> q_dbs2: large batches of the one, large transactions in small parts of the other.
+    """dbs1 and dbs3 -> q_dbs1 -> to_dbs2 -> q_dbs2: large batches of the one, large transactions in small parts of the
+    other.
 
     Args:
         folder: of the queues.
@@ -93,7 +96,9 @@ class TwoSources:
         topology = one_way(folder, subscribers=("to_dbs2",), memory=1 << 24, spill=1 << 26, also=("dbs3",))
         self.near = QueueCore(topology, "q_dbs1", folder / "near", self.clock)
         self.far = QueueCore(topology, "q_dbs2", folder / "far", self.clock)
-        self.publishers = {source: self.near.open_publisher(f"capture_{source}", "1", source) for source in ("dbs1", "dbs3")}
+        self.publishers = {
+            source: self.near.open_publisher(f"capture_{source}", "1", source) for source in ("dbs1", "dbs3")
+        }
         for session in self.publishers.values():
             self.near.resume(session)
         self.sessions = {
@@ -147,7 +152,9 @@ def test_pace_is_the_bandwidth_over_any_second_and_what_was_not_used_is_not_save
     assert sent[-1] - sent[100] == pytest.approx(9.9)
 
 
-@pytest.mark.parametrize(("rate", "piece"), [(8192, PIECE_BYTES_MIN), (1 << 20, (1 << 20) // 10), (1 << 30, FRAGMENT_BYTES)])
+@pytest.mark.parametrize(
+    ("rate", "piece"), [(8192, PIECE_BYTES_MIN), (1 << 20, (1 << 20) // 10), (1 << 30, FRAGMENT_BYTES)]
+)
 def test_piece_is_a_tenth_of_a_second_within_what_a_fragment_may_be(rate: int, piece: int) -> None:
     assert Pacer(rate).piece_bytes == piece
 
@@ -314,8 +321,12 @@ def test_drained_means_accepted_and_not_only_sent(tmp_path: Path) -> None:
     line.publish(10)
     destination = SlowEnqueue(lambda: line.far, "to_dbs2", "1", "dbs1")
     core = PropagationCore(
-        "dbs1", RuleSet(), destination, lambda: DirectDequeue(lambda: line.near, "to_dbs2", "1"),
-        statistics=PropagationStatistics(), clock=line.clock,
+        "dbs1",
+        RuleSet(),
+        destination,
+        lambda: DirectDequeue(lambda: line.near, "to_dbs2", "1"),
+        statistics=PropagationStatistics(),
+        clock=line.clock,
     )
     core.open()
     core.step()

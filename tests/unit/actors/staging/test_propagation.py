@@ -46,7 +46,8 @@ def all_durable_then_restored(folder: Path) -> tuple[TwoQueues, SubscriberSessio
 def test_batches_arrive_in_order_and_byte_for_byte(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     sent = [
-        queues.publish(insert_batch([10, 20])), queues.publish(insert_batch([30], previous=20, is_open=True)),
+        queues.publish(insert_batch([10, 20])),
+        queues.publish(insert_batch([30], previous=20, is_open=True)),
         queues.publish(insert_batch([30], previous=20, continues=True, first_position=1)),
     ]
     queues.work()
@@ -69,7 +70,9 @@ def test_rules_leave_out_tables_and_the_chain_stays_whole(tmp_path: Path) -> Non
     queues.work()
     batches = [codec.decode(data) for data in queues.arrived()]
     assert [(batch.previous_scn, batch.through_scn, batch.row_count) for batch in batches] == [
-        (0, 20, 0), (20, 20, 0), (20, 30, 0)
+        (0, 20, 0),
+        (20, 20, 0),
+        (20, 30, 0),
     ]
     assert queues.statistics.filtered_msgs == 8
     assert queues.statistics.total_msgs == 0
@@ -82,23 +85,39 @@ def test_rules_that_keep_everything_leave_the_bytes_untouched(tmp_path: Path) ->
     assert queues.arrived() == [sent]
 
 
-def test_a_subset_at_a_propagation_makes_of_rows_that_move_in_inserts_and_of_those_that_move_out_deletes(tmp_path: Path) -> None:
-    """One transaction in two parts of four UPDATEs: the destination queue gets the changes of the subset, and no part is missing in the chain."""
+def test_a_subset_at_a_propagation_makes_of_rows_that_move_in_inserts_and_of_those_that_move_out_deletes(
+    tmp_path: Path,
+) -> None:
+    """One transaction in two parts of four UPDATEs: the destination queue gets the changes of the subset, and no part
+    is missing in the chain.
+    """
     queues = TwoQueues(tmp_path, RuleSet(include=(Rule(owner="public", name="t", subset=parse("c1 = 5", "subset")),)))
     moved = [(b"5", b"6"), (b"6", b"5"), (b"5", b"5"), (b"6", b"6")]
     olds, news = ([[b"%d" % (10 * row + place), value[place]] for row, value in enumerate(moved)] for place in (0, 1))
-    whole = replace(batch_of_values(table_version(), Command.UPDATE, old=olds, new=news, source="dbs1", commit_scn=20), previous_scn=Scn(0))
-    first = replace(whole, transactions=replace(whole.transactions, commit_scn=np.zeros(1, np.int64)), through_scn=Scn(0))
+    whole = replace(
+        batch_of_values(table_version(), Command.UPDATE, old=olds, new=news, source="dbs1", commit_scn=20),
+        previous_scn=Scn(0),
+    )
+    first = replace(
+        whole, transactions=replace(whole.transactions, commit_scn=np.zeros(1, np.int64)), through_scn=Scn(0)
+    )
     rest = replace(whole, continues=True, first_position=4)
     for part in (first, rest):
         queues.publish(part)
     queues.work()
     arrived = [codec.decode(data) for data in queues.arrived()]
     found = [RowLcr(batch, row) for batch in arrived for row in range(batch.row_count)]
-    assert [(lcr.command_type, *(lcr.stored(image) for image in (ValueType.OLD, ValueType.NEW))) for lcr in found] == 2 * [
-        ("DELETE", [b"0", b"5"], [ABSENT] * 2), ("INSERT", [ABSENT] * 2, [b"11", b"5"]), ("UPDATE", [b"20", b"5"], [b"21", b"5"]),
+    assert [
+        (lcr.command_type, *(lcr.stored(image) for image in (ValueType.OLD, ValueType.NEW))) for lcr in found
+    ] == 2 * [
+        ("DELETE", [b"0", b"5"], [ABSENT] * 2),
+        ("INSERT", [ABSENT] * 2, [b"11", b"5"]),
+        ("UPDATE", [b"20", b"5"], [b"21", b"5"]),
     ]
-    assert [(batch.previous_scn, batch.through_scn, batch.is_open, batch.continues) for batch in arrived] == [(0, 0, True, False), (0, 20, False, True)]
+    assert [(batch.previous_scn, batch.through_scn, batch.is_open, batch.continues) for batch in arrived] == [
+        (0, 0, True, False),
+        (0, 20, False, True),
+    ]
     assert (queues.statistics.filtered_msgs, queues.statistics.total_msgs) == (2, 6)
 
 
@@ -310,7 +329,9 @@ def test_runner_without_a_queue_to_reach_says_so_and_shows_its_state() -> None:
     def resolve(name: str) -> str:
         raise PropagationError(f"{name} does not answer")
 
-    runner = PropagationRunner(PropagationSpec(name="p", from_queue="a", to_queue="b", sources=("dbs1",)), GrpcLinks("t", "p", resolve))
+    runner = PropagationRunner(
+        PropagationSpec(name="p", from_queue="a", to_queue="b", sources=("dbs1",)), GrpcLinks("t", "p", resolve)
+    )
     with pytest.raises(PropagationError, match="queue:b does not answer"):
         runner.open()
     runner.close()

@@ -368,7 +368,9 @@ def test_tiny_batches_on_disk_are_bounded_by_the_memory_they_need(tmp_path: Path
 
 
 @pytest.mark.parametrize("spill", [0, 1 << 22])
-def test_a_publisher_of_tiny_batches_that_uses_all_its_credit_does_not_exceed_the_memory(tmp_path: Path, spill: int) -> None:
+def test_a_publisher_of_tiny_batches_that_uses_all_its_credit_does_not_exceed_the_memory(
+    tmp_path: Path, spill: int
+) -> None:
     """Credit is in bytes of batches, and an entry costs more than a tiny batch has."""
     memory = 400 * ENTRY_BYTES
     queue = Queue(tmp_path, memory=memory, spill=spill)
@@ -384,13 +386,19 @@ def test_a_publisher_of_tiny_batches_that_uses_all_its_credit_does_not_exceed_th
             size += len(codec.encode(on_its_way[-1]))
         for batch in on_its_way:
             sent += queue.send(publisher, batch)
-    assert queue.core.status()["memory_bytes"] <= memory + ENTRY_BYTES + 200, "one batch may be larger than what was left"
+    assert queue.core.status()["memory_bytes"] <= memory + ENTRY_BYTES + 200, (
+        "one batch may be larger than what was left"
+    )
     assert sent > memory // 10
 
 
 @pytest.mark.parametrize("free", [-1, 0, 1, 4, 5, 6, 1000])
-def test_there_is_credit_as_long_as_anything_is_free(tmp_path: Path, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a large transaction are given up only when nothing is free: with some bytes left and no credit, nothing ever moved again."""
+def test_there_is_credit_as_long_as_anything_is_free(
+    tmp_path: Path, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a large transaction are given up only when nothing is free: with some bytes left and no credit, nothing
+    ever moved again.
+    """
     queue = Queue(tmp_path)
     queue.publisher()
     monkeypatch.setattr(queue.core, "_free_bytes", lambda: free)
@@ -466,9 +474,9 @@ def test_transaction_larger_than_the_queue_passes_through(tmp_path: Path) -> Non
     for part in range(100):
         queue.core.publisher_news(publisher)
         assert queue.core.state == "ENABLED"
-        queue.send(publisher, insert_batch(
-            [10], is_open=part < 99, continues=part > 0, first_position=part, value=bytes(3000)
-        ))
+        queue.send(
+            publisher, insert_batch([10], is_open=part < 99, continues=part > 0, first_position=part, value=bytes(3000))
+        )
         for each in queue.taken(subscriber):
             model.take(each.header, each.data)
     assert model.rows_of == {10: 100}

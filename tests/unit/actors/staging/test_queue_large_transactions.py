@@ -1,4 +1,6 @@
-"""Transactions larger than memory and spill together: parts are given up, and whoever lacks them gets the transaction from its beginning."""
+"""Transactions larger than memory and spill together: parts are given up, and whoever lacks them gets the transaction
+from its beginning.
+"""
 
 from __future__ import annotations
 
@@ -85,12 +87,16 @@ class World:
     def run(self, *readers: Reader, until: int, steps: int = 2000) -> None:
         """Send and take until these have everything up to an SCN."""
         for _ in range(steps):
-            if self.publisher.step() + sum(reader.take(1) for reader in readers) == 0 and all(each.model.durable >= until for each in readers):
+            if self.publisher.step() + sum(reader.take(1) for reader in readers) == 0 and all(
+                each.model.durable >= until for each in readers
+            ):
                 return
             if all(each.model.durable >= until for each in readers):
                 return
         state = self.queue.core.status()
-        raise AssertionError(f"{[each.model.durable for each in readers]} of {until}: {state['state']}, {state['subscribers']}")
+        raise AssertionError(
+            f"{[each.model.durable for each in readers]} of {until}: {state['state']}, {state['subscribers']}"
+        )
 
 
 def test_a_subscriber_that_is_away_does_not_stop_a_transaction_larger_than_the_queue(tmp_path: Path) -> None:
@@ -176,8 +182,12 @@ def _held_alone(world: World) -> list[float]:
     return [each["held_alone_s"] for each in world.queue.core.status()["subscribers"]]
 
 
-def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the_rest_of_a_transaction_larger_than_it(tmp_path: Path) -> None:
-    """It waits in the middle of it (for an ALTER, say): nobody can acknowledge the transaction, and without the time it was never split off."""
+def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the_rest_of_a_transaction_larger_than_it(
+    tmp_path: Path,
+) -> None:
+    """It waits in the middle of it (for an ALTER, say): nobody can acknowledge the transaction, and without the time it
+    was never split off.
+    """
     world = World(tmp_path)
 
     large = _begun(world)
@@ -195,7 +205,9 @@ def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the
 
 
 def test_queue_tells_it_of_the_one_that_holds_up_another_whose_stream_broke_in_the_middle(tmp_path: Path) -> None:
-    """That one gets the transaction from its beginning, once the first one has all of it: it waits, and has read nothing more than the first one."""
+    """That one gets the transaction from its beginning, once the first one has all of it: it waits, and has read
+    nothing more than the first one.
+    """
     world = World(tmp_path)
 
     large = _begun(world)
@@ -284,7 +296,10 @@ def test_an_open_transaction_that_is_sent_again_has_its_parts_again() -> None:
 
 
 def test_a_transaction_larger_than_the_queue_is_taken_although_its_only_subscriber_is_refused(tmp_path: Path) -> None:
-    """Nothing is held for it. The queue waited for it to read the parts, took nothing more, and the redo of the source filled."""
+    """Nothing is held for it.
+
+    The queue waited for it to read the parts, took nothing more, and the redo of the source filled.
+    """
     queue = Queue(tmp_path, memory=20_000, spill=20_000)
     history = History(value=VALUE)
     large, after = history.commit(PARTS), history.commit()

@@ -66,7 +66,9 @@ def test_nothing_is_held_for_a_refused_subscriber_and_the_others_move_on(tmp_pat
     assert queue.core.status()["batches"] == 0
 
 
-def test_what_a_slow_subscriber_lacks_is_not_held_for_a_refused_one_that_would_be_split_off_for_it(tmp_path: Path) -> None:
+def test_what_a_slow_subscriber_lacks_is_not_held_for_a_refused_one_that_would_be_split_off_for_it(
+    tmp_path: Path,
+) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "apply_b", "apply_c"))
     publisher = queue.publisher()
     sessions = {name: queue.subscriber(name) for name in ("apply_a", "apply_b", "apply_c")}
@@ -171,9 +173,16 @@ def test_new_subscriber_beside_refused_ones_begins_where_the_others_are(tmp_path
 @pytest.mark.parametrize("was_running", [True, False])
 @pytest.mark.parametrize("then", ["runs", "begins again", "is stopped"])
 def test_refused_subscriber_that_leaves_is_nobodys_predecessor_where_the_edit_was_interrupted_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, *, was_running: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    then: str,
+    *,
+    was_running: bool,
 ) -> None:
-    """A full disk, or a kill, between the queue's two files. What the refused one lacked is gone: the new one would be refused for it."""
+    """A full disk, or a kill, between the queue's two files.
+
+    What the refused one lacked is gone: the new one would be refused for it.
+    """
     queue, _, _ = goes_on_without_the_refused(tmp_path)
     queue.save()
 
@@ -196,7 +205,9 @@ def test_refused_subscriber_that_leaves_is_nobodys_predecessor_where_the_edit_wa
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_new_subscriber_of_a_queue_that_refuses_all_others_is_not_refused_for_what_they_lacked(tmp_path: Path, *, is_running: bool) -> None:
+def test_new_subscriber_of_a_queue_that_refuses_all_others_is_not_refused_for_what_they_lacked(
+    tmp_path: Path, *, is_running: bool
+) -> None:
     queue = Queue(tmp_path, subscribers=("apply_b",))
     publisher, session = queue.publisher(), queue.subscriber("apply_b")
     queue.send(publisher, insert_batch([10, 20, 30, 40]))
@@ -259,7 +270,8 @@ def test_stream_that_was_replaced_acknowledges_nothing_for_its_successor(tmp_pat
     assert queue.core.publisher_news(publisher).durable_scn == 0
     found = queue.taken(after)
     assert [(each.header.previous_scn, each.header.through_scn, each.header.row_count) for each in found] == [
-        (10, 20, 1), (20, 30, 1),
+        (10, 20, 1),
+        (20, 30, 1),
     ]
 
 
@@ -290,7 +302,10 @@ def test_last_word_of_a_stream_that_was_closed_counts_until_there_is_another(tmp
 
 
 def test_nothing_is_held_for_a_refused_subscriber_by_the_queues_next_life_either(tmp_path: Path) -> None:
-    """It has aborted, and does not subscribe to be refused once more. Found by simulation: the redo log filled, and the others stood still."""
+    """It has aborted, and does not subscribe to be refused once more.
+
+    Found by simulation: the redo log filled, and the others stood still.
+    """
     queue, publisher, _, _ = restored_below_redo(tmp_path)
     queue.core.gone(publisher, 30)
     queue.save()
@@ -306,7 +321,9 @@ def test_nothing_is_held_for_a_refused_subscriber_by_the_queues_next_life_either
     assert queue.core.status()["batches"] == 0
 
 
-def test_an_old_driver_is_refused_by_the_queues_next_life_and_the_newest_ones_changes_are_held_for_a_while(tmp_path: Path) -> None:
+def test_an_old_driver_is_refused_by_the_queues_next_life_and_the_newest_ones_changes_are_held_for_a_while(
+    tmp_path: Path,
+) -> None:
     queue, publisher, _, _ = restored_below_redo(tmp_path)
     queue.core.gone(publisher, 30)
     queue.save()
@@ -322,7 +339,9 @@ def test_an_old_driver_is_refused_by_the_queues_next_life_and_the_newest_ones_ch
 
 
 @pytest.mark.parametrize(("needed", "held"), [(0, 40), (40, 30)])
-def test_subscriber_that_began_anew_is_not_refused_by_the_queues_next_life(tmp_path: Path, needed: int, held: int) -> None:
+def test_subscriber_that_began_anew_is_not_refused_by_the_queues_next_life(
+    tmp_path: Path, needed: int, held: int
+) -> None:
     queue, publisher, _, _ = restored_below_redo(tmp_path)
     queue.core.gone(publisher, 30)
     queue.subscriber("apply_b", needed=needed)
@@ -338,7 +357,9 @@ def test_subscriber_that_began_anew_is_not_refused_by_the_queues_next_life(tmp_p
     assert queue.core.publisher_news(publisher).durable_scn == held
 
 
-def test_subscriber_learns_of_its_refusal_only_when_that_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subscriber_learns_of_its_refusal_only_when_that_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue, publisher, _, two = restored_below_redo(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("actors.staging.refusals.replace_file", no_space)
@@ -378,7 +399,9 @@ def no_space(*_: object) -> None:
 
 
 def test_a_publisher_is_not_asked_for_what_everybody_has_said_to_have_meanwhile(tmp_path: Path) -> None:
-    """The queue behind a propagation began again, empty; before the publisher heard of it, that queue's own subscriber had come and had more."""
+    """The queue behind a propagation began again, empty; before the publisher heard of it, that queue's own subscriber
+    had come and had more.
+    """
     queue = Queue(tmp_path, subscribers=("to_b",))
     publisher, relay = queue.publisher(), queue.subscriber("to_b")
     for scn in (10, 20, 30):

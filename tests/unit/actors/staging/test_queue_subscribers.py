@@ -27,9 +27,9 @@ def test_subscriber_ahead_of_the_queue_never_makes_it_jump_over_what_others_need
     queue = Queue(tmp_path, memory=20_000, spill=20_000)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     for part in range(50):  # an open transaction, its beginning given up
-        queue.send(publisher, insert_batch(
-            [10], is_open=True, continues=part > 0, first_position=part, value=bytes(3000)
-        ))
+        queue.send(
+            publisher, insert_batch([10], is_open=True, continues=part > 0, first_position=part, value=bytes(3000))
+        )
         queue.taken(subscriber)
         queue.core.publisher_news(publisher)
     queue.subscriber(needed=500)
@@ -164,7 +164,9 @@ def test_queue_whose_subscribers_are_all_new_begins_where_its_publisher_does(tmp
     assert queue.core.resume(queue.publisher())[0] == 0
 
 
-def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_misses_it_in_silence(tmp_path: Path) -> None:
+def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_misses_it_in_silence(
+    tmp_path: Path,
+) -> None:
     queue = Queue(tmp_path)
     publisher, connected = queue.publisher(), queue.subscriber(needed=300)
     queue.core.publisher_news(publisher)
@@ -202,7 +204,11 @@ def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_
     assert [each.header.through_scn for each in queue.taken(first)] == [30]
     assert [each.header.through_scn for each in queue.taken(second)] == [30]
     third = queue.subscriber("to_c")
-    assert [(each.header.previous_scn, each.header.through_scn) for each in queue.taken(third)] == [(0, 10), (10, 20), (20, 30)]
+    assert [(each.header.previous_scn, each.header.through_scn) for each in queue.taken(third)] == [
+        (0, 10),
+        (10, 20),
+        (20, 30),
+    ]
 
     # Nothing after 10 is DURABLE without the new one.
     for session in (first, second):
@@ -249,7 +255,9 @@ def test_subscribers_that_are_all_new_begin_where_those_before_them_were(tmp_pat
     assert [(each.header.previous_scn, each.header.through_scn) for each in found] == [(0, 10), (10, 20)]
 
 
-def test_queue_goes_on_as_before_when_the_positions_of_new_subscribers_cannot_be_saved(tmp_path: Path, monkeypatch) -> None:
+def test_queue_goes_on_as_before_when_the_positions_of_new_subscribers_cannot_be_saved(
+    tmp_path: Path, monkeypatch
+) -> None:
     queue = Queue(tmp_path)
     publisher, first = queue.publisher(), queue.subscriber()
     with monkeypatch.context() as broken:
@@ -278,11 +286,16 @@ def test_queue_that_is_stopped_while_the_subscribers_change_forgets_those_that_l
     host.adopt(topology, "3")
     assert positions.load() == {"dbs1": {"apply_a": 90, "apply_b": 90}}
     core = QueueCore(topology, "q_dbs1", tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1")
-    assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {"apply_a": 90, "apply_b": 90}
+    assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {
+        "apply_a": 90,
+        "apply_b": 90,
+    }
 
 
 def test_component_publishes_the_sources_that_the_topology_gives_it_and_no_other(tmp_path: Path) -> None:
-    core = QueueCore(one_way(tmp_path, subscribers=("to_dbs2",), also=("dbs3",)), "q_dbs1", tmp_path / "q", VirtualClock())
+    core = QueueCore(
+        one_way(tmp_path, subscribers=("to_dbs2",), also=("dbs3",)), "q_dbs1", tmp_path / "q", VirtualClock()
+    )
     with pytest.raises(QueueError, match="takes no LCRs of dbs3 from capture_dbs1"):
         core.open_publisher("capture_dbs1", "1", "dbs3")
     core.open_publisher("capture_dbs3", "1", "dbs3")

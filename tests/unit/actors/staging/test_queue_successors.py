@@ -37,7 +37,9 @@ def with_one_behind(queue: Queue, name: str) -> SubscriberSession:
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_not_acknowledged(tmp_path: Path, is_running: bool) -> None:
+def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_not_acknowledged(
+    tmp_path: Path, is_running: bool
+) -> None:
     """The queue behind it is the same as before, and needs the rest; a new name is a new subscriber."""
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     with_one_behind(queue, "to_b")
@@ -53,14 +55,20 @@ def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_
 
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("is_direct", [True, False])
-def test_apply_process_that_bypasses_a_propagation_or_no_more_begins_where_the_other_one_was(tmp_path: Path, is_running: bool, is_direct: bool) -> None:
+def test_apply_process_that_bypasses_a_propagation_or_no_more_begins_where_the_other_one_was(
+    tmp_path: Path, is_running: bool, is_direct: bool
+) -> None:
     """Direct dequeuing begins, or ends: what one of the two had not acknowledged, the other one needs."""
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
 
     def switch(spec: TopologySpec, *, to_direct: bool) -> TopologySpec:
-        return dataclasses.replace(spec, applies=tuple(
-            dataclasses.replace(each, combined=to_direct) if each.name == "apply_far" else each for each in spec.applies
-        ))
+        return dataclasses.replace(
+            spec,
+            applies=tuple(
+                dataclasses.replace(each, combined=to_direct) if each.name == "apply_far" else each
+                for each in spec.applies
+            ),
+        )
 
     before, after = (switch(queue.topology, to_direct=each) for each in (not is_direct, is_direct))
     was, becomes = ("to_b", "apply_far") if is_direct else ("apply_far", "to_b")
@@ -80,17 +88,24 @@ def test_apply_process_that_bypasses_a_propagation_or_no_more_begins_where_the_o
 @pytest.mark.parametrize("edits", [1, 2])
 @pytest.mark.parametrize("becomes", ["to_b", "to_b2"])
 def test_queue_behind_a_propagation_that_is_renamed_is_the_same_place(tmp_path: Path, edits: int, becomes: str) -> None:
-    """The apply process behind it goes on from where it is, with the same edit that ends direct dequeuing or with one before."""
+    """The apply process behind it goes on from where it is, with the same edit that ends direct dequeuing or with one
+    before.
+    """
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     before = _direct(queue.topology, is_direct=True)
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, "apply_far")
     renamed = dataclasses.replace(
-        before, queues=(before.queues[0], dataclasses.replace(before.queues[1], name="q_new")),
+        before,
+        queues=(before.queues[0], dataclasses.replace(before.queues[1], name="q_new")),
         propagations=tuple(dataclasses.replace(each, name=becomes, to_queue="q_new") for each in before.propagations),
-        applies=tuple(dataclasses.replace(each, queue="q_new") if each.name == "apply_far" else each for each in before.applies),
+        applies=tuple(
+            dataclasses.replace(each, queue="q_new") if each.name == "apply_far" else each for each in before.applies
+        ),
     )
-    if edits == 2 and any(each.action != "same" for each in changes(before, renamed) if each.component == "queue:q_dbs1"):
+    if edits == 2 and any(
+        each.action != "same" for each in changes(before, renamed) if each.component == "queue:q_dbs1"
+    ):
         queue.core.adopt(renamed)
     queue.core.adopt(_direct(renamed, is_direct=False))
     assert saved(queue) == {"apply_a": 30, becomes: 20}
@@ -98,11 +113,15 @@ def test_queue_behind_a_propagation_that_is_renamed_is_the_same_place(tmp_path: 
 
 @pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
 @pytest.mark.parametrize("ends", [True, False])
-def test_destination_that_gets_its_changes_over_another_site_from_now_on_or_no_more_misses_nothing(tmp_path: Path, *, ends: bool, meanwhile: str) -> None:
+def test_destination_that_gets_its_changes_over_another_site_from_now_on_or_no_more_misses_nothing(
+    tmp_path: Path, *, ends: bool, meanwhile: str
+) -> None:
     """It goes on from where it is, which the propagation that leaves had not acknowledged beyond."""
     straight = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
     over_hub = _over_hub(tmp_path)
-    (before, was), (after, becomes) = ((over_hub, "to_hub"), (straight, "to_b")) if ends else ((straight, "to_b"), (over_hub, "to_hub"))
+    (before, was), (after, becomes) = (
+        ((over_hub, "to_hub"), (straight, "to_b")) if ends else ((straight, "to_b"), (over_hub, "to_hub"))
+    )
     assert [each.action for each in changes(before, after) if each.component == "queue:q_dbs1"] == ["takes over"]
     queue = Queue(tmp_path)
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
@@ -112,8 +131,13 @@ def test_destination_that_gets_its_changes_over_another_site_from_now_on_or_no_m
 
 
 @pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
-def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_though_the_other_one_stays(tmp_path: Path, *, meanwhile: str) -> None:
-    """The propagation to the hub waits for the hub alone from now on. A queue that is killed before it takes the edit over begins again by the new topology."""
+def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_though_the_other_one_stays(
+    tmp_path: Path, *, meanwhile: str
+) -> None:
+    """The propagation to the hub waits for the hub alone from now on.
+
+    A queue that is killed before it takes the edit over begins again by the new topology.
+    """
     before, queue = _over_hub(tmp_path), Queue(tmp_path)
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, "to_hub")
@@ -122,20 +146,33 @@ def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_th
 
 
 @pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
-def test_destination_that_gets_one_of_two_sources_straight_from_now_on_misses_nothing_though_the_other_one_goes_on_as_before(tmp_path: Path, *, meanwhile: str) -> None:
+def test_destination_that_gets_one_of_two_sources_straight_from_now_on_misses_nothing_though_the_other_one_goes_on_as_before(
+    tmp_path: Path, *, meanwhile: str
+) -> None:
     """The propagation to the hub brings changes to the same sites as before, but not those of each source."""
     spec = one_way(tmp_path, subscribers=("apply_a",), also=("dbs3",))
     both = ("dbs1", "dbs3")
-    before = _direct(dataclasses.replace(
-        spec, sites=(*spec.sites, dataclasses.replace(spec.sites[0], name="hub")), queues=(*spec.queues, dataclasses.replace(spec.queues[0], name="q_hub", site="hub")),
-        propagations=(
-            PropagationSpec(name="to_hub", from_queue="q_dbs1", to_queue="q_hub", sources=both), PropagationSpec(name="from_hub", from_queue="q_hub", to_queue="q_dbs2", sources=both),
+    before = _direct(
+        dataclasses.replace(
+            spec,
+            sites=(*spec.sites, dataclasses.replace(spec.sites[0], name="hub")),
+            queues=(*spec.queues, dataclasses.replace(spec.queues[0], name="q_hub", site="hub")),
+            propagations=(
+                PropagationSpec(name="to_hub", from_queue="q_dbs1", to_queue="q_hub", sources=both),
+                PropagationSpec(name="from_hub", from_queue="q_hub", to_queue="q_dbs2", sources=both),
+            ),
         ),
-    ), is_direct=False)
+        is_direct=False,
+    )
     to_hub, from_hub = before.propagations
-    after = dataclasses.replace(before, propagations=(
-        to_hub, dataclasses.replace(from_hub, sources=("dbs3",)), PropagationSpec(name="to_b", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",)),
-    ))
+    after = dataclasses.replace(
+        before,
+        propagations=(
+            to_hub,
+            dataclasses.replace(from_hub, sources=("dbs3",)),
+            PropagationSpec(name="to_b", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",)),
+        ),
+    )
     queue = Queue(tmp_path)
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, "to_hub")
@@ -143,13 +180,20 @@ def test_destination_that_gets_one_of_two_sources_straight_from_now_on_misses_no
     assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b": 20}
 
 
-def test_queue_that_is_stopped_and_killed_before_it_takes_an_edit_over_knows_the_places_of_its_positions_with_the_next_one(tmp_path: Path) -> None:
+def test_queue_that_is_stopped_and_killed_before_it_takes_an_edit_over_knows_the_places_of_its_positions_with_the_next_one(
+    tmp_path: Path,
+) -> None:
     """What it went by when it stopped is in its file: its process knows only the edits since."""
     before, queue = _over_hub(tmp_path), Queue(tmp_path)
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, "to_hub")
     after = _beside_hub(before)
-    later = dataclasses.replace(after, propagations=tuple(dataclasses.replace(each, name="to_b2") if each.name == "to_b" else each for each in after.propagations))
+    later = dataclasses.replace(
+        after,
+        propagations=tuple(
+            dataclasses.replace(each, name="to_b2") if each.name == "to_b" else each for each in after.propagations
+        ),
+    )
     forget_former_subscribers(later, "q_dbs1", queue.folder / "q")
     assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b2": 20}
 
@@ -160,11 +204,16 @@ def test_killed_queue_holds_nothing_for_a_new_subscriber_of_what_one_that_left_l
     queue = Queue(tmp_path)
     queue.core = QueueCore(straight, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, "to_b")
-    _take(queue, dataclasses.replace(
-        straight, sites=(*straight.sites, dataclasses.replace(straight.sites[0], name="dbs3")),
-        queues=(*straight.queues, dataclasses.replace(straight.queues[0], name="q_dbs3", site="dbs3")),
-        propagations=(PropagationSpec(name="to_c", from_queue="q_dbs1", to_queue="q_dbs3", sources=("dbs1",)),),
-    ), "is killed")
+    _take(
+        queue,
+        dataclasses.replace(
+            straight,
+            sites=(*straight.sites, dataclasses.replace(straight.sites[0], name="dbs3")),
+            queues=(*straight.queues, dataclasses.replace(straight.queues[0], name="q_dbs3", site="dbs3")),
+            propagations=(PropagationSpec(name="to_c", from_queue="q_dbs1", to_queue="q_dbs3", sources=("dbs1",)),),
+        ),
+        "is killed",
+    )
     assert saved(queue) == {"apply_a": 30, "to_c": 30}
 
 
@@ -181,14 +230,17 @@ def _take(queue: Queue, topology: TopologySpec, meanwhile: str) -> None:
 def _beside_hub(over_hub: TopologySpec) -> TopologySpec:
     """From dbs1 to the hub, and to dbs2."""
     to_hub, from_hub = over_hub.propagations
-    return dataclasses.replace(over_hub, propagations=(to_hub, dataclasses.replace(from_hub, name="to_b", from_queue="q_dbs1")))
+    return dataclasses.replace(
+        over_hub, propagations=(to_hub, dataclasses.replace(from_hub, name="to_b", from_queue="q_dbs1"))
+    )
 
 
 def _over_hub(folder: Path) -> TopologySpec:
     """From dbs1 over a hub to dbs2."""
     straight = _direct(one_way(folder, subscribers=("apply_a", "to_b")), is_direct=False)
     return dataclasses.replace(
-        straight, sites=(*straight.sites, dataclasses.replace(straight.sites[0], name="hub")),
+        straight,
+        sites=(*straight.sites, dataclasses.replace(straight.sites[0], name="hub")),
         queues=(*straight.queues, dataclasses.replace(straight.queues[0], name="q_hub", site="hub")),
         propagations=(
             PropagationSpec(name="to_hub", from_queue="q_dbs1", to_queue="q_hub", sources=("dbs1",)),
@@ -201,9 +253,13 @@ def test_queue_is_told_when_a_destination_far_behind_it_is_another_one(tmp_path:
     """Else it would not know, with a later edit, whose place a subscriber had."""
     before = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
     beyond = dataclasses.replace(
-        before, sites=(*before.sites, dataclasses.replace(before.sites[0], name="dbs3")),
+        before,
+        sites=(*before.sites, dataclasses.replace(before.sites[0], name="dbs3")),
         queues=(*before.queues, dataclasses.replace(before.queues[0], name="q_dbs3", site="dbs3")),
-        propagations=(*before.propagations, PropagationSpec(name="on", from_queue="q_dbs2", to_queue="q_dbs3", sources=("dbs1",))),
+        propagations=(
+            *before.propagations,
+            PropagationSpec(name="on", from_queue="q_dbs2", to_queue="q_dbs3", sources=("dbs1",)),
+        ),
     )
     assert [each.action for each in changes(before, beyond) if each.component == "queue:q_dbs1"] == ["takes over"]
 
@@ -211,8 +267,13 @@ def test_queue_is_told_when_a_destination_far_behind_it_is_another_one(tmp_path:
 def test_queue_is_told_when_a_subscriber_brings_the_changes_elsewhere(tmp_path: Path) -> None:
     """Else it would take the one that replaces this subscriber later for one of another place."""
     before = one_way(tmp_path, subscribers=("apply_a", "to_b"))
-    before = _direct(dataclasses.replace(before, queues=(*before.queues, dataclasses.replace(before.queues[0], name="q_here"))), is_direct=False)
-    after = dataclasses.replace(before, propagations=tuple(dataclasses.replace(each, to_queue="q_here") for each in before.propagations))
+    before = _direct(
+        dataclasses.replace(before, queues=(*before.queues, dataclasses.replace(before.queues[0], name="q_here"))),
+        is_direct=False,
+    )
+    after = dataclasses.replace(
+        before, propagations=tuple(dataclasses.replace(each, to_queue="q_here") for each in before.propagations)
+    )
     assert [each.action for each in changes(before, after) if each.component == "queue:q_dbs1"] == ["takes over"]
 
 
@@ -224,29 +285,48 @@ def test_subscriber_that_replaces_a_dead_one_elsewhere_holds_nothing_of_what_tha
     queue.core.acknowledge(first, "dbs1", 10)
     other = one_way(tmp_path, subscribers=("apply_a", "to_c"))
     elsewhere = SiteSpec(name="dbs3", database=other.sites[0].database)
-    queue.core.adopt(dataclasses.replace(
-        other, sites=(*other.sites, elsewhere), queues=(*other.queues, dataclasses.replace(other.queues[1], name="q_elsewhere", site="dbs3")),
-        propagations=tuple(dataclasses.replace(each, to_queue="q_elsewhere") if each.name == "to_c" else each for each in other.propagations),
-    ))
+    queue.core.adopt(
+        dataclasses.replace(
+            other,
+            sites=(*other.sites, elsewhere),
+            queues=(*other.queues, dataclasses.replace(other.queues[1], name="q_elsewhere", site="dbs3")),
+            propagations=tuple(
+                dataclasses.replace(each, to_queue="q_elsewhere") if each.name == "to_c" else each
+                for each in other.propagations
+            ),
+        )
+    )
     assert saved(queue) == {"apply_a": 10, "to_c": 10}
     assert queue.core.status()["batches"] == 0
 
 
 @pytest.mark.parametrize("becomes", ["to_b2", "apply_far"])
-def test_queue_that_is_stopped_while_a_subscriber_is_replaced_holds_for_its_successor_what_it_had_not_acknowledged(tmp_path: Path, becomes: str) -> None:
+def test_queue_that_is_stopped_while_a_subscriber_is_replaced_holds_for_its_successor_what_it_had_not_acknowledged(
+    tmp_path: Path, becomes: str
+) -> None:
     """A propagation is renamed, or apply processes bypass it from now on; another destination is far ahead."""
     before = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
-    after = _direct(before, is_direct=True) if becomes == "apply_far" else _direct(one_way(tmp_path, subscribers=("apply_a", "to_b2")), is_direct=False)
+    after = (
+        _direct(before, is_direct=True)
+        if becomes == "apply_far"
+        else _direct(one_way(tmp_path, subscribers=("apply_a", "to_b2")), is_direct=False)
+    )
     host = QueueHost(before, "q_dbs1", "1")
     folder = tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1"
     PositionsFile(folder).save({"dbs1": {"apply_a": Scn(90), "to_b": Scn(40)}})
     host.adopt(after, "2")
     core = QueueCore(after, "q_dbs1", folder)
-    assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {"apply_a": 90, becomes: 40}
+    assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {
+        "apply_a": 90,
+        becomes: 40,
+    }
     assert core.status()["sources"]["dbs1"]["durable_scn"] == 40
 
 
 def _direct(spec: TopologySpec, *, is_direct: bool) -> TopologySpec:
-    return dataclasses.replace(spec, applies=tuple(
-        dataclasses.replace(each, combined=is_direct) if each.name == "apply_far" else each for each in spec.applies
-    ))
+    return dataclasses.replace(
+        spec,
+        applies=tuple(
+            dataclasses.replace(each, combined=is_direct) if each.name == "apply_far" else each for each in spec.applies
+        ),
+    )

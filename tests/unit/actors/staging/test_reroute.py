@@ -26,9 +26,13 @@ class Chain:
         self.folder, self.clock, self.lives = folder, VirtualClock(), 0
         spec = one_way(folder, subscribers=("to_b",))
         self.topology = dataclasses.replace(
-            spec, sites=(*spec.sites, dataclasses.replace(spec.sites[0], name="hub")),
+            spec,
+            sites=(*spec.sites, dataclasses.replace(spec.sites[0], name="hub")),
             queues=(*spec.queues, dataclasses.replace(spec.queues[0], name="q_hub", site="hub")),
-            propagations=(PropagationSpec(name="to_hub", from_queue="q_dbs1", to_queue="q_hub", sources=("dbs1",)), *spec.propagations),
+            propagations=(
+                PropagationSpec(name="to_hub", from_queue="q_dbs1", to_queue="q_hub", sources=("dbs1",)),
+                *spec.propagations,
+            ),
             applies=(
                 *(dataclasses.replace(each, combined=False) for each in spec.applies),
                 ApplySpec(name="apply_hub", site="hub", source="dbs1", queue="q_hub", combined=False),
@@ -57,8 +61,12 @@ class Chain:
 
     def mover(self, spec: PropagationSpec, life: str) -> PropagationCore:
         return PropagationCore(
-            "dbs1", RuleSet(), DirectEnqueue(lambda: self.queues[spec.to_queue], spec.name, life, "dbs1"),
-            lambda: DirectDequeue(lambda: self.queues[spec.from_queue], spec.name, life), statistics=PropagationStatistics(), clock=self.clock,
+            "dbs1",
+            RuleSet(),
+            DirectEnqueue(lambda: self.queues[spec.to_queue], spec.name, life, "dbs1"),
+            lambda: DirectDequeue(lambda: self.queues[spec.from_queue], spec.name, life),
+            statistics=PropagationStatistics(),
+            clock=self.clock,
         )
 
     def apply(self, name: str, queue: str, *, needed: int, through: int) -> None:
@@ -88,8 +96,13 @@ class Chain:
             core.adopt(topology)
 
 
-def test_destination_that_is_rerouted_onto_a_hub_ahead_of_it_and_whose_redo_is_purged_is_refused_by_name(tmp_path: Path) -> None:
-    """Only what its own queue had in memory had gone past the hub; that is lost with the queue. It must not go on behind a gap."""
+def test_destination_that_is_rerouted_onto_a_hub_ahead_of_it_and_whose_redo_is_purged_is_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    """Only what its own queue had in memory had gone past the hub; that is lost with the queue.
+
+    It must not go on behind a gap.
+    """
     chain = Chain(tmp_path)
     for scn in (10, 20, 30, 40):
         batch = insert_batch([scn], previous=scn - 10)
@@ -99,7 +112,11 @@ def test_destination_that_is_rerouted_onto_a_hub_ahead_of_it_and_whose_redo_is_p
     chain.apply("apply_far", "q_dbs2", needed=0, through=20)
     chain.move(), chain.save(), chain.move()
     to_hub, to_b = chain.topology.propagations
-    chain.adopt(dataclasses.replace(chain.topology, propagations=(to_hub, dataclasses.replace(to_b, name="from_hub", from_queue="q_hub"))))
+    chain.adopt(
+        dataclasses.replace(
+            chain.topology, propagations=(to_hub, dataclasses.replace(to_b, name="from_hub", from_queue="q_hub"))
+        )
+    )
     chain.connect()
     chain.move(), chain.save(), chain.move()
     purged = chain.queues["q_dbs1"].status()["sources"]["dbs1"]["durable_scn"]
@@ -110,7 +127,11 @@ def test_destination_that_is_rerouted_onto_a_hub_ahead_of_it_and_whose_redo_is_p
     assert chain.capture.poll().rewind_scn == 20 or chain.needed == 20
     chain.capture.gone(purged)
     chain.move()
-    assert {each["subscriber"]: each["gone_scn"] for each in chain.queues["q_dbs2"].status()["subscribers"]} == {"apply_far": 40}
+    assert {each["subscriber"]: each["gone_scn"] for each in chain.queues["q_dbs2"].status()["subscribers"]} == {
+        "apply_far": 40
+    }
     with pytest.raises(LogGone, match="apply_far needs the changes of dbs1 after SCN"):
         chain.apply("apply_far", "q_dbs2", needed=20, through=20)
-    assert {each["subscriber"]: each["gone_scn"] for each in chain.queues["q_hub"].status()["subscribers"]}["apply_hub"] is None
+    assert {each["subscriber"]: each["gone_scn"] for each in chain.queues["q_hub"].status()["subscribers"]}[
+        "apply_hub"
+    ] is None

@@ -156,8 +156,10 @@ def test_keys_are_unique_and_rows_must_exist():
         transaction.insert("s.t", id="1")
         transaction.insert("s.t", id="2")
         for wrong in (
-            lambda: transaction.insert("s.t", id="1"), lambda: transaction.delete("s.t", {"id": "9"}),
-            lambda: transaction.update("s.t", {"id": "1"}, id="2"), lambda: transaction.insert("s.t", idd="1"),
+            lambda: transaction.insert("s.t", id="1"),
+            lambda: transaction.delete("s.t", {"id": "9"}),
+            lambda: transaction.update("s.t", {"id": "1"}, id="2"),
+            lambda: transaction.insert("s.t", idd="1"),
         ):
             with pytest.raises(ConfigError):
                 wrong()

@@ -17,11 +17,25 @@ from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
 VALUES = [
-    ("bool", True), ("bool", False), ("int2", -5), ("int8", 1 << 40), ("float8", 1.5), ("numeric", Decimal("1.50")), ("text", "it's \\ \"x\""),
-    ("date", date(2026, 1, 31)), ("time", time(1, 2, 3)), ("timestamp", datetime(2026, 1, 31, 8, 30, 0, 5)),  # noqa: DTZ001 - has no time zone
-    ("timestamptz", datetime(2026, 1, 31, 8, 30, tzinfo=UTC)), ("interval", timedelta(days=1, seconds=2)), ("uuid", uuid.UUID(int=7)),
-    ("inet", ip_address("::1")), ("jsonb", {"a": ["it's", "\\"]}), ("_int4", [1, None, -3]), ("_numeric", [Decimal("1.5")]),
-    ("_text", ["it's", "a\\b", 'say "x"', "a,b", "", None]), ("_text", []),
+    ("bool", True),
+    ("bool", False),
+    ("int2", -5),
+    ("int8", 1 << 40),
+    ("float8", 1.5),
+    ("numeric", Decimal("1.50")),
+    ("text", 'it\'s \\ "x"'),
+    ("date", date(2026, 1, 31)),
+    ("time", time(1, 2, 3)),
+    ("timestamp", datetime(2026, 1, 31, 8, 30, 0, 5)),  # noqa: DTZ001 - has no time zone
+    ("timestamptz", datetime(2026, 1, 31, 8, 30, tzinfo=UTC)),
+    ("interval", timedelta(days=1, seconds=2)),
+    ("uuid", uuid.UUID(int=7)),
+    ("inet", ip_address("::1")),
+    ("jsonb", {"a": ["it's", "\\"]}),
+    ("_int4", [1, None, -3]),
+    ("_numeric", [Decimal("1.5")]),
+    ("_text", ["it's", "a\\b", 'say "x"', "a,b", "", None]),
+    ("_text", []),
 ]
 
 
@@ -37,7 +51,16 @@ def test_a_column_that_a_transformation_adds_is_read_by_the_name_of_its_type(kin
     assert decoded(Column(name="c", type_name=column.type_name), encoded(column, value)) == value
 
 
-@pytest.mark.parametrize(("kind", "value"), [*VALUES, ("_int8", [[1, 2], [None, 4]]), ("int4range", Range(1, 5)), ("tstzrange", Range(None, None)), ("bytea", b"\0'\xff")])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        *VALUES,
+        ("_int8", [[1, 2], [None, 4]]),
+        ("int4range", Range(1, 5)),
+        ("tstzrange", Range(None, None)),
+        ("bytea", b"\0'\xff"),
+    ],
+)
 def test_the_binary_form_is_read_as_the_same(kind: str, value: object) -> None:
     column = replace(column_of_type("c", kind), is_binary=True)
     assert decoded(column, encoded(column, value)) == value
@@ -56,7 +79,11 @@ def test_a_label_of_an_enumerated_type_is_written_as_it_is() -> None:
 def test_a_number_of_pythons_is_a_numeric() -> None:
     column = column_of_type("c", "numeric")
     assert column.is_binary
-    assert [decoded(column, encoded(column, value)) for value in (5, 2.5, Decimal("1.50"))] == [5, Decimal("2.5"), Decimal("1.50")]
+    assert [decoded(column, encoded(column, value)) for value in (5, 2.5, Decimal("1.50"))] == [
+        5,
+        Decimal("2.5"),
+        Decimal("1.50"),
+    ]
 
 
 @pytest.mark.parametrize("value", ["5", [5], None, 1.5])
@@ -91,22 +118,45 @@ def test_a_bound_that_the_range_does_not_hold_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
-@pytest.mark.parametrize(("kind", "value"), [
-    ("int4range", Range(1, 2)), ("int4range", Range(None, None)), ("int4range", Range(empty=True)), ("tsrange", Range(MOMENT.replace(tzinfo=None), None)),
-    ("daterange", Range(date(2026, 1, 31), None)), ("tstzrange", Range(MOMENT, None)), ("_date", [[date(2026, 1, 31)], [None]]), ("_bool", [True, None]),
-    ("_timestamptz", [MOMENT]),
-])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int4range", Range(1, 2)),
+        ("int4range", Range(None, None)),
+        ("int4range", Range(empty=True)),
+        ("tsrange", Range(MOMENT.replace(tzinfo=None), None)),
+        ("daterange", Range(date(2026, 1, 31), None)),
+        ("tstzrange", Range(MOMENT, None)),
+        ("_date", [[date(2026, 1, 31)], [None]]),
+        ("_bool", [True, None]),
+        ("_timestamptz", [MOMENT]),
+    ],
+)
 def test_objects_of_the_type_are_read_as_they_were_written(kind: str, value: object, is_binary: bool) -> None:
     column = replace(column_of_type("c", kind), is_binary=is_binary)
     assert decoded(column, encoded(column, value)) == value
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
-@pytest.mark.parametrize(("kind", "value"), [
-    ("bool", 0), ("bool", []), ("date", datetime(2026, 1, 31, 8, 30)), ("time", time(8, 30, tzinfo=UTC)), ("time", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - none is what is meant
-    ("timestamp", date(2026, 1, 31)), ("interval", 5), ("int4range", [1, 2]), ("timestamp", MOMENT), ("_timestamp", [[MOMENT]]), ("_date", [None, MOMENT]),
-    ("tsrange", Range(MOMENT, None)), ("_tsrange", [Range(None, MOMENT)]), ("daterange", Range(MOMENT, None)),
-])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("bool", 0),
+        ("bool", []),
+        ("date", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - none is what is meant
+        ("time", time(8, 30, tzinfo=UTC)),
+        ("time", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - none is what is meant
+        ("timestamp", date(2026, 1, 31)),
+        ("interval", 5),
+        ("int4range", [1, 2]),
+        ("timestamp", MOMENT),
+        ("_timestamp", [[MOMENT]]),
+        ("_date", [None, MOMENT]),
+        ("tsrange", Range(MOMENT, None)),
+        ("_tsrange", [Range(None, MOMENT)]),
+        ("daterange", Range(MOMENT, None)),
+    ],
+)
 def test_nothing_is_made_of_an_object_of_another_type(kind: str, value: object, is_binary: bool) -> None:
     with pytest.raises(LcrError, match=f"does not fit column c of type {kind}"):
         encoded(replace(column_of_type("c", kind), is_binary=is_binary), value)
@@ -148,11 +198,19 @@ def test_what_is_computed_of_an_interval_is_a_plain_one() -> None:
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
-@pytest.mark.parametrize(("type_name", "value"), [
-    ("pg_catalog.text", "a{}b"), ("pg_catalog.varchar", "{}"), ("public.mood", "glad{}"), ("pg_catalog.uuid", "{}"),
-])
+@pytest.mark.parametrize(
+    ("type_name", "value"),
+    [
+        ("pg_catalog.text", "a{}b"),
+        ("pg_catalog.varchar", "{}"),
+        ("public.mood", "glad{}"),
+        ("pg_catalog.uuid", "{}"),
+    ],
+)
 @pytest.mark.parametrize(("character", "what"), [("\0", "a NUL character"), ("\ud800", "a lone surrogate")])
-def test_a_text_that_postgresql_cannot_hold_is_refused_with_the_reason(type_name: str, value: str, character: str, what: str, *, is_binary: bool) -> None:
+def test_a_text_that_postgresql_cannot_hold_is_refused_with_the_reason(
+    type_name: str, value: str, character: str, what: str, *, is_binary: bool
+) -> None:
     if type_name == "pg_catalog.uuid" and is_binary:
         return  # takes no text at all
     with pytest.raises(LcrError, match=f"the text for column c holds {what}") as caught:

@@ -11,20 +11,40 @@ from databases.postgres.destination.handler_sql import refused_sql
 from streams.errors import DatabaseUnavailable, DataError
 
 
-@pytest.mark.parametrize(("severity", "kind"), [("ERROR", DataError), ("FATAL", DatabaseUnavailable), ("PANIC", DatabaseUnavailable)])
+@pytest.mark.parametrize(
+    ("severity", "kind"), [("ERROR", DataError), ("FATAL", DatabaseUnavailable), ("PANIC", DatabaseUnavailable)]
+)
 @pytest.mark.parametrize("translated_as", ["FATAL", "FEHLER", None])
-def test_a_class_that_means_a_wrong_statement_or_a_lost_session_is_told_apart_by_whether_the_session_ended(severity, kind, translated_as):
-    """A server says 08P01 of too few values, and a pooler when its connection to the server is gone: PgBouncer in one field only, which a server translates."""
-    fields = {DiagnosticField.SEVERITY: severity} if translated_as is None else {
-        DiagnosticField.SEVERITY: translated_as, DiagnosticField.SEVERITY_NONLOCALIZED: severity,
-    }
-    found = psycopg.errors.ProtocolViolation("x", info={**{field: text.encode() for field, text in fields.items()}, DiagnosticField.SQLSTATE: b"08P01"})
+def test_a_class_that_means_a_wrong_statement_or_a_lost_session_is_told_apart_by_whether_the_session_ended(
+    severity, kind, translated_as
+):
+    """A server says 08P01 of too few values, and a pooler when its connection to the server is gone: PgBouncer in one
+    field only, which a server translates.
+    """
+    fields = (
+        {DiagnosticField.SEVERITY: severity}
+        if translated_as is None
+        else {
+            DiagnosticField.SEVERITY: translated_as,
+            DiagnosticField.SEVERITY_NONLOCALIZED: severity,
+        }
+    )
+    found = psycopg.errors.ProtocolViolation(
+        "x", info={**{field: text.encode() for field, text in fields.items()}, DiagnosticField.SQLSTATE: b"08P01"}
+    )
     assert type(refused_sql(_translated(found))) is kind
 
 
 def test_a_pooler_of_another_server_that_lost_a_session_of_dblink_is_the_environment():
-    fields = {DiagnosticField.SEVERITY_NONLOCALIZED: b"ERROR", DiagnosticField.SQLSTATE: b"08P01", DiagnosticField.CONTEXT: b'while executing query on dblink connection named "far"'}
-    assert type(refused_sql(_translated(psycopg.errors.ProtocolViolation("server conn crashed?", info=fields)))) is DatabaseUnavailable
+    fields = {
+        DiagnosticField.SEVERITY_NONLOCALIZED: b"ERROR",
+        DiagnosticField.SQLSTATE: b"08P01",
+        DiagnosticField.CONTEXT: b'while executing query on dblink connection named "far"',
+    }
+    assert (
+        type(refused_sql(_translated(psycopg.errors.ProtocolViolation("server conn crashed?", info=fields))))
+        is DatabaseUnavailable
+    )
 
 
 def _translated(error: psycopg.Error):

@@ -15,7 +15,9 @@ def test_every_column_of_every_view_is_documented_with_its_comment():
     for view in VIEWS:
         section = DOCUMENT.split(f"\n## {view.name}\n")[1].split("\n## ")[0]
         assert view.comment in section
-        assert re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE) == [(column.name, column.meaning) for column in view.columns]
+        assert re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE) == [
+            (column.name, column.meaning) for column in view.columns
+        ]
 
 
 def test_every_view_and_column_has_a_comment_in_the_schema():

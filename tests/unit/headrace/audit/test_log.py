@@ -56,7 +56,9 @@ def test_commands_at_once_tear_no_line_and_lose_none_while_the_file_is_exchanged
         thread.join()
     found = log.lines()
     assert found.damaged == 0
-    assert sorted((entry["writer"], entry["number"]) for entry in found.entries) == [(writer, number) for writer in range(WRITERS) for number in range(LINES)]
+    assert sorted((entry["writer"], entry["number"]) for entry in found.entries) == [
+        (writer, number) for writer in range(WRITERS) for number in range(LINES)
+    ]
     assert {each.name for each in log.state_dir.iterdir()} == AUDIT_FILES
 
 

@@ -16,10 +16,18 @@ OWN = pwd.getpwuid(os.getuid()).pw_name
 HOST = socket.gethostname()
 
 
-@pytest.mark.parametrize(("login", "expected"), [
-    (str(2**32 - 1), f"{OWN}@{HOST}"), (str(os.getuid()), f"{OWN}@{HOST}"), ("4294960000", f"{OWN} (login 4294960000)@{HOST}"), ("", f"{OWN}@{HOST}"),
-])
-def test_a_name_in_the_environment_is_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: str, expected: str):
+@pytest.mark.parametrize(
+    ("login", "expected"),
+    [
+        (str(2**32 - 1), f"{OWN}@{HOST}"),
+        (str(os.getuid()), f"{OWN}@{HOST}"),
+        ("4294960000", f"{OWN} (login 4294960000)@{HOST}"),
+        ("", f"{OWN}@{HOST}"),
+    ],
+)
+def test_a_name_in_the_environment_is_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: str, expected: str
+):
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER"):
         monkeypatch.setenv(name, "somebody_else")
     (tmp_path / "loginuid").write_text(login)

@@ -28,9 +28,19 @@ from streams.errors import ApplyError, ConfigError
 OWN = pwd.getpwuid(os.getuid()).pw_name
 # Of each noted verb what it is called with behind FILE; it is refused, as nothing runs.
 ARGUMENTS = {
-    "up": ["--keep-existing", "--timeout", "5"], "down": [], "start": ["capture_a"], "stop": ["capture_a"], "split": ["p"], "merge": ["p"],
-    "capture": ["capture_a", "--first-scn", "7"], "copy": ["public.t", "--yes"], "sequences": ["--advance"], "chaos": ["--for", "5s"],
-    "errors edit": ["3", "--set", "salary=4711"], "errors execute": ["3", "4"], "errors delete": ["3", "--yes"],
+    "up": ["--keep-existing", "--timeout", "5"],
+    "down": [],
+    "start": ["capture_a"],
+    "stop": ["capture_a"],
+    "split": ["p"],
+    "merge": ["p"],
+    "capture": ["capture_a", "--first-scn", "7"],
+    "copy": ["public.t", "--yes"],
+    "sequences": ["--advance"],
+    "chaos": ["--for", "5s"],
+    "errors edit": ["3", "--set", "salary=4711"],
+    "errors execute": ["3", "4"],
+    "errors delete": ["3", "--yes"],
 }
 
 
@@ -74,15 +84,50 @@ def test_each_verb_is_noted_or_reads_only():
 
 
 def test_options_that_decide_whether_a_verb_is_noted_exist():
-    assert {name: needed - {each.name for each in VERBS[name].params} for name, needed in NOTED.items()} == dict.fromkeys(NOTED, frozenset())
+    assert {
+        name: needed - {each.name for each in VERBS[name].params} for name, needed in NOTED.items()
+    } == dict.fromkeys(NOTED, frozenset())
 
 
 def test_arguments_that_are_written_are_known():
     """A new option whose value is a row's, or a secret, does not get into the log unseen."""
     assert {each.name for verb in NOTED for each in VERBS[verb].params} == {
-        "file", "address", "as_json", "verbose", "wait", "timeout", "yes", "everything", "stop", "apply", "at", "ahead", "advance", "different", "tables",
-        "keep_existing", "take_over", "purge", "keep_servers", "component", "propagation", "name", "first_scn", "start_scn", "number", "numbers", "row", "role", "handler",
-        "duration", "seed", "faults", "load", "dry_run", "allow_servers", "nulls",
+        "file",
+        "address",
+        "as_json",
+        "verbose",
+        "wait",
+        "timeout",
+        "yes",
+        "everything",
+        "stop",
+        "apply",
+        "at",
+        "ahead",
+        "advance",
+        "different",
+        "tables",
+        "keep_existing",
+        "take_over",
+        "purge",
+        "keep_servers",
+        "component",
+        "propagation",
+        "name",
+        "first_scn",
+        "start_scn",
+        "number",
+        "numbers",
+        "row",
+        "role",
+        "handler",
+        "duration",
+        "seed",
+        "faults",
+        "load",
+        "dry_run",
+        "allow_servers",
+        "nulls",
         "sets",  # with values: the columns alone are written
     }
 
@@ -94,7 +139,13 @@ def test_a_noted_verb_leaves_its_beginning_and_its_end(run, topology, log, monke
     monkeypatch.setattr("headrace.commands.sequences.compare_sequences", raising(ConfigError("it is refused")))
     code = run(*verb.split(), topology, *ARGUMENTS[verb])
     first, last = log.lines().entries
-    assert (first["event"], first["verb"], first["uid"], first["user"], first["pid"]) == ("began", verb, os.getuid(), OWN, os.getpid())
+    assert (first["event"], first["verb"], first["uid"], first["user"], first["pid"]) == (
+        "began",
+        verb,
+        os.getuid(),
+        OWN,
+        os.getpid(),
+    )
     assert {"file"} < {*first["arguments"]} or verb == "down"
     assert first["at"].endswith("Z")
     assert "login_uid" in first
@@ -104,18 +155,27 @@ def test_a_noted_verb_leaves_its_beginning_and_its_end(run, topology, log, monke
 
 
 def test_what_only_shows_something_leaves_nothing(run, topology, log):
-    for words in (["capture", topology, "capture_a"], ["sequences", topology], ["status", topology], ["errors", "list", topology], ["check", topology, "--offline"]):
+    for words in (
+        ["capture", topology, "capture_a"],
+        ["sequences", topology],
+        ["status", topology],
+        ["errors", "list", topology],
+        ["check", topology, "--offline"],
+    ):
         run(*words)
     assert not log.state_dir.exists()
 
 
-@pytest.mark.parametrize(("error", "outcome"), [
-    (ApplyError("it does not answer"), {"outcome": "failed", "exit_code": FAILURE, "code": ApplyError.code}),
-    (ConfigError("no"), {"outcome": "refused", "exit_code": WRONG_USE, "code": ConfigError.code}),
-    (KeyboardInterrupt(), {"outcome": "interrupted", "exit_code": INTERRUPTED}),
-    (typer.Abort(), {"outcome": "interrupted", "exit_code": INTERRUPTED}),
-    (ZeroDivisionError("a defect"), {"outcome": "failed", "exit_code": FAILURE, "code": "ZeroDivisionError"}),
-])
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ApplyError("it does not answer"), {"outcome": "failed", "exit_code": FAILURE, "code": ApplyError.code}),
+        (ConfigError("no"), {"outcome": "refused", "exit_code": WRONG_USE, "code": ConfigError.code}),
+        (KeyboardInterrupt(), {"outcome": "interrupted", "exit_code": INTERRUPTED}),
+        (typer.Abort(), {"outcome": "interrupted", "exit_code": INTERRUPTED}),
+        (ZeroDivisionError("a defect"), {"outcome": "failed", "exit_code": FAILURE, "code": "ZeroDivisionError"}),
+    ],
+)
 def test_the_end_says_how(run, topology, log, tmp_path, monkeypatch, error, outcome):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # for the defect's traceback
     monkeypatch.setattr(Deployment, "switch", raising(error))
@@ -139,7 +199,9 @@ def test_a_command_that_a_signal_ended_is_seen(topology, log, number):
         "headrace.deployment.Deployment.switch = hang\n"
         f"sys.argv = ['headrace', 'stop', {str(topology)!r}, 'capture_a']; headrace.cli.main()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
@@ -192,10 +254,16 @@ def test_a_log_with_a_damaged_line_is_listed(run, topology, log, capsys):
     assert "2 lines of" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("given", "written"), [
-    ({"sets": ["salary=4711", "old.note=a=b"], "nulls": ["note"]}, {"sets": ["salary", "old.note"], "nulls": ["note"]}),
-    ({"numbers": list(range(250))}, {"numbers": [*range(100), "and 150 more"]}),
-    ({"role": "r" * 1000, "yes": False, "at": "", "row": 0, "tables": None}, {"role": "r" * 300 + "...", "row": 0}),
-])
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (
+            {"sets": ["salary=4711", "old.note=a=b"], "nulls": ["note"]},
+            {"sets": ["salary", "old.note"], "nulls": ["note"]},
+        ),
+        ({"numbers": list(range(250))}, {"numbers": [*range(100), "and 150 more"]}),
+        ({"role": "r" * 1000, "yes": False, "at": "", "row": 0, "tables": None}, {"role": "r" * 300 + "...", "row": 0}),
+    ],
+)
 def test_arguments_are_written_without_values_of_rows_and_bounded(given, written):
     assert written_arguments(given) == written

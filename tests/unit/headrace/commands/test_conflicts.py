@@ -13,13 +13,36 @@ from headrace.commands.conflicts import list_conflicts
 from headrace.console import Output
 
 RECORD = ConflictRecord(
-    apply="a1", source="dbs1", transaction_id=77, commit_scn=150, position=2, owner="hr", name="t", command="UPDATE", kind="update_differs",
-    columns=("at", "v"), handler="maximum(at)", outcome="LCR APPLIED", applied_columns=("v", "at"), old=("id=1", "v=a"), new=("id=1", "v=b"),
+    apply="a1",
+    source="dbs1",
+    transaction_id=77,
+    commit_scn=150,
+    position=2,
+    owner="hr",
+    name="t",
+    command="UPDATE",
+    kind="update_differs",
+    columns=("at", "v"),
+    handler="maximum(at)",
+    outcome="LCR APPLIED",
+    applied_columns=("v", "at"),
+    old=("id=1", "v=a"),
+    new=("id=1", "v=b"),
     current=("id=1", "v=here"),
 )
 FAILED = ConflictRecord(
-    apply="a1", source="dbs1", transaction_id=78, commit_scn=250, position=0, owner="hr", name="t", command="DELETE", kind="delete_missing",
-    outcome="ERROR QUEUE", old=("id=2",), error_number=5,
+    apply="a1",
+    source="dbs1",
+    transaction_id=78,
+    commit_scn=250,
+    position=0,
+    owner="hr",
+    name="t",
+    command="DELETE",
+    kind="delete_missing",
+    outcome="ERROR QUEUE",
+    old=("id=2",),
+    error_number=5,
 )
 
 
@@ -42,8 +65,17 @@ class Queue:
 def test_the_list_says_who_won_and_shows_the_values(capsys):
     assert list_conflicts(Queue(), Output(), "", 10) == 0  # type: ignore[arg-type]
     shown = capsys.readouterr().out
-    assert "1 a1 from dbs1: update_differs in hr.t, 2023-11-14T22:13:20+00:00: LCR APPLIED by maximum(at); transaction 77" in shown
-    for line in ("conflicting: at, v", "written: v, at", "LCR old: id=1, v=a", "LCR new: id=1, v=b", "row: id=1, v=here"):
+    assert (
+        "1 a1 from dbs1: update_differs in hr.t, 2023-11-14T22:13:20+00:00: LCR APPLIED by maximum(at); transaction 77"
+        in shown
+    )
+    for line in (
+        "conflicting: at, v",
+        "written: v, at",
+        "LCR old: id=1, v=a",
+        "LCR new: id=1, v=b",
+        "row: id=1, v=here",
+    ):
         assert f"      {line}" in shown
     assert "2 a1 from dbs1: delete_missing in hr.t, 2023-11-14T22:13:20+00:00: ERROR QUEUE 5; transaction 78" in shown
     assert shown.rstrip().endswith("2 conflicts")
@@ -57,8 +89,16 @@ def test_the_list_is_json_on_request(capsys):
 
 def test_the_newest_of_all_apply_processes_are_listed_in_their_order(capsys):
     ends = {"a1": (1, 4, 5), "a2": (2, 3, 6)}
-    found = [replace(RECORD, apply=apply, number=number, resolved_us=us) for apply, times in ends.items() for number, us in enumerate(times, 1)]
-    queue: Any = SimpleNamespace(conflicts=lambda _, last: [each for apply in ends for each in [one for one in found if one.apply == apply][-last:]])
+    found = [
+        replace(RECORD, apply=apply, number=number, resolved_us=us)
+        for apply, times in ends.items()
+        for number, us in enumerate(times, 1)
+    ]
+    queue: Any = SimpleNamespace(
+        conflicts=lambda _, last: [
+            each for apply in ends for each in [one for one in found if one.apply == apply][-last:]
+        ]
+    )
     assert list_conflicts(queue, Output(as_json=True), "", 2) == 0
     told = json.loads(capsys.readouterr().out)["conflicts"]
     assert [(each["apply"], each["number"]) for each in told] == [("a1", 3), ("a2", 3)]

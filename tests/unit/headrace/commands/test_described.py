@@ -29,7 +29,15 @@ class Applying:
 
 
 def overview(*components: dict[str, Any]) -> dict[str, Any]:
-    return {"topology": "t", "state": "RUNNING", "components": [{"name": "queue:q", "kind": "queue", "state": "ENABLED"}, *components], "flows": [], "findings": [], "statements": {}, "at_us": 0}
+    return {
+        "topology": "t",
+        "state": "RUNNING",
+        "components": [{"name": "queue:q", "kind": "queue", "state": "ENABLED"}, *components],
+        "flows": [],
+        "findings": [],
+        "statements": {},
+        "at_us": 0,
+    }
 
 
 def described(found: dict[str, Any], actors: Any) -> dict[str, dict[str, Any]]:
@@ -39,7 +47,9 @@ def described(found: dict[str, Any], actors: Any) -> dict[str, dict[str, Any]]:
 def test_an_apply_process_has_its_configuration_and_its_error_transactions_without_row_values() -> None:
     configuration = {"parameters": {"commit_serialization": "FULL"}, "rules": [{"schema_name": "hr"}]}
     error = {"number": 3, "conflict_type": "insert_exists", "readable": ["id=4711"]}
-    actors = Applying({("apply:a", "configuration"): configuration, ("apply:a", "first_errors"): [error] * (ERRORS_MAX + 5)})
+    actors = Applying(
+        {("apply:a", "configuration"): configuration, ("apply:a", "first_errors"): [error] * (ERRORS_MAX + 5)}
+    )
     found = described(overview({"name": "apply:a", "kind": "apply", "errors": ERRORS_MAX + 5}), actors)
     assert found["apply:a"]["configuration"] == configuration
     assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}] * ERRORS_MAX
@@ -49,7 +59,13 @@ def test_an_apply_process_has_its_configuration_and_its_error_transactions_witho
 
 def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_shown_without() -> None:
     actors = Applying({("apply:a", "configuration"): {"rules": []}})
-    found = described(overview({"name": "apply:a", "kind": "apply", "errors": 0}, {"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"}), actors)
+    found = described(
+        overview(
+            {"name": "apply:a", "kind": "apply", "errors": 0},
+            {"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"},
+        ),
+        actors,
+    )
     assert (found["apply:a"]["configuration"], found["apply:a"]["error_transactions"]) == ({"rules": []}, [])
     assert found["apply:b"] == {"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"}
     assert ("apply:a", "first_errors") not in actors.asked
@@ -66,27 +82,54 @@ def test_one_that_did_not_answer_the_controller_is_not_waited_for_again() -> Non
 def test_error_queue_of_one_that_is_stopped_or_starting_is_read_and_not_called_empty() -> None:
     error = {"number": 3, "conflict_type": "insert_exists", "readable": ["id=4711"]}
     actors = Applying({("apply:a", "first_errors"): [error]})
-    found = described(overview({"name": "apply:a", "kind": "apply", "state": "DISABLED"}, {"name": "apply:b", "kind": "apply", "state": "INITIALIZING"}), actors)
+    found = described(
+        overview(
+            {"name": "apply:a", "kind": "apply", "state": "DISABLED"},
+            {"name": "apply:b", "kind": "apply", "state": "INITIALIZING"},
+        ),
+        actors,
+    )
     assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}]
     assert "error_transactions" not in found["apply:b"], "it does not answer: nobody knows"
 
 
-def test_views_have_those_of_the_error_queue_beside_what_the_apply_process_says_and_not_where_the_queue_is_not_known() -> None:
+def test_views_have_those_of_the_error_queue_beside_what_the_apply_process_says_and_not_where_the_queue_is_not_known() -> (
+    None
+):
     error = {
-        "number": 3, "source": "s", "transaction_id": 77, "commit_scn": 150, "commit_time_us": 0, "row_count": 2, "failed_position": -1, "depends_on": 2,
-        "conflict_type": "", "sqlstate": "", "message": "it waits", "created_us": 0, "readable": ["id=4711"], "edits": 0,
+        "number": 3,
+        "source": "s",
+        "transaction_id": 77,
+        "commit_scn": 150,
+        "commit_time_us": 0,
+        "row_count": 2,
+        "failed_position": -1,
+        "depends_on": 2,
+        "conflict_type": "",
+        "sqlstate": "",
+        "message": "it waits",
+        "created_us": 0,
+        "readable": ["id=4711"],
+        "edits": 0,
     }
     said = {"dba_apply": [{"apply_name": "a"}]}
     component = {"name": "apply:a", "kind": "apply", "errors": 1}
-    found = described(overview(component), Applying({("apply:a", "views"): said, ("apply:a", "first_errors"): [error]}))["apply:a"]["views"]
-    assert [(row["topology"], row["apply_name"], row["local_transaction_id"], row["message_number"]) for row in found["dba_apply_error"]] == [("t", "a", 3, 0)]
+    found = described(
+        overview(component), Applying({("apply:a", "views"): said, ("apply:a", "first_errors"): [error]})
+    )["apply:a"]["views"]
+    assert [
+        (row["topology"], row["apply_name"], row["local_transaction_id"], row["message_number"])
+        for row in found["dba_apply_error"]
+    ] == [("t", "a", 3, 0)]
     assert (found["dba_apply"], found["dba_apply_error_messages"]) == (said["dba_apply"], [])
     assert "4711" not in str(found)
     assert described(overview(component), Applying({("apply:a", "views"): said}))["apply:a"]["views"] == said
 
 
 def test_status_as_json_has_them_and_a_cluster_that_is_gone_takes_nothing_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "t.yaml").write_text(ONE_WAY)
     apply = {"name": "apply:a", "kind": "apply", "site": "b", "state": "IDLE", "errors": 0}

@@ -21,7 +21,14 @@ class Applies:
 
     def delete(self, apply: str, numbers: list[int]) -> list[dict[str, Any]]:
         self.asked.append((apply, numbers))
-        return [{"number": each, "done": each not in self.executed, "problem": "it is being executed" if each in self.executed else ""} for each in numbers]
+        return [
+            {
+                "number": each,
+                "done": each not in self.executed,
+                "problem": "it is being executed" if each in self.executed else "",
+            }
+            for each in numbers
+        ]
 
 
 def deleted(applies: Applies, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -29,15 +36,25 @@ def deleted(applies: Applies, capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return code, capsys.readouterr().out
 
 
-def test_those_of_an_apply_process_are_deleted_together_and_each_of_a_few_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_those_of_an_apply_process_are_deleted_together_and_each_of_a_few_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     applies = Applies()
-    assert deleted(applies, capsys) == (DONE, "1/4 a 1: deleted\n2/4 a 2: deleted\n3/4 a 3: deleted\n4/4 b 2: deleted\n")
+    assert deleted(applies, capsys) == (
+        DONE,
+        "1/4 a 1: deleted\n2/4 a 2: deleted\n3/4 a 3: deleted\n4/4 b 2: deleted\n",
+    )
     assert applies.asked == [("a", [1, 2, 3]), ("b", [2])]
 
 
-def test_many_are_deleted_in_groups_and_those_that_stay_and_the_sum_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_are_deleted_in_groups_and_those_that_stay_and_the_sum_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(error_deletion, "LINES_MAX", 3)
     monkeypatch.setattr(error_deletion, "DELETED_AT_ONCE", 2)
     applies = Applies(3)
-    assert deleted(applies, capsys) == (FINDING, "3/4 a 3: not deleted: it is being executed\n3 of 4 error transactions deleted\n")
+    assert deleted(applies, capsys) == (
+        FINDING,
+        "3/4 a 3: not deleted: it is being executed\n3 of 4 error transactions deleted\n",
+    )
     assert applies.asked == [("a", [1, 2]), ("a", [3]), ("b", [2])]

@@ -44,7 +44,9 @@ class Actors:
             return [{}] * self.queued
         if method == "begin_execution":
             self.besides.append(arguments[-1])
-        answer = self.count if method == "begin_execution" else self.pages.pop(0) if method == "execution_outcomes" else None
+        answer = (
+            self.count if method == "begin_execution" else self.pages.pop(0) if method == "execution_outcomes" else None
+        )
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -75,10 +77,16 @@ def test_what_arrived_is_tried_although_nothing_was_executed_before_and_not_for_
     assert len(actors.besides) == 2
 
 
-@pytest.mark.parametrize(("actors", "error"), [
-    (Actors(count=KeyboardInterrupt()), KeyboardInterrupt), (Actors(KeyboardInterrupt()), KeyboardInterrupt), (Actors(SystemExit()), SystemExit),
-    (Actors(PropagationError("apply:a does not answer within 60 s")), PropagationError),
-], ids=["Ctrl-C while it begins", "Ctrl-C while it waits", "SIGTERM", "a page that does not come"])
+@pytest.mark.parametrize(
+    ("actors", "error"),
+    [
+        (Actors(count=KeyboardInterrupt()), KeyboardInterrupt),
+        (Actors(KeyboardInterrupt()), KeyboardInterrupt),
+        (Actors(SystemExit()), SystemExit),
+        (Actors(PropagationError("apply:a does not answer within 60 s")), PropagationError),
+    ],
+    ids=["Ctrl-C while it begins", "Ctrl-C while it waits", "SIGTERM", "a page that does not come"],
+)
 def test_whatever_ends_the_command_ends_its_execution_and_is_told(actors: Actors, error: type[BaseException]) -> None:
     made = execution(actors)
     with pytest.raises(error):

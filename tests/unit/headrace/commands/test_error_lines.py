@@ -1,6 +1,5 @@
 """One error transaction as the commands of the error queue print it."""
 
-
 import pytest
 
 from headrace.commands import error_deletion
@@ -9,8 +8,19 @@ from headrace.commands.error_queue import _line
 from headrace.console import Output
 
 ERROR = {
-    "number": 3, "apply": "a", "source": "dbs1", "transaction_id": 7, "commit_scn": 100, "row_count": 1, "created_us": 0, "edits": 0,
-    "message": "own:run failed: first line\nsecond line", "waits_behind": 0, "depends_on": 0, "conflict_type": "", "sqlstate": "",
+    "number": 3,
+    "apply": "a",
+    "source": "dbs1",
+    "transaction_id": 7,
+    "commit_scn": 100,
+    "row_count": 1,
+    "created_us": 0,
+    "edits": 0,
+    "message": "own:run failed: first line\nsecond line",
+    "waits_behind": 0,
+    "depends_on": 0,
+    "conflict_type": "",
+    "sqlstate": "",
 }
 
 
@@ -20,13 +30,20 @@ def test_a_message_of_several_lines_is_one_line_in_a_list_and_stays_as_it_is_whe
 
 
 def test_the_outcome_of_a_deletion_is_one_line(capsys) -> None:
-    outcome = {"number": 3, "done": False, "problem": "first line\nsecond line", "failure": {"message": "first line\nsecond line", "position": -1}}
+    outcome = {
+        "number": 3,
+        "done": False,
+        "problem": "first line\nsecond line",
+        "failure": {"message": "first line\nsecond line", "position": -1},
+    }
     delete_together(Output(as_json=False), [ERROR], lambda *_: [outcome])
     assert capsys.readouterr().out.splitlines() == ["1/1 a 3: not deleted: first line second line"]
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_who_ends_the_command_hears_what_goes_on_and_what_was_not_tried(end: type[BaseException], capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_ends_the_command_hears_what_goes_on_and_what_was_not_tried(
+    end: type[BaseException], capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(error_deletion, "DELETED_AT_ONCE", 1)
 
     def interrupted(*_: object) -> list[dict[str, object]]:
@@ -35,5 +52,8 @@ def test_who_ends_the_command_hears_what_goes_on_and_what_was_not_tried(end: typ
     with pytest.raises(end):
         delete_together(Output(as_json=True), [ERROR, ERROR, ERROR], interrupted)
     told = capsys.readouterr()
-    assert told.err == "a: what was begun goes on: `headrace errors list FILE` shows what became of it; 2 others not tried\n"
+    assert (
+        told.err
+        == "a: what was begun goes on: `headrace errors list FILE` shows what became of it; 2 others not tried\n"
+    )
     assert not told.out

@@ -13,7 +13,14 @@ MOST = (1 << 63) - 1
 
 def sequence(next_value: int, increment: int = 1, least: int = 1, most: int = MOST) -> ColumnSequence:
     return ColumnSequence(
-        owner="hr", table="t", column="id", name="hr.t_id_seq", next_value=next_value, increment=increment, least=least, most=most,
+        owner="hr",
+        table="t",
+        column="id",
+        name="hr.t_id_seq",
+        next_value=next_value,
+        increment=increment,
+        least=least,
+        most=most,
     )
 
 

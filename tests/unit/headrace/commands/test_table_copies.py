@@ -60,15 +60,27 @@ def test_error_transactions_that_the_copy_made_obsolete_are_told_and_none_of_an_
     assert copied_line(before[0]) == "public.t at b: done, 1 rows"
     looks = {"components": [{"name": "apply:to_b", "instantiation": [table(scn=200, obsolete_errors=2)]}]}
     after = wait_copied(lambda: looks, before, progress=lambda text: None)
-    assert copied_line(after[0]) == "public.t at b: done, 1 rows; 2 error transactions were made obsolete by the copy and deleted"
-    assert copied_line({**after[0], "obsolete_errors": 1}).endswith("; 1 error transaction was made obsolete by the copy and deleted")
+    assert (
+        copied_line(after[0])
+        == "public.t at b: done, 1 rows; 2 error transactions were made obsolete by the copy and deleted"
+    )
+    assert copied_line({**after[0], "obsolete_errors": 1}).endswith(
+        "; 1 error transaction was made obsolete by the copy and deleted"
+    )
 
 
 def test_several_tables_are_followed_each_by_its_own_scn(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(table_copies, "POLL_S", 0.0)
-    begun = [{"apply": "to_b", "destination": "b", **table(scn=100)}, {"apply": "to_b", "destination": "b", **table(scn=300, name="u")}]
+    begun = [
+        {"apply": "to_b", "destination": "b", **table(scn=100)},
+        {"apply": "to_b", "destination": "b", **table(scn=300, name="u")},
+    ]
     looks = iter([[table(scn=200), table(scn=300, name="u")], [table(scn=200), table(scn=400, name="u")]])
-    found = wait_copied(lambda: {"components": [{"name": "apply:to_b", "instantiation": next(looks)}]}, begun, progress=lambda text: None)
+    found = wait_copied(
+        lambda: {"components": [{"name": "apply:to_b", "instantiation": next(looks)}]},
+        begun,
+        progress=lambda text: None,
+    )
     assert [each["instantiation_scn"] for each in found] == [200, 400]
     assert next(looks, None) is None
 
@@ -77,14 +89,22 @@ def test_a_table_is_copied_where_it_differs_and_not_where_it_could_not_be_compar
     def compared(name: str, apply: str, *, equal: bool = False, problem: str = "") -> dict[str, Any]:
         return {"owner": "public", "name": name, "apply": apply, "equal": equal, "problem": problem}
 
-    found = different_tables([
-        compared("t", "to_b"), compared("t", "to_c", equal=True), compared("u", "to_b", problem="a value is too large"), compared("v", "to_b"), compared("v", "to_c"),
-    ])
+    found = different_tables(
+        [
+            compared("t", "to_b"),
+            compared("t", "to_c", equal=True),
+            compared("u", "to_b", problem="a value is too large"),
+            compared("v", "to_b"),
+            compared("v", "to_c"),
+        ]
+    )
     assert found == {("public", "t"): ["to_b"], ("public", "v"): ["to_b", "to_c"]}
     actors: Any = Actors(to_b=[table()], to_c=[table()])
     copy_again(SPEC, actors, found)
     assert [(name, tables) for name, _, tables in actors.asked] == [
-        ("apply:to_b", (("public", "t"),)), ("apply:to_b", (("public", "v"),)), ("apply:to_c", (("public", "v"),)),
+        ("apply:to_b", (("public", "t"),)),
+        ("apply:to_b", (("public", "v"),)),
+        ("apply:to_c", (("public", "v"),)),
     ]
 
 
@@ -93,7 +113,8 @@ def test_copy_is_over_when_the_table_has_joined_with_a_later_scn(monkeypatch: py
     states = iter([table(), table("COPYING", 150), table("COPIED", 150), table("JOINING", 150), table("DONE", 150)])
     found = wait_copied(
         lambda: {"components": [{"name": "apply:to_b", "instantiation": [next(states)]}]},
-        [{"apply": "to_b", "destination": "b", **table()}], progress=lambda text: None,
+        [{"apply": "to_b", "destination": "b", **table()}],
+        progress=lambda text: None,
     )
     assert [(each["state"], each["instantiation_scn"]) for each in found] == [("DONE", 150)]
     assert next(states, None) is None
@@ -115,7 +136,9 @@ def test_failure_of_before_is_not_taken_for_one_of_this_copy(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("state", "error"), [("ABORTED", {"message": "no space left"}), ("DISABLED", None)])
-def test_apply_process_that_was_stopped_or_has_failed_ends_the_wait(state: str, error: Any, monkeypatch: pytest.MonkeyPatch):
+def test_apply_process_that_was_stopped_or_has_failed_ends_the_wait(
+    state: str, error: Any, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(table_copies, "POLL_S", 0.0)
     component = {"name": "apply:to_b", "state": state, "last_error": error, "instantiation": [table("COPYING", 150)]}
     looks = []

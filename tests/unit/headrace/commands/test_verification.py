@@ -10,13 +10,16 @@ from streams.table_name import TableName
 from topology.file.reading import read_topology
 
 
-@pytest.mark.parametrize(("text", "name"), [
-    ("hr.employees", ("hr", "employees")),
-    ("odd schema.the table", ("odd schema", "the table")),
-    ('"Odd.Schema".t', ("Odd.Schema", "t")),
-    ('"Odd Schema.x"."Tab ""le"""', ("Odd Schema.x", 'Tab "le"')),
-    ('hr.size 5"', ("hr", 'size 5"')),
-])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("hr.employees", ("hr", "employees")),
+        ("odd schema.the table", ("odd schema", "the table")),
+        ('"Odd.Schema".t', ("Odd.Schema", "t")),
+        ('"Odd Schema.x"."Tab ""le"""', ("Odd Schema.x", 'Tab "le"')),
+        ('hr.size 5"', ("hr", 'size 5"')),
+    ],
+)
 def test_a_table_is_named_as_the_file_does(text: str, name: tuple[str, str]) -> None:
     assert table_name(text) == name
 
@@ -76,7 +79,9 @@ error_handlers: [{table: hr.u, function: "mine:mend"}]
 
 def test_a_table_that_differs_says_which_handlers_deal_with_its_changes(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "mine.py").write_text("def run(lcr, session):\n    pass\n\n\ndef mend(lcr, error, session):\n    pass\n")
+    (tmp_path / "own" / "mine.py").write_text(
+        "def run(lcr, session):\n    pass\n\n\ndef mend(lcr, error, session):\n    pass\n"
+    )
     file = tmp_path / "t.yaml"
     file.write_text(HANDLED)
     (apply,) = read_topology(file).applies
@@ -90,7 +95,9 @@ def test_a_table_that_differs_says_which_handlers_deal_with_its_changes(tmp_path
 
 
 def test_what_was_not_compared_is_listed_also_of_a_table_that_is_identical():
-    assert difference_lines({**DIFFERS, "equal": True, "left_out": ["own (only at the destination)"]}) == ["  not compared: own (only at the destination)"]
+    assert difference_lines({**DIFFERS, "equal": True, "left_out": ["own (only at the destination)"]}) == [
+        "  not compared: own (only at the destination)"
+    ]
 
 
 def test_difference_in_what_the_destination_computes_is_not_one_that_a_copy_removes():
@@ -100,7 +107,12 @@ def test_difference_in_what_the_destination_computes_is_not_one_that_a_copy_remo
 
 
 def test_a_row_without_a_key_is_cut_to_a_line() -> None:
-    row = {"columns": [f"c{n}" for n in range(900)], "values": ["x" * 1000] * 900, "nulls": [n == 1 for n in range(900)], "what": "only at the source"}
+    row = {
+        "columns": [f"c{n}" for n in range(900)],
+        "values": ["x" * 1000] * 900,
+        "nulls": [n == 1 for n in range(900)],
+        "what": "only at the source",
+    }
     (line,) = difference_lines({**DIFFERS, "differences": [row]})
     assert line.startswith(f"  c0={'x' * 60}..., c1=NULL, c2=x")
     assert line.endswith("..., ... 890 columns more (--json has them): only at the source")

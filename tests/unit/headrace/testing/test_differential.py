@@ -1,4 +1,6 @@
-"""What `headrace.testing` says of the example files is what the components make of the same changes: whole batches, encoded, through queues."""
+"""What `headrace.testing` says of the example files is what the components make of the same changes: whole batches,
+encoded, through queues.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ from tests.support.two_queues import TwoQueues
 from topology.file.reading import read_topology
 from topology.ways import Way, rules_at_the_end, ways_to
 
-VALUES = {"int4": [1, 40, 50, None], "text": ["shipped", "new", "internal", "Ann@a.de", None, ""], "numeric": [1, 2.5, None]}
+VALUES = {
+    "int4": [1, 40, 50, None],
+    "text": ["shipped", "new", "internal", "Ann@a.de", None, ""],
+    "numeric": [1, 2.5, None],
+}
 
 
 def changes(tables: list[Table], seed: int) -> list[RowLcr]:
@@ -36,12 +42,16 @@ def changes(tables: list[Table], seed: int) -> list[RowLcr]:
             row = {name: chosen.choice(VALUES[kind]) for name, kind in table.columns.items()}
             rows.append(row | {name: chosen.randrange(5) for name in table.key})
         old, new = rows
-        found.append(row_lcr(table, command, old=old if command != "INSERT" else None, new=new if command != "DELETE" else None))
+        found.append(
+            row_lcr(table, command, old=old if command != "INSERT" else None, new=new if command != "DELETE" else None)
+        )
     return found
 
 
 def shown(lcr: RowLcr) -> tuple[object, ...]:
-    images = ({name: value for name, value in values_of(lcr, kind).items() if name not in TIMES} for kind in ("old", "new"))
+    images = (
+        {name: value for name, value in values_of(lcr, kind).items() if name not in TIMES} for kind in ("old", "new")
+    )
     return lcr.object_owner, lcr.object_name, lcr.command_type, *images
 
 
@@ -51,7 +61,10 @@ def live(batch: LcrBatch, way: Way, folder: Path) -> list[tuple[object, ...]]:
         if number == 0:
             batch = RuleEvaluation(client.rules, types=value_types()).filter(batch)
             continue
-        queues = TwoQueues(folder / str(number), client.rules if client.rules.include is not None or client.rules.exclude else RuleSet())
+        queues = TwoQueues(
+            folder / str(number),
+            client.rules if client.rules.include is not None or client.rules.exclude else RuleSet(),
+        )
         queues.publish(replace(batch, previous_scn=Scn(0)))  # the first that the queue gets
         queues.work()
         (data,) = queues.arrived()

@@ -17,9 +17,24 @@ from streams.lcr import LcrError, RowLcr
 from topology.problems import TopologyError
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
-CUSTOMERS = Table(name="shop.customers", columns={"id": "int4", "name": "text", "email": "text", "password": "text"}, logs_old_rows=True)
+CUSTOMERS = Table(
+    name="shop.customers",
+    columns={"id": "int4", "name": "text", "email": "text", "password": "text"},
+    logs_old_rows=True,
+)
 ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text", "kind": "text"}, logs_old_rows=True)
-EMPLOYEES = Table(name="hr.employees", columns={"employee_id": "int4", "full_name": "text", "department_id": "int4", "salary": "numeric", "commission": "numeric"}, key=("employee_id",), logs_old_rows=True)
+EMPLOYEES = Table(
+    name="hr.employees",
+    columns={
+        "employee_id": "int4",
+        "full_name": "text",
+        "department_id": "int4",
+        "salary": "numeric",
+        "commission": "numeric",
+    },
+    key=("employee_id",),
+    logs_old_rows=True,
+)
 
 
 def shout(lcr):
@@ -41,13 +56,29 @@ def test_an_lcr_has_what_a_log_has() -> None:
     assert values_of(row_lcr(keyed, "DELETE", old={"id": 2, "v": "x"}), "old") == {"id": 2}
 
 
-@pytest.mark.parametrize(("make", "error", "word"), [
-    (lambda: row_lcr(CUSTOMERS, "MERGE"), ConfigError, "MERGE"), (lambda: row_lcr(CUSTOMERS, "INSERT", new={"nam": 1}), ConfigError, "has no column nam"),
-    (lambda: row_lcr(Table(name="t", columns={"id": "int4"}, logs_old_rows=True), "INSERT"), ConfigError, "no schema"),
-    (lambda: row_lcr(Table(name="a.t", columns={"id": "int"}, logs_old_rows=True), "INSERT"), ConfigError, "'int' is no built-in type"),
-    (lambda: row_lcr(Table(name="a.t", columns={"v": "int4"}, logs_old_rows=True), "INSERT"), ConfigError, "no column id"),
-    (lambda: row_lcr(CUSTOMERS, "INSERT", new={"name": 5}), LcrError, "does not fit column name"),
-])
+@pytest.mark.parametrize(
+    ("make", "error", "word"),
+    [
+        (lambda: row_lcr(CUSTOMERS, "MERGE"), ConfigError, "MERGE"),
+        (lambda: row_lcr(CUSTOMERS, "INSERT", new={"nam": 1}), ConfigError, "has no column nam"),
+        (
+            lambda: row_lcr(Table(name="t", columns={"id": "int4"}, logs_old_rows=True), "INSERT"),
+            ConfigError,
+            "no schema",
+        ),
+        (
+            lambda: row_lcr(Table(name="a.t", columns={"id": "int"}, logs_old_rows=True), "INSERT"),
+            ConfigError,
+            "'int' is no built-in type",
+        ),
+        (
+            lambda: row_lcr(Table(name="a.t", columns={"v": "int4"}, logs_old_rows=True), "INSERT"),
+            ConfigError,
+            "no column id",
+        ),
+        (lambda: row_lcr(CUSTOMERS, "INSERT", new={"name": 5}), LcrError, "does not fit column name"),
+    ],
+)
 def test_what_no_lcr_can_be_is_refused(make, error, word) -> None:
     with pytest.raises(error, match=word):
         make()
@@ -56,20 +87,32 @@ def test_what_no_lcr_can_be_is_refused(make, error, word) -> None:
 # --------------------------------------------------------------------------- rules and transformations
 
 
-@pytest.mark.parametrize(("written", "name"), [
-    ("shop.orders", ("shop", "orders")), ('"Odd.Schema"."a ""table"""', ("Odd.Schema", 'a "table"')), ("odd shop.all orders", ("odd shop", "all orders")),
-])
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("shop.orders", ("shop", "orders")),
+        ('"Odd.Schema"."a ""table"""', ("Odd.Schema", 'a "table"')),
+        ("odd shop.all orders", ("odd shop", "all orders")),
+    ],
+)
 def test_a_table_is_named_as_the_file_writes_it(written: str, name: tuple[str, str]) -> None:
     assert Table(name=written, columns={"id": "int4"}, logs_old_rows=True).owner_and_name == name
 
 
 def test_rules_of_a_file_mask_discard_and_pass() -> None:
     rules = Rules.from_file(EXAMPLES / "functions.yaml")
-    (arrived,) = rules.evaluate(row_lcr(CUSTOMERS, "INSERT", new={"id": 1, "name": "Ann", "email": "Ann@a.de", "password": "secret"}))
+    (arrived,) = rules.evaluate(
+        row_lcr(CUSTOMERS, "INSERT", new={"id": 1, "name": "Ann", "email": "Ann@a.de", "password": "secret"})
+    )
     pseudonym = hashlib.sha256(b"ann@a.de").hexdigest()[:16]
     assert values_of(arrived, "new") == {"id": 1, "name": "Ann", "email": pseudonym}
     assert rules.evaluate(row_lcr(ORDERS, "INSERT", new={"id": 1, "kind": "internal"})) == []
-    assert rules.evaluate(row_lcr(Table(name="other.t", columns={"id": "int4"}, logs_old_rows=True), "INSERT", new={"id": 1})) == []
+    assert (
+        rules.evaluate(
+            row_lcr(Table(name="other.t", columns={"id": "int4"}, logs_old_rows=True), "INSERT", new={"id": 1})
+        )
+        == []
+    )
     (kept,) = rules.evaluate(row_lcr(ORDERS, "UPDATE", old={"kind": "internal"}, new={"id": 1, "kind": "web"}))
     assert kept.command_type == "UPDATE"
 
@@ -84,7 +127,11 @@ def test_clients_are_named_where_there_are_several_ways() -> None:
     (arrived,) = Rules.from_file(file, "capture_hr", "to_dbs3", "apply_dbs3").evaluate(lcr)
     assert values_of(arrived, "new") == {"employee_id": 7, "full_name": "Ann"}
     (renamed,) = Rules.from_file(file, "capture_hr", "to_dbs2", "apply_dbs2").evaluate(lcr)
-    assert (renamed.object_owner, renamed.object_name, values_of(renamed, "new")["region"]) == ("sales", "staff", "EMEA")
+    assert (renamed.object_owner, renamed.object_name, values_of(renamed, "new")["region"]) == (
+        "sales",
+        "staff",
+        "EMEA",
+    )
 
 
 def test_a_function_is_called_as_live_and_what_it_was_given_stays() -> None:
@@ -110,9 +157,16 @@ def test_a_file_with_a_problem_is_refused_with_it(tmp_path: Path) -> None:
 
 PLAIN_ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text"}, logs_old_rows=True)
 PRICES = Table(name="shop.prices", columns={"id": "int4", "price": "numeric"}, logs_old_rows=True)
-HISTORY = Table(name="shop.price_history", columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"}, key=(), logs_old_rows=True)
+HISTORY = Table(
+    name="shop.price_history",
+    columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"},
+    key=(),
+    logs_old_rows=True,
+)
 PEOPLE = Table(name="shop.customers", columns={"id": "int4", "name": "text"}, logs_old_rows=True)
-DOUBLES = Table(name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=(), logs_old_rows=True)
+DOUBLES = Table(
+    name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=(), logs_old_rows=True
+)
 
 
 @pytest.fixture
@@ -125,7 +179,10 @@ def test_a_procedure_handler_changes_and_executes_and_its_sql_is_answered(destin
         "UPDATE shop.orders SET status = 'DELETED' WHERE id = $1",
         lambda tables, key: [()] * tables.update("shop.orders", {"id": key}, {"status": "DELETED"}),
     )
-    destination.apply(row_lcr(PLAIN_ORDERS, "INSERT", new={"id": 1, "status": "new"}), row_lcr(PLAIN_ORDERS, "INSERT", new={"id": 2, "status": "new"}))
+    destination.apply(
+        row_lcr(PLAIN_ORDERS, "INSERT", new={"id": 1, "status": "new"}),
+        row_lcr(PLAIN_ORDERS, "INSERT", new={"id": 2, "status": "new"}),
+    )
     destination.apply(row_lcr(PLAIN_ORDERS, "UPDATE", old={"status": "new"}, new={"id": 1, "status": "paid"}))
     destination.apply(row_lcr(PLAIN_ORDERS, "DELETE", old={"id": 2, "status": "new"}))
     assert destination.rows("shop.orders") == [{"id": 1, "status": "PAID"}, {"id": 2, "status": "DELETED"}]
@@ -136,7 +193,9 @@ def test_statement_handlers_run_in_their_order(destination: Destination) -> None
     def noted(tables, key, old, new, scn):
         tables.insert("shop.price_history", {"id": key, "old_price": old, "new_price": new, "commit_scn": scn})
 
-    destination.on("INSERT INTO shop.price_history (id, old_price, new_price, commit_scn) VALUES ($1, $2, $3, $4)", noted)
+    destination.on(
+        "INSERT INTO shop.price_history (id, old_price, new_price, commit_scn) VALUES ($1, $2, $3, $4)", noted
+    )
     destination.insert("shop.prices", {"id": 1, "price": 5})
     destination.apply(row_lcr(PRICES, "UPDATE", old={"price": 5}, new={"id": 1, "price": 6}))
     assert destination.rows("shop.prices") == [{"id": 1, "price": 6}]
@@ -176,11 +235,14 @@ UPDATE = "UPDATE shop.customers SET name = $1 WHERE id = $2"
 def test_a_statement_that_changes_rows_answers_none_and_counts_them_as_live(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.py").write_text(
-        f"def run(lcr, session):\n    found = session.execute({UPDATE!r}, 'a', 1), session.execute_count({UPDATE!r}, 'b', 1)\n    assert found == ([], 1), found\n"
+        f"def run(lcr, session):\n    found = session.execute({UPDATE!r}, 'a', 1), session.execute_count({UPDATE!r},"
+        " 'b', 1)\n    assert found == ([], 1), found\n"
     )
     (tmp_path / "counts.yaml").write_text(COUNTS)
     destination = Destination.from_file(tmp_path / "counts.yaml", tables=[PEOPLE])
-    destination.on(UPDATE, lambda tables, name, key: [()] * tables.update("shop.customers", {"id": key}, {"name": name}))
+    destination.on(
+        UPDATE, lambda tables, name, key: [()] * tables.update("shop.customers", {"id": key}, {"name": name})
+    )
     destination.insert("shop.customers", {"id": 1, "name": "x"})
     destination.apply(row_lcr(PEOPLE, "INSERT", new={"id": 2, "name": "new"}))
     assert (destination.errors, destination.rows("shop.customers")) == ([], [{"id": 1, "name": "b"}])
@@ -204,8 +266,18 @@ def test_the_examples_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --------------------------------------------------------------------------- table settings
 
-CLIENTS = Table(name="shop.customers", columns={"customer_number": "text", "name": "text"}, key=("customer_number",), logs_old_rows=True)
-CLIENTS_THERE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text", "branch": "text"}, key=(), logs_old_rows=True)
+CLIENTS = Table(
+    name="shop.customers",
+    columns={"customer_number": "text", "name": "text"},
+    key=("customer_number",),
+    logs_old_rows=True,
+)
+CLIENTS_THERE = Table(
+    name="shop.customers",
+    columns={"customer_number": "text", "name": "text", "branch": "text"},
+    key=(),
+    logs_old_rows=True,
+)
 SETTINGS = """
 topology: settings
 sites: {{dbs1: {{database: {{kind: embedded}}}}, dbs2: {{database: {{kind: embedded}}}}}}
@@ -220,7 +292,10 @@ def with_settings(tmp_path: Path, more: str) -> Destination:
     file = tmp_path / "settings.yaml"
     file.write_text(SETTINGS.format(more=more), encoding="utf-8")
     found = Destination.from_file(file, tables=[CLIENTS_THERE])
-    found.insert("shop.customers", *({"customer_number": number, "name": "n", "branch": branch} for number, branch in ("ax", "ay", "bx")))
+    found.insert(
+        "shop.customers",
+        *({"customer_number": number, "name": "n", "branch": branch} for number, branch in ("ax", "ay", "bx")),
+    )
     return found
 
 
@@ -236,7 +311,9 @@ def test_a_substitute_key_finds_rows_of_a_table_without_one(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("setting", "names"), [("false", ["n", "n", "n"]), ("true", ["m", "n", "n"])])
-def test_one_of_several_rows_is_changed_only_where_duplicates_are_allowed(tmp_path: Path, setting: str, names: list[str]) -> None:
+def test_one_of_several_rows_is_changed_only_where_duplicates_are_allowed(
+    tmp_path: Path, setting: str, names: list[str]
+) -> None:
     found = with_settings(tmp_path, f"allow_duplicate_rows: {setting}")
     found.apply(rename("a"))
     assert sorted(str(row["name"]) for row in found.rows("shop.customers")) == names
@@ -244,7 +321,12 @@ def test_one_of_several_rows_is_changed_only_where_duplicates_are_allowed(tmp_pa
 
 
 def test_rows_that_do_not_fit_wait_or_are_errors(tmp_path: Path) -> None:
-    wider = Table(name="shop.customers", columns={"customer_number": "text", "age": "int4"}, key=("customer_number",), logs_old_rows=True)
+    wider = Table(
+        name="shop.customers",
+        columns={"customer_number": "text", "age": "int4"},
+        key=("customer_number",),
+        logs_old_rows=True,
+    )
     lcr = row_lcr(wider, "INSERT", new={"customer_number": "c", "age": 1})
     with pytest.raises(UnfitTableError, match="would wait"):
         with_settings(tmp_path, "").apply(lcr)
@@ -266,15 +348,24 @@ conflict_handlers:
   - {{table: hr.e, on: update_differs, {handler}}}
 """
 ORDERED = [
-    ("int4", 9, 10), ("int8", -5, 3), ("numeric", Decimal("9.5"), Decimal(10)), ("float8", -1.0, 2.0), ("text", "a", "b"), ("date", date(1999, 1, 1), date(2026, 1, 1)),
+    ("int4", 9, 10),
+    ("int8", -5, 3),
+    ("numeric", Decimal("9.5"), Decimal(10)),
+    ("float8", -1.0, 2.0),
+    ("text", "a", "b"),
+    ("date", date(1999, 1, 1), date(2026, 1, 1)),
     ("timestamptz", datetime(2026, 1, 1, 3, tzinfo=timezone(timedelta(hours=5))), datetime(2026, 1, 1, tzinfo=UTC)),
 ]
 
 
 @pytest.mark.parametrize("method", ["maximum", "minimum"])
 @pytest.mark.parametrize(("kind", "low", "high"), ORDERED)
-def test_conflict_handlers_compare_values_as_their_database_does(kind: str, low: object, high: object, method: str, tmp_path: Path) -> None:
-    (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler=f"method: {method}, resolution_column: t, columns: [t, a]"))
+def test_conflict_handlers_compare_values_as_their_database_does(
+    kind: str, low: object, high: object, method: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hr.yaml").write_text(
+        CONFLICTS.format(handler=f"method: {method}, resolution_column: t, columns: [t, a]")
+    )
     table = Table(name="hr.e", columns={"id": "int4", "a": "text", "t": kind}, logs_old_rows=True)
     for here, arrives in ((low, high), (high, low)):
         destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])
@@ -295,12 +386,19 @@ def test_delta_adds_to_what_is_there(kind: str, expected: object, tmp_path: Path
     assert (destination.rows("hr.e"), destination.errors) == ([{"id": 1, "n": expected}], [])
 
 
-@pytest.mark.parametrize(("kind", "there", "old", "new", "total"), [
-    ("numeric", Decimal("1234567890123456789012345678901.50"), 0, 1, Decimal("1234567890123456789012345678902.50")),
-    ("int4", 2_000_000_000, 1_999_999_999, 2_000_000_000, 2_000_000_001),
-    ("numeric", Decimal("Infinity"), 1, Decimal("-Infinity"), None), ("numeric", Decimal(5), 1, Decimal("NaN"), None), ("int4", 2_000_000_000, 0, 2_000_000_000, None),
-])
-def test_delta_adds_exactly_and_what_is_no_number_is_an_error(kind: str, there: object, old: object, new: object, total: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "there", "old", "new", "total"),
+    [
+        ("numeric", Decimal("1234567890123456789012345678901.50"), 0, 1, Decimal("1234567890123456789012345678902.50")),
+        ("int4", 2_000_000_000, 1_999_999_999, 2_000_000_000, 2_000_000_001),
+        ("numeric", Decimal("Infinity"), 1, Decimal("-Infinity"), None),
+        ("numeric", Decimal(5), 1, Decimal("NaN"), None),
+        ("int4", 2_000_000_000, 0, 2_000_000_000, None),
+    ],
+)
+def test_delta_adds_exactly_and_what_is_no_number_is_an_error(
+    kind: str, there: object, old: object, new: object, total: object, tmp_path: Path
+) -> None:
     (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler="method: delta, columns: [n]"))
     table = Table(name="hr.e", columns={"id": "int4", "n": kind}, logs_old_rows=True)
     destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])

@@ -26,12 +26,17 @@ SCN = 1000
 T = TableName("public", "t")
 
 
-def topology(folder: Path, *, capture: str = "", propagation: str = "", apply: str = "", combined: str = "never") -> TopologySpec:
+def topology(
+    folder: Path, *, capture: str = "", propagation: str = "", apply: str = "", combined: str = "never"
+) -> TopologySpec:
     """a -> relay -> b, with rules of the clients."""
+
     def rules(text: str) -> str:
         return f", rules: {text}" if text else ""
 
-    return read(folder, f"""
+    return read(
+        folder,
+        f"""
         topology: t
         sites:
           a: {{database: {{kind: embedded}}}}
@@ -48,17 +53,27 @@ def topology(folder: Path, *, capture: str = "", propagation: str = "", apply: s
           relay_to_b: {{from: q_relay, to: q_b}}
         applies:
           apply_b: {{site: b, source: a, queue: q_b{rules(apply)}}}
-    """)
+    """,
+    )
 
 
-def statuses(*, capture: int = 5000, q_a: int = 5000, q_relay: int = 5000, q_b: int = 5000, received: int = 5000,
-             low_watermark: int = 5000) -> dict[str, dict[str, Any]]:
+def statuses(
+    *,
+    capture: int = 5000,
+    q_a: int = 5000,
+    q_relay: int = 5000,
+    q_b: int = 5000,
+    received: int = 5000,
+    low_watermark: int = 5000,
+) -> dict[str, dict[str, Any]]:
     def queue(scn: int) -> dict[str, Any]:
         return {"state": "ENABLED", "sources": {"a": {"position_scn": scn}}}
 
     return {
         "capture:capture_a": {"state": "CAPTURING CHANGES", "sent_scn": capture},
-        "queue:q_a": queue(q_a), "queue:q_relay": queue(q_relay), "queue:q_b": queue(q_b),
+        "queue:q_a": queue(q_a),
+        "queue:q_relay": queue(q_relay),
+        "queue:q_b": queue(q_b),
         "propagation:a_to_relay": {"state": "SENDING"},
         "propagation:relay_to_b": {"state": "RETRYING", "last_error": {"message": "queue:q_b is dead"}},
         "apply:apply_b": {"state": "APPLYING", "received_scn": received, "low_watermark_scn": low_watermark},
@@ -67,31 +82,68 @@ def statuses(*, capture: int = 5000, q_a: int = 5000, q_relay: int = 5000, q_b: 
 
 def change(scn: int = SCN, *, tag: bytes | None = None, command: str = "INSERT") -> FoundChange:
     return FoundChange(
-        command=command, transaction_id=7, order_scn=scn - 1, commit_scn=scn, commit_time_us=0, tag=tag, tagged_by="t/x" if tag else "",
+        command=command,
+        transaction_id=7,
+        order_scn=scn - 1,
+        commit_scn=scn,
+        commit_time_us=0,
+        tag=tag,
+        tagged_by="t/x" if tag else "",
     )
 
 
 def copied(scn: int = 100, *, state: str = "DONE", digest: str = "d", problem: str = "") -> Instantiation:
     return Instantiation(
-        source="a", identity="1", owner="public", name="t", scn=Scn(scn), state=state, digest=digest, problem=problem,
+        source="a",
+        identity="1",
+        owner="public",
+        name="t",
+        scn=Scn(scn),
+        state=state,
+        digest=digest,
+        problem=problem,
     )
 
 
 def error(scn: int = SCN, *, depends_on: int = 0) -> ErrorTransaction:
     return ErrorTransaction(
-        number=3, apply="apply_b", source="a", transaction_id=7, commit_scn=Scn(scn), commit_time_us=0, row_count=1, failed_position=0,
-        depends_on=depends_on, conflict_type="insert_exists", sqlstate="", message="the row is there already", created_us=0,
+        number=3,
+        apply="apply_b",
+        source="a",
+        transaction_id=7,
+        commit_scn=Scn(scn),
+        commit_time_us=0,
+        row_count=1,
+        failed_position=0,
+        depends_on=depends_on,
+        conflict_type="insert_exists",
+        sqlstate="",
+        message="the row is there already",
+        created_us=0,
     )
 
 
 def evidence(spec: TopologySpec, **fields: Any) -> Evidence:
     """Of a row that is missing at b, with nothing in the way unless `fields` plant it."""
     (way,) = ways_to(spec, spec.applies[0])
-    return Evidence(**{
-        "spec": spec, "way": way, "table": T, "source_row": {"id": "7", "a": "x"}, "destination_row": None, "is_captured": True,
-        "searched": (50, 5000), "changes": (change(),), "left_out": 0, "source_scn": 5000, "instantiation": copied(), "errors": (), "statuses": statuses(),
-        **fields,
-    })
+    return Evidence(
+        **{
+            "spec": spec,
+            "way": way,
+            "table": T,
+            "source_row": {"id": "7", "a": "x"},
+            "destination_row": None,
+            "is_captured": True,
+            "searched": (50, 5000),
+            "changes": (change(),),
+            "left_out": 0,
+            "source_scn": 5000,
+            "instantiation": copied(),
+            "errors": (),
+            "statuses": statuses(),
+            **fields,
+        }
+    )
 
 
 @pytest.fixture
@@ -119,9 +171,14 @@ def test_row_that_is_nowhere_needs_none_either(spec: TopologySpec) -> None:
     assert explain(evidence(spec, source_row=None, changes=())).verdict == "SAME"
 
 
-@pytest.mark.parametrize(("client", "place"), [
-    ("capture", "capture:capture_a"), ("propagation", "propagation:a_to_relay"), ("apply", "apply:apply_b"),
-])
+@pytest.mark.parametrize(
+    ("client", "place"),
+    [
+        ("capture", "capture:capture_a"),
+        ("propagation", "propagation:a_to_relay"),
+        ("apply", "apply:apply_b"),
+    ],
+)
 def test_rule_that_leaves_out_the_table_is_named_with_its_client(tmp_path: Path, client: str, place: str) -> None:
     spec = topology(tmp_path, **{client: "{include: [{table: public.other}]}"})
     assert_found(explain(evidence(spec)), "RULE", place, "public.t", scn=0)
@@ -139,14 +196,25 @@ def test_clients_behind_one_that_renames_are_asked_for_the_new_name(tmp_path: Pa
     assert_found(explain(evidence(spec, changes=(change(tag=b"\x01"),))), "TAG", "capture:capture_a")
 
 
-@pytest.mark.parametrize(("client", "place"), [
-    ("capture", "capture:capture_a"), ("propagation", "propagation:a_to_relay"), ("apply", "apply:apply_b"),
-])
+@pytest.mark.parametrize(
+    ("client", "place"),
+    [
+        ("capture", "capture:capture_a"),
+        ("propagation", "propagation:a_to_relay"),
+        ("apply", "apply:apply_b"),
+    ],
+)
 def test_tag_that_a_client_leaves_out_is_named_with_who_set_it(tmp_path: Path, client: str, place: str) -> None:
     takes_all = "{include: [{global: true, tagged: true}, {global: true}]}"
-    spec = topology(tmp_path, **{
-        "capture": takes_all, "propagation": takes_all, "apply": takes_all, client: '{include: [{global: true, not_tags: ["0b"]}]}',
-    })
+    spec = topology(
+        tmp_path,
+        **{
+            "capture": takes_all,
+            "propagation": takes_all,
+            "apply": takes_all,
+            client: '{include: [{global: true, not_tags: ["0b"]}]}',
+        },
+    )
     assert_found(explain(evidence(spec, changes=(change(tag=b"\x0b"),))), "TAG", place, "0b", "t/x")
 
 
@@ -165,11 +233,18 @@ def test_row_that_did_not_change_since_its_copy_is_said_to_be_the_copys(spec: To
     assert_found(found, "NOT CAPTURED", "capture:capture_a", "copied as of SCN 0/00000190", scn=0)
 
 
-@pytest.mark.parametrize(("record", "words"), [
-    (None, "never copied"), (copied(0, state="PENDING"), "PENDING"), (copied(0, state="FAILED", problem="a column is missing"), "a column is missing"),
-    (copied(state="LEFT"), "LEFT"),
-])
-def test_table_without_a_finished_copy_leaves_its_changes_out(spec: TopologySpec, record: Instantiation | None, words: str) -> None:
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (None, "never copied"),
+        (copied(0, state="PENDING"), "PENDING"),
+        (copied(0, state="FAILED", problem="a column is missing"), "a column is missing"),
+        (copied(state="LEFT"), "LEFT"),
+    ],
+)
+def test_table_without_a_finished_copy_leaves_its_changes_out(
+    spec: TopologySpec, record: Instantiation | None, words: str
+) -> None:
     assert_found(explain(evidence(spec, instantiation=record)), "NOT COPIED", "apply:apply_b", words)
 
 
@@ -184,55 +259,83 @@ def test_error_transaction_is_named_with_its_reason(spec: TopologySpec) -> None:
     found = explain(evidence(spec, errors=(error(SCN - 500), error())))
     assert_found(found, "ERROR QUEUE", "apply:apply_b", "error transaction 3", "there already")
     assert "errors show" in found.fix
-    assert_found(explain(evidence(spec, errors=(error(depends_on=2),))), "ERROR QUEUE", "apply:apply_b", "behind error transaction 2")
+    assert_found(
+        explain(evidence(spec, errors=(error(depends_on=2),))),
+        "ERROR QUEUE",
+        "apply:apply_b",
+        "behind error transaction 2",
+    )
     both = (replace(error(SCN - 500), number=2), error(depends_on=2))
     assert "errors show" in (fix := explain(evidence(spec, errors=both)).fix)
     assert fix.split(",", maxsplit=1)[0].endswith(" 2")  # the one that failed
 
 
-@pytest.mark.parametrize(("behind", "place", "words"), [
-    ({"capture": 900, "q_a": 900, "q_relay": 900, "q_b": 900, "received": 900}, "capture:capture_a", "has sent"),
-    ({"q_a": 900, "q_relay": 900, "q_b": 900, "received": 900}, "capture:capture_a", "q_a"),
-    ({"q_relay": 900, "q_b": 900, "received": 900}, "propagation:a_to_relay", "q_relay"),
-    ({"q_b": 900, "received": 900}, "propagation:relay_to_b", "queue:q_b is dead"),
-    ({"received": 900}, "apply:apply_b", "has read what"),
-    ({}, "apply:apply_b", "has read it"),
-])
+@pytest.mark.parametrize(
+    ("behind", "place", "words"),
+    [
+        ({"capture": 900, "q_a": 900, "q_relay": 900, "q_b": 900, "received": 900}, "capture:capture_a", "has sent"),
+        ({"q_a": 900, "q_relay": 900, "q_b": 900, "received": 900}, "capture:capture_a", "q_a"),
+        ({"q_relay": 900, "q_b": 900, "received": 900}, "propagation:a_to_relay", "q_relay"),
+        ({"q_b": 900, "received": 900}, "propagation:relay_to_b", "queue:q_b is dead"),
+        ({"received": 900}, "apply:apply_b", "has read what"),
+        ({}, "apply:apply_b", "has read it"),
+    ],
+)
 def test_change_on_the_way_names_the_component_that_has_not_passed_it_on(
-    spec: TopologySpec, behind: dict[str, int], place: str, words: str,
+    spec: TopologySpec,
+    behind: dict[str, int],
+    place: str,
+    words: str,
 ) -> None:
     spec = replace(spec, applies=tuple(replace(each, combined=False) for each in spec.applies))
     found = explain(evidence(spec, statuses=statuses(low_watermark=900, **behind)))
     assert_found(found, "ON THE WAY", place, words)
 
 
-def test_change_on_the_way_to_an_apply_process_that_dequeues_directly_is_not_looked_for_in_between(spec: TopologySpec) -> None:
+def test_change_on_the_way_to_an_apply_process_that_dequeues_directly_is_not_looked_for_in_between(
+    spec: TopologySpec,
+) -> None:
     found = explain(evidence(spec, statuses=statuses(low_watermark=900, q_b=0, received=900)))
     assert_found(found, "ON THE WAY", "apply:apply_b", "has read what")
 
 
 @pytest.mark.parametrize("changes", [(), (change(),)])
-@pytest.mark.parametrize(("state", "place"), [("WAITING FOR REDO", "site:a"), ("PAUSED FOR FLOW CONTROL", "capture:capture_a")])
-def test_change_that_is_not_in_redo_yet_may_be_what_is_missing(spec: TopologySpec, changes: tuple[FoundChange, ...], state: str, place: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "place"), [("WAITING FOR REDO", "site:a"), ("PAUSED FOR FLOW CONTROL", "capture:capture_a")]
+)
+def test_change_that_is_not_in_redo_yet_may_be_what_is_missing(
+    spec: TopologySpec, changes: tuple[FoundChange, ...], state: str, place: str
+) -> None:
     known = statuses() | {"capture:capture_a": {"state": state, "sent_scn": 5000}, "site:a": {"state": "RETRYING"}}
     found = explain(evidence(spec, changes=changes, source_scn=5001, statuses=known))
     assert_found(found, "ON THE WAY", place, "in between", scn=0)
-    assert explain(evidence(spec, errors=(error(),), source_scn=5001)).verdict == "ERROR QUEUE", "what is known comes first"
+    assert explain(evidence(spec, errors=(error(),), source_scn=5001)).verdict == "ERROR QUEUE", (
+        "what is known comes first"
+    )
 
 
 def test_combined_capture_has_no_queues_to_be_behind(tmp_path: Path) -> None:
-    spec = read(tmp_path, """
+    spec = read(
+        tmp_path,
+        """
         topology: t
         sites:
           a: {database: {kind: embedded}}
           b: {database: {kind: embedded}}
         replicate:
           - {tables: [public.*], from: a, to: [b]}
-    """)
+    """,
+    )
     (apply,), (capture,) = spec.applies, spec.captures
-    found = explain(evidence(spec, statuses={
-        f"capture:{capture.name}": {"sent_scn": 5000}, f"apply:{apply.name}": {"received_scn": 900, "low_watermark_scn": 900},
-    }))
+    found = explain(
+        evidence(
+            spec,
+            statuses={
+                f"capture:{capture.name}": {"sent_scn": 5000},
+                f"apply:{apply.name}": {"received_scn": 900, "low_watermark_scn": 900},
+            },
+        )
+    )
     assert_found(found, "ON THE WAY", f"apply:{apply.name}", "has read what")
 
 
@@ -243,9 +346,15 @@ def test_applied_changes_leave_the_destination_itself(spec: TopologySpec) -> Non
 
 
 def test_deleted_row_that_is_still_there_is_explained_like_any_other(spec: TopologySpec) -> None:
-    found = explain(evidence(
-        spec, source_row=None, destination_row={"id": "7", "a": "x"}, changes=(change(), change(2000, command="DELETE")), errors=(error(2000),),
-    ))
+    found = explain(
+        evidence(
+            spec,
+            source_row=None,
+            destination_row={"id": "7", "a": "x"},
+            changes=(change(), change(2000, command="DELETE")),
+            errors=(error(2000),),
+        )
+    )
     assert_found(found, "ERROR QUEUE", "apply:apply_b", scn=2000)
 
 
@@ -255,37 +364,63 @@ def test_first_change_that_stopped_is_the_one_that_is_told(spec: TopologySpec) -
     assert_found(found, "ERROR QUEUE", "apply:apply_b", "error transaction 3", scn=1000)
 
 
-@pytest.mark.parametrize("fields", [
-    {"searched": None, "changes": (), "unknown": ("capture_a: does not answer",)},
-    {"statuses": {}, "unknown": ("apply:apply_b does not tell its low watermark",)},
-    {"instantiation": None, "errors": None, "unknown": ("the instantiation and the error queue at b: no connection",)},
-])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"searched": None, "changes": (), "unknown": ("capture_a: does not answer",)},
+        {"statuses": {}, "unknown": ("apply:apply_b does not tell its low watermark",)},
+        {
+            "instantiation": None,
+            "errors": None,
+            "unknown": ("the instantiation and the error queue at b: no connection",),
+        },
+    ],
+)
 def test_what_could_not_be_asked_is_unknown_and_no_cause_is_claimed(spec: TopologySpec, fields: dict[str, Any]) -> None:
     found = explain(evidence(spec, **fields))
     assert found.verdict == "UNKNOWN"
     assert fields["unknown"][0] in found.text
 
 
-DOWN = {"is_destination_read": False, "instantiation": None, "errors": None, "unknown": ("the row at b: connecting: refused", "the instantiation and the error queue at b: refused")}
+DOWN = {
+    "is_destination_read": False,
+    "instantiation": None,
+    "errors": None,
+    "unknown": ("the row at b: connecting: refused", "the instantiation and the error queue at b: refused"),
+}
 
 
 def test_while_the_destination_is_down_the_place_that_has_the_change_is_told(spec: TopologySpec) -> None:
-    behind = statuses() | {"apply:apply_b": {"low_watermark_scn": SCN - 1, "received_scn": SCN, "state": "WAITING FOR DATABASE"}}
+    behind = statuses() | {
+        "apply:apply_b": {"low_watermark_scn": SCN - 1, "received_scn": SCN, "state": "WAITING FOR DATABASE"}
+    }
     found = explain(evidence(spec, statuses=behind, **DOWN))
     assert_found(found, "ON THE WAY", "apply:apply_b", "WAITING FOR DATABASE")
     assert "b now: not known, its database does not answer" in found.evidence
 
 
 @pytest.mark.parametrize("fields", [{}, {"source_row": None, "changes": ()}], ids=["applied", "no row at the source"])
-def test_while_the_destination_is_down_an_applied_row_is_unknown_and_not_missing(spec: TopologySpec, fields: dict[str, Any]) -> None:
+def test_while_the_destination_is_down_an_applied_row_is_unknown_and_not_missing(
+    spec: TopologySpec, fields: dict[str, Any]
+) -> None:
     assert_found(explain(evidence(spec, **DOWN, **fields)), "UNKNOWN", "", "the row at b: connecting: refused", scn=0)
 
 
 def test_change_that_a_condition_leaves_out_names_the_client_and_the_condition(spec: TopologySpec) -> None:
     rules = RuleSet(include=(Rule(owner="public", name="t", condition=parse("new.c0 = 5", "where")),))
-    spec = replace(spec, propagations=tuple(replace(each, rules=rules) if each.name == "relay_to_b" else each for each in spec.propagations))
+    spec = replace(
+        spec,
+        propagations=tuple(
+            replace(each, rules=rules) if each.name == "relay_to_b" else each for each in spec.propagations
+        ),
+    )
     left_out, kept = (replace(change(), alone=insert_batch([SCN], value=b"\0\0\0\1")) for _ in range(2))
-    kept = replace(kept, alone=replace(kept.alone, groups=tuple(replace(g, new=column_values([[b"\0\0\0\5"], [b"x"]])) for g in kept.alone.groups)))
+    kept = replace(
+        kept,
+        alone=replace(
+            kept.alone, groups=tuple(replace(g, new=column_values([[b"\0\0\0\5"], [b"x"]])) for g in kept.alone.groups)
+        ),
+    )
     found = explain(evidence(spec, changes=(binary(left_out),)))
     assert_found(found, "CONDITION", "propagation:relay_to_b", "new.c0 = 5")
     assert explain(evidence(spec, changes=(binary(kept),))).verdict == "ARRIVED"
@@ -293,13 +428,18 @@ def test_change_that_a_condition_leaves_out_names_the_client_and_the_condition(s
 
 def binary(found: FoundChange) -> FoundChange:
     """The change with values in binary form, as its bytes are."""
-    table = replace(found.alone.tables[0], columns=tuple(replace(column, is_binary=True) for column in found.alone.tables[0].columns))
+    table = replace(
+        found.alone.tables[0],
+        columns=tuple(replace(column, is_binary=True) for column in found.alone.tables[0].columns),
+    )
     return replace(found, alone=replace(found.alone, tables=(table,)))
 
 
 def test_change_that_a_function_of_the_capture_process_discards_names_the_function(spec: TopologySpec) -> None:
     function = custom("def mask(lcr):\n    return []\n", is_at_capture=True)
     rules = RuleSet(include=(Rule(owner="public", name="t", transformation=Transformation(custom=function)),))
-    spec = replace(spec, captures=tuple(replace(each, rules=rules) if each.name == "capture_a" else each for each in spec.captures))
+    spec = replace(
+        spec, captures=tuple(replace(each, rules=rules) if each.name == "capture_a" else each for each in spec.captures)
+    )
     found = explain(evidence(spec, changes=(binary(replace(change(), alone=insert_batch([SCN], value=b"\0\0\0\1"))),)))
     assert_found(found, "CONDITION", "capture:capture_a", "the function own:mask")

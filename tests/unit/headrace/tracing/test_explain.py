@@ -10,12 +10,18 @@ from streams.errors import ConfigError, LogGone, PropagationError
 
 
 def change(scn: int) -> FoundChange:
-    return FoundChange(command="UPDATE", transaction_id=1, order_scn=scn - 1, commit_scn=scn, commit_time_us=0, tag=None, tagged_by="")
+    return FoundChange(
+        command="UPDATE", transaction_id=1, order_scn=scn - 1, commit_scn=scn, commit_time_us=0, tag=None, tagged_by=""
+    )
 
 
 def piece(first: int, through: int, *changes: int, is_done: bool = False, left_out: int = 0) -> SearchedRedo:
     return SearchedRedo(
-        first_scn=first, through_scn=through, is_done=is_done, redo_bytes=1000, changes=tuple(change(scn) for scn in changes),
+        first_scn=first,
+        through_scn=through,
+        is_done=is_done,
+        redo_bytes=1000,
+        changes=tuple(change(scn) for scn in changes),
         left_out=left_out,
     )
 
@@ -34,10 +40,16 @@ class Redo:
         return answer
 
 
-@pytest.mark.parametrize(("text", "key"), [
-    ("42", (("", "42"),)), ("7,1", (("", "7"), ("", "1"))), ("id=42", (("id", "42"),)), ("order=7,line=1", (("order", "7"), ("line", "1"))),
-    ("note=a=b", (("note", "a=b"),)),
-])
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("42", (("", "42"),)),
+        ("7,1", (("", "7"), ("", "1"))),
+        ("id=42", (("id", "42"),)),
+        ("order=7,line=1", (("order", "7"), ("line", "1"))),
+        ("note=a=b", (("note", "a=b"),)),
+    ],
+)
 def test_key_is_values_or_columns_with_values(text: str, key: tuple[tuple[str, str], ...]) -> None:
     assert parsed_key(text) == key
 
@@ -58,7 +70,8 @@ def test_pieces_are_asked_for_one_after_the_other_with_progress() -> None:
 
 def test_only_the_newest_changes_of_all_pieces_are_kept() -> None:
     found = searched(
-        Redo(piece(1, 100, *range(1, CHANGES_MAX + 1), left_out=2), piece(100, 200, 150, 160, is_done=True)), lambda _: None,
+        Redo(piece(1, 100, *range(1, CHANGES_MAX + 1), left_out=2), piece(100, 200, 150, 160, is_done=True)),
+        lambda _: None,
     )
     assert (len(found.changes), found.left_out, found.changes[-1].commit_scn) == (CHANGES_MAX, 4, 160)
 

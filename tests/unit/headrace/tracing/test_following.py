@@ -22,7 +22,9 @@ SCN = 1000
 @pytest.fixture
 def spec(tmp_path: Path) -> TopologySpec:
     """a -> relay -> b, and a -> c with rules of the propagation."""
-    return read(tmp_path, """
+    return read(
+        tmp_path,
+        """
         topology: t
         sites:
           a: {database: {kind: embedded}}
@@ -43,7 +45,8 @@ def spec(tmp_path: Path) -> TopologySpec:
         applies:
           apply_b: {site: b, source: a, queue: q_b}
           apply_c: {site: c, source: a, queue: q_c}
-    """)
+    """,
+    )
 
 
 class Notes:
@@ -58,13 +61,21 @@ class Notes:
     def add(self, component: str, action: str, *, rows: int = 3, detail: str = "", commit_scn: int = SCN) -> None:
         self.clock.advance(1.0)
         label = Label(text=LABEL, transaction_id=77, order_scn=SCN - 1, commit_scn=commit_scn, rows=rows)
-        self.log(component).note(label, "a", action, peer="apply server 1" if action == "APPLIED" else "", detail=detail)
+        self.log(component).note(
+            label, "a", action, peer="apply server 1" if action == "APPLIED" else "", detail=detail
+        )
 
     def log(self, component: str) -> TrackLog:
         return self.logs.setdefault(component, TrackLog(self.clock))
 
-    def follow(self, spec: TopologySpec, *, watermarks: Mapping[str, int] | None = None, queued: Any = None,
-               silent: Mapping[str, StreamsError] | None = None) -> Tracking:
+    def follow(
+        self,
+        spec: TopologySpec,
+        *,
+        watermarks: Mapping[str, int] | None = None,
+        queued: Any = None,
+        silent: Mapping[str, StreamsError] | None = None,
+    ) -> Tracking:
         answers: dict[str, Any] = {name: log.answer(LABEL) for name, log in self.logs.items()} | dict(silent or {})
         statuses = {f"apply:{name}": {"low_watermark_scn": scn} for name, scn in (watermarks or {}).items()}
         return follow(spec, LABEL, answers, statuses, queued=queued)
@@ -81,8 +92,15 @@ def to_c(found: Tracking) -> Arrival:
 
 
 CAPTURED = (("capture:capture_a", "CAPTURED"), ("capture:capture_a", "ENQUEUED"), ("queue:q_a", "ENQUEUED"))
-AT_B = (*CAPTURED, ("queue:q_a", "DEQUEUED"), ("propagation:a_to_relay", "SENT"), ("queue:q_relay", "ENQUEUED"),
-        ("propagation:relay_to_b", "SENT"), ("queue:q_b", "ENQUEUED"), ("apply:apply_b", "DEQUEUED"))
+AT_B = (
+    *CAPTURED,
+    ("queue:q_a", "DEQUEUED"),
+    ("propagation:a_to_relay", "SENT"),
+    ("queue:q_relay", "ENQUEUED"),
+    ("propagation:relay_to_b", "SENT"),
+    ("queue:q_b", "ENQUEUED"),
+    ("apply:apply_b", "DEQUEUED"),
+)
 
 
 def test_applied_says_where_by_whom_and_when(spec: TopologySpec) -> None:

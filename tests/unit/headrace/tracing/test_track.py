@@ -20,14 +20,19 @@ AT_US = 1_700_000_000_000_000
 
 
 def tracking_of(*verdicts: str) -> Tracking:
-    step = Step(component="capture:c", action="CAPTURED", peer="", detail="", rows=2, first_us=AT_US, last_us=AT_US, times=1)
+    step = Step(
+        component="capture:c", action="CAPTURED", peer="", detail="", rows=2, first_us=AT_US, last_us=AT_US, times=1
+    )
     arrivals = tuple(
         Arrival(site=f"dbs{number}", apply=f"apply_{number}", verdict=verdict, at_us=AT_US + 500_000, text="so it is")
         for number, verdict in enumerate(verdicts, 2)
     )
     transaction = Followed(source="dbs1", transaction_id=7, commit_scn=1 << 33, steps=(step,), arrivals=arrivals)
     return Tracking(
-        label="order 7", transactions=(transaction,) if verdicts else (), since_us={"capture:c": AT_US}, silent={"queue:q": "is dead"},
+        label="order 7",
+        transactions=(transaction,) if verdicts else (),
+        since_us={"capture:c": AT_US},
+        silent={"queue:q": "is dead"},
         captured={"capture:c": 1 << 33},
     )
 
@@ -49,10 +54,16 @@ class Looks:
         return track(output, self, watch=watch, timeout_s=timeout_s, sleep=self.sleep, now=lambda: self.now)
 
 
-@pytest.mark.parametrize(("verdicts", "code"), [
-    (("APPLIED", "APPLIED"), DONE), (("APPLIED", "DISCARDED", "PASSED"), DONE), (("APPLIED", "ON THE WAY"), FINDING),
-    (("ERROR QUEUE",), FINDING), ((), FINDING),
-])
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        (("APPLIED", "APPLIED"), DONE),
+        (("APPLIED", "DISCARDED", "PASSED"), DONE),
+        (("APPLIED", "ON THE WAY"), FINDING),
+        (("ERROR QUEUE",), FINDING),
+        ((), FINDING),
+    ],
+)
 def test_exit_code_says_whether_it_arrived_wherever_it_is_to_arrive(verdicts: tuple[str, ...], code: int) -> None:
     assert Looks(tracking_of(*verdicts)).run(Output()) == code
 

@@ -1,4 +1,6 @@
-"""`headrace explain` of a table that arrives in another shape: what arrives of a row is compared, under the source's names."""
+"""`headrace explain` of a table that arrives in another shape: what arrives of a row is compared, under the source's
+names.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ from tests.support.transformed_ways import one_way, the_way
 
 EMPLOYEES = TableName("hr", "employees")
 SHAPE = (
-    "{table: hr.employees, transform: [{delete_columns: [salary]}, {rename_column: {from: id, to: number}}, {rename_column: {from: name, to: id}},"
-    " {add_column: {name: region, value: EMEA}}, {rename_table: sales.staff}]}"
+    "{table: hr.employees, transform: [{delete_columns: [salary]}, {rename_column: {from: id, to: number}},"
+    " {rename_column: {from: name, to: id}}, {add_column: {name: region, value: EMEA}}, {rename_table: sales.staff}]}"
 )
 HERE = {"number": "7", "id": "Ann", "region": "EMEA", "extra": "x"}
 
 
 def asked(rows, key: str = "id") -> _Asked:
-    found = _Asked(spec=None, actors=None, question=RowQuestion(table=EMPLOYEES, key=((key, "7"),)), overview={"components": ()}, progress=print)
+    found = _Asked(
+        spec=None,
+        actors=None,
+        question=RowQuestion(table=EMPLOYEES, key=((key, "7"),)),
+        overview={"components": ()},
+        progress=print,
+    )
     found.key = (KeyValue(column=key, text="7", binary=b"\0\0\0\7"),)
     found._row = lambda site, table, parts: rows[site, table, tuple(part.column for part in parts)]
     return found
@@ -45,8 +53,20 @@ def test_a_row_is_found_by_the_destinations_key_and_shown_with_the_sources_names
 
 def test_a_row_is_found_under_the_last_of_several_names(tmp_path):
     first = "{table: hr.employees, transform: [{rename_table: x.people}]}"
-    way = the_way(read(tmp_path, one_way(first, "{schema: x}", "{table: x.people, transform: [{rename_column: {from: name, to: alias}}, {rename_table: sales.staff}]}")))
-    rows = {("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"}, ("dbs2", TableName("sales", "staff"), ("id",)): {"id": "7", "alias": "Ann"}}
+    way = the_way(
+        read(
+            tmp_path,
+            one_way(
+                first,
+                "{schema: x}",
+                "{table: x.people, transform: [{rename_column: {from: name, to: alias}}, {rename_table: sales.staff}]}",
+            ),
+        )
+    )
+    rows = {
+        ("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"},
+        ("dbs2", TableName("sales", "staff"), ("id",)): {"id": "7", "alias": "Ann"},
+    }
     assert asked(rows)._both_rows(way) == ({"id": "7", "name": "Ann"}, {"id": "7", "name": "Ann"})
 
 
@@ -73,7 +93,11 @@ def test_a_destination_that_does_not_answer_leaves_its_row_unknown_and_the_rest_
     found._is_captured = lambda source: True
     found._searched = lambda capture: Findings(searched=(1, 9))
     evidence = found._evidence(the_way(spec))
-    assert (evidence.is_destination_read, evidence.source_row, evidence.searched) == (False, {"id": "7", "name": "Ann"}, (1, 9))
+    assert (evidence.is_destination_read, evidence.source_row, evidence.searched) == (
+        False,
+        {"id": "7", "name": "Ann"},
+        (1, 9),
+    )
     assert "the row at dbs2: connecting: connection refused" in evidence.unknown
     assert explain(evidence).verdict == "UNKNOWN"
 
@@ -87,7 +111,10 @@ def masked(folder, step: str):
 
 def test_columns_that_a_function_may_change_are_not_compared_and_are_not_said_to_differ(tmp_path):
     way = masked(tmp_path, '{function: "masks:mask", columns: [alias]}')
-    rows = {("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"}, ("dbs2", EMPLOYEES, ("id",)): {"id": "7", "alias": "xxx"}}
+    rows = {
+        ("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"},
+        ("dbs2", EMPLOYEES, ("id",)): {"id": "7", "alias": "xxx"},
+    }
     assert asked(rows)._both_rows(way) == ({"id": "7"}, {"id": "7"})
     rows["dbs2", EMPLOYEES, ("id",)] = None
     assert asked(rows)._both_rows(way) == ({"id": "7"}, None)

@@ -1,4 +1,6 @@
-"""Archived redo: complete segments that are sent, or copied as files by anybody; what is partial waits, what is wrong is refused by name."""
+"""Archived redo: complete segments that are sent, or copied as files by anybody; what is partial waits, what is wrong
+is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,9 @@ def test_a_flipped_bit_in_a_copied_file_is_refused_by_name_until_the_file_is_rep
     assert files.take(log)
 
 
-def test_a_file_of_another_source_or_with_another_number_is_refused_by_name_and_what_came_before_is_mined(site, archive, tmp_path):
+def test_a_file_of_another_source_or_with_another_number_is_refused_by_name_and_what_came_before_is_mined(
+    site, archive, tmp_path
+):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     first, second, third, *_ = complete(site)
     shutil.copy(first.path, archive)
@@ -123,7 +127,11 @@ def test_a_file_of_another_source_or_with_another_number_is_refused_by_name_and_
     shutil.copy(third.path, copy)
     assert not files.take(log)
     assert f"{copy} is segment {third.number} of the redo of dbs1, not segment {second.number} of dbs1" in files.problem
-    assert ArchiveFolder(archive, "dbs9")._refusal(list_segments(archive)[0], log).endswith("not segment 1 of dbs9: replace it")
+    assert (
+        ArchiveFolder(archive, "dbs9")
+        ._refusal(list_segments(archive)[0], log)
+        .endswith("not segment 1 of dbs9: replace it")
+    )
     assert site.mined_at(log) == [each for each in committed(site.source) if each.commit_scn <= log.position.scn]
     shutil.copy(second.path, copy)
     take_all(files, log)
@@ -260,7 +268,8 @@ def test_a_capture_process_that_falls_behind_reads_archived_standby_redo_and_is_
         for number, frame in enumerate(stream.frames()):
             standby.take(frame)
             standby.sync()
-            if number % 3 == 0 and (batch := reader.next_batch(standby.position)) is not None:  # one batch while many come
+            # one batch while many come
+            if number % 3 == 0 and (batch := reader.next_batch(standby.position)) is not None:
                 batches.append(batch)
     assert any(file.is_archived for file in list_segments(site.folder))
     batches += mine(reader, standby)
@@ -290,7 +299,10 @@ def failing(call, error, times: int = 1):
 
 
 @pytest.mark.parametrize("what", ["scan_segment", "fingerprint_up_to", "os.open", "os.pread", "list_segments"])
-@pytest.mark.parametrize("error", [OSError(errno.ESTALE, "Stale file handle"), FileNotFoundError(2, "gone"), LogGone("redo segment 1 was purged")])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ESTALE, "Stale file handle"), FileNotFoundError(2, "gone"), LogGone("redo segment 1 was purged")],
+)
 def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_tried_again(site, archive, monkeypatch, what, error):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     (frame, *_) = site.stream(log).frames()
@@ -304,9 +316,18 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_tried_again(site, 
         if what.startswith("os."):
             real = os.open if what == "os.open" else os.pread
             ours = failing(real, error)
-            patch.setattr(f"{module}.os", SimpleNamespace(**{
-                "O_RDONLY": os.O_RDONLY, "open": os.open, "pread": os.pread, "close": os.close, what.partition(".")[2]: ours,
-            }))
+            patch.setattr(
+                f"{module}.os",
+                SimpleNamespace(
+                    **{
+                        "O_RDONLY": os.O_RDONLY,
+                        "open": os.open,
+                        "pread": os.pread,
+                        "close": os.close,
+                        what.partition(".")[2]: ours,
+                    }
+                ),
+            )
         else:
             patch.setattr(f"{module}.{what}", failing(getattr(archive_folder, what), error))
         assert not files.take(log)

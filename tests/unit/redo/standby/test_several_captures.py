@@ -1,4 +1,6 @@
-"""Several capture processes of one source: each mines the same redo by its own rules and at its own pace, and it is kept for the slowest."""
+"""Several capture processes of one source: each mines the same redo by its own rules and at its own pace, and it is
+kept for the slowest.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ from tests.support.standby_redo import standby_log
 from tests.support.standby_site import Site
 
 RULES = {
-    "c_hr": RuleSet(include=(Rule(owner="hr"),)), "c_events": RuleSet(include=(Rule(owner="sales", name="events", tags=ANY_TAG),)),
-    "c_all": RuleSet(), "c_but_one": RuleSet(include=(Rule(tags=ANY_TAG),), exclude=(Rule(owner="hr", name="keyed", tags=ANY_TAG),)),
+    "c_hr": RuleSet(include=(Rule(owner="hr"),)),
+    "c_events": RuleSet(include=(Rule(owner="sales", name="events", tags=ANY_TAG),)),
+    "c_all": RuleSet(),
+    "c_but_one": RuleSet(include=(Rule(tags=ANY_TAG),), exclude=(Rule(owner="hr", name="keyed", tags=ANY_TAG),)),
 }
 
 
@@ -85,7 +89,9 @@ def downstream(site: Site) -> tuple[Path, LogWriter | StandbyLog, Callable[[], o
 @pytest.mark.parametrize("seed", seeds("several captures", test=2, soak=40))
 @pytest.mark.parametrize("where", [at_the_source, downstream])
 def test_each_capture_process_of_a_source_has_what_its_rules_take_and_redo_is_kept_for_the_slowest(
-    tmp_path: Path, where: Callable[[Site], tuple[Path, LogWriter | StandbyLog, Callable[[], object]]], seed: int,
+    tmp_path: Path,
+    where: Callable[[Site], tuple[Path, LogWriter | StandbyLog, Callable[[], object]]],
+    seed: int,
 ) -> None:
     rng, site = random.Random(seed), Site(tmp_path, seed, keeps=False)
     folder, log, go_on = where(site)

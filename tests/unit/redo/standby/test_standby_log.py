@@ -1,4 +1,5 @@
-"""The standby redo log and the shipping of redo: what is acknowledged is durable, byte for byte the source's, and never diverges.
+"""The standby redo log and the shipping of redo: what is acknowledged is durable, byte for byte the source's, and never
+diverges.
 
 Longer than 500 lines: all of it shares the source, its shipping and the receiver.
 """
@@ -100,7 +101,9 @@ def test_a_receiver_that_fails_around_its_fsync_loses_and_doubles_nothing(site, 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("killed receivers", test=4, soak=60))
 def test_a_receiver_killed_between_write_and_fsync_begins_again_with_whole_records(tmp_path, seed):
-    """What an unfsynced tail looks like after a crash is up to the disk: cut anywhere, and damaged anywhere behind the fsync."""
+    """What an unfsynced tail looks like after a crash is up to the disk: cut anywhere, and damaged anywhere behind the
+    fsync.
+    """
     site = Site(tmp_path, seed)
     site.commit(20)
     standby = standby_log(site.folder)
@@ -218,7 +221,8 @@ def test_the_receiver_purges_behind_its_captures_and_keeps_the_newest_segment(si
     assert found == [each for each in committed(site.source) if each.commit_scn > middle]
     standby.required_checkpoints.record("c2", standby.position.scn)
     standby.purge()
-    assert numbers[-2] <= list_segments(site.folder)[0].number  # a transaction that is open may have begun before the newest
+    # a transaction that is open may have begun before the newest
+    assert numbers[-2] <= list_segments(site.folder)[0].number
 
 
 def test_what_allows_a_purge_is_on_disk_before_it(site):
@@ -319,7 +323,9 @@ def test_another_redo_log_is_refused_also_with_as_many_records_of_the_same_lengt
     site.commit(12)
     other.clock.advance(5.0)  # the same workload at another time: only times differ
     other.commit(12)
-    assert [file.size_bytes for file in list_segments(site.redo)] == [file.size_bytes for file in list_segments(other.redo)]
+    assert [file.size_bytes for file in list_segments(site.redo)] == [
+        file.size_bytes for file in list_segments(other.redo)
+    ]
     standby = standby_log(site.folder)
     site.receive(standby)
     with pytest.raises(RedoError, match="they differ in segment"):

@@ -1,4 +1,6 @@
-"""Conditions on whole columns against the row-at-a-time reference, for every type, with NULLs, missing values and unchanged large ones."""
+"""Conditions on whole columns against the row-at-a-time reference, for every type, with NULLs, missing values and
+unchanged large ones.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ TAGS = (Tag(value=b"\x1d"), Tag(value=b"\x11"))
 def images(draw: st.DrawFn, used: set[str], rows: int, gaps: list[int]):
     """Values of every column; only those that are used are random."""
     return [
-        [draw(raw_values(column) | st.sampled_from(gaps)) for _ in range(rows)] if column.name in used else [ABSENT] * rows
+        [draw(raw_values(column) | st.sampled_from(gaps)) for _ in range(rows)]
+        if column.name in used
+        else [ABSENT] * rows
         for column in TABLE.columns
     ]
 
@@ -53,12 +57,21 @@ def batches(draw: st.DrawFn, condition: Node) -> LcrBatch:
     old = column_values(draw(images(used, rows, [NULL_LENGTH, ABSENT]))) if command is not Command.INSERT else None
     if command is Command.UPDATE and draw(st.booleans()):
         old = column_values([[ABSENT] * rows for _ in TABLE.columns])  # it kept its key
-    new = column_values(draw(images(used, rows, [NULL_LENGTH, UNCHANGED, ABSENT]))) if command is not Command.DELETE else None
+    new = (
+        column_values(draw(images(used, rows, [NULL_LENGTH, UNCHANGED, ABSENT])))
+        if command is not Command.DELETE
+        else None
+    )
     group = RowGroup(table=0, command=command, row_numbers=np.arange(rows, dtype=np.int32), old=old, new=new)
     commits = [10 * (number + 1) for number in range(rows)]
     tags = [draw(st.integers(-1, 1)) for _ in range(rows)]
     return LcrBatch(
-        source="dbs1", previous_scn=0, through_scn=commits[-1], tables=(TABLE,), tags=TAGS, groups=(group,),
+        source="dbs1",
+        previous_scn=0,
+        through_scn=commits[-1],
+        tables=(TABLE,),
+        tags=TAGS,
+        groups=(group,),
         transactions=transactions(commits, [1] * rows, tags=tags),
     )
 
@@ -67,9 +80,17 @@ def rows_of(batch: LcrBatch) -> Rows:
     (group,) = batch.groups
     owner = row_transactions(batch.transactions)
     return Rows(
-        table=TABLE, command=group.command, count=group.row_count, old=group.old, new=group.new, source=batch.source,
-        tags=tuple(tag.value for tag in batch.tags), tag=batch.transactions.tag[owner],
-        transaction_id=batch.transactions.transaction_id[owner], scn=batch.transactions.order_scn[owner], source_time_us=batch.transactions.commit_time_us[owner],
+        table=TABLE,
+        command=group.command,
+        count=group.row_count,
+        old=group.old,
+        new=group.new,
+        source=batch.source,
+        tags=tuple(tag.value for tag in batch.tags),
+        tag=batch.transactions.tag[owner],
+        transaction_id=batch.transactions.transaction_id[owner],
+        scn=batch.transactions.order_scn[owner],
+        source_time_us=batch.transactions.commit_time_us[owner],
     )
 
 
@@ -79,7 +100,11 @@ def as_bits(values: frozenset[bool | None]) -> int:
 
 @pytest.mark.long
 @pytest.mark.seeded
-@settings(max_examples=scaled(48, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=scaled(48, 2000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(st.data())
 def test_columns_and_single_rows_give_the_same_truth_values(data):
     condition = data.draw(conditions())
@@ -90,7 +115,11 @@ def test_columns_and_single_rows_give_the_same_truth_values(data):
 
 
 @pytest.mark.seeded
-@settings(max_examples=scaled(36, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=scaled(36, 1000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(st.data())
 def test_what_is_found_was_possible_before_the_rows_were_looked_at(data):
     condition = data.draw(conditions())
@@ -99,7 +128,11 @@ def test_what_is_found_was_possible_before_the_rows_were_looked_at(data):
     for row, found in enumerate(CompiledCondition(condition, TABLE, TYPES).outcomes(rows_of(batch)).tolist()):
         lcr = RowLcr(batch, row)
         known = {"object_owner": "public", "object_name": "t"}
-        for more, its_command in (({}, None), ({"tag": lcr.tag}, None), ({"tag": lcr.tag, "source_database_name": "dbs1"}, command)):
+        for more, its_command in (
+            ({}, None),
+            ({"tag": lcr.tag}, None),
+            ({"tag": lcr.tag, "source_database_name": "dbs1"}, command),
+        ):
             assert found & ~possible(condition, Known(attributes=known | more, command=its_command)) == 0
 
 
@@ -107,12 +140,23 @@ def test_every_row_is_asked_in_a_group_of_many_transactions():
     table = replace(TABLE, columns=TABLE.columns[:1])
     values = column_values([[int(number).to_bytes(4, "big") for number in range(100)]])
     rows = Rows(
-        table=table, command=Command.INSERT, count=100, old=None, new=values, source="dbs1", tags=(), tag=np.full(100, -1, np.int16),
-        transaction_id=np.arange(100), scn=np.arange(100), source_time_us=1_769_848_200_000_000 + np.arange(-1, 99) * (np.arange(100) > 0),
+        table=table,
+        command=Command.INSERT,
+        count=100,
+        old=None,
+        new=values,
+        source="dbs1",
+        tags=(),
+        tag=np.full(100, -1, np.int16),
+        transaction_id=np.arange(100),
+        scn=np.arange(100),
+        source_time_us=1_769_848_200_000_000 + np.arange(-1, 99) * (np.arange(100) > 0),
     )
     found = CompiledCondition(parse("id between 10 and 12 or lcr.scn = 50", "where").tree, table, TYPES).outcomes(rows)
     assert np.flatnonzero(found == TRUE).tolist() == [10, 11, 12, 50]
-    found = CompiledCondition(parse("lcr.source_time > '2026-01-31 10:30:00.000094+02'", "where").tree, table, TYPES).outcomes(rows)
+    found = CompiledCondition(
+        parse("lcr.source_time > '2026-01-31 10:30:00.000094+02'", "where").tree, table, TYPES
+    ).outcomes(rows)
     assert np.flatnonzero(found == TRUE).tolist() == [96, 97, 98, 99]
 
 
@@ -120,13 +164,27 @@ def test_source_time_is_compared_as_an_instant_and_with_columns_and_null_where_i
     table = replace(TABLE, columns=tuple(column for column in TABLE.columns if column.name in ("id", "timestamptz_b")))
     values = column_values([[b"\0\0\0\1"] * 2, [(10).to_bytes(8, "big", signed=True)] * 2])
     rows = Rows(
-        table=table, command=Command.INSERT, count=2, old=None, new=values, source="dbs1", tags=(), tag=np.array([-1, -1]),
-        transaction_id=np.array([1, 2]), scn=np.array([1, 2]), source_time_us=np.array([946_684_800_000_009, 0]),
+        table=table,
+        command=Command.INSERT,
+        count=2,
+        old=None,
+        new=values,
+        source="dbs1",
+        tags=(),
+        tag=np.array([-1, -1]),
+        transaction_id=np.array([1, 2]),
+        scn=np.array([1, 2]),
+        source_time_us=np.array([946_684_800_000_009, 0]),
     )
-    outcomes = {text: CompiledCondition(parse(text, "where").tree, table, TYPES).outcomes(rows).tolist() for text in (
-        "lcr.source_time between '2000-01-01 00:00Z' and '2000-01-01 01:00:00.000009+0100'", "timestamptz_b > lcr.source_time", "lcr.source_time is null",
-        "lcr.source_time in ('2000-01-01 00:00:00.000009-00:00')",
-    )}
+    outcomes = {
+        text: CompiledCondition(parse(text, "where").tree, table, TYPES).outcomes(rows).tolist()
+        for text in (
+            "lcr.source_time between '2000-01-01 00:00Z' and '2000-01-01 01:00:00.000009+0100'",
+            "timestamptz_b > lcr.source_time",
+            "lcr.source_time is null",
+            "lcr.source_time in ('2000-01-01 00:00:00.000009-00:00')",
+        )
+    }
     assert list(outcomes.values()) == [[TRUE, NULL], [TRUE, NULL], [FALSE, TRUE], [TRUE, NULL]]
 
 
@@ -135,21 +193,49 @@ def test_value_that_is_not_in_the_log_leaves_every_truth_value_open(gap):
     table = replace(TABLE, columns=TABLE.columns[:2])
     new, old = column_values([[b"\0\0\0\1"], [gap]]), column_values([[b"\0\0\0\1"], [ABSENT]])
     rows = Rows(
-        table=table, command=Command.UPDATE, count=1, old=old, new=new, source="dbs1", tags=(), tag=np.array([-1]),
-        transaction_id=np.array([1]), scn=np.array([1]), source_time_us=np.array([0]),
+        table=table,
+        command=Command.UPDATE,
+        count=1,
+        old=old,
+        new=new,
+        source="dbs1",
+        tags=(),
+        tag=np.array([-1]),
+        transaction_id=np.array([1]),
+        scn=np.array([1]),
+        source_time_us=np.array([0]),
     )
-    outcome = {text: int(CompiledCondition(parse(text, "where").tree, table, TYPES).outcomes(rows)[0]) for text in (
-        "int2_b = 1", "int2_b is null", "int2_b = 1 and id = 2", "int2_b = 1 or id = 1", "int2_b is distinct from 1",
-    )}
+    outcome = {
+        text: int(CompiledCondition(parse(text, "where").tree, table, TYPES).outcomes(rows)[0])
+        for text in (
+            "int2_b = 1",
+            "int2_b is null",
+            "int2_b = 1 and id = 2",
+            "int2_b = 1 or id = 1",
+            "int2_b is distinct from 1",
+        )
+    }
     assert list(outcome.values()) == [TRUE | FALSE | NULL, TRUE | FALSE, FALSE, TRUE, TRUE | FALSE]
 
 
-@pytest.mark.parametrize(("text", "outcome"), [("bytea_b = '\\x0000'", TRUE), ("bytea_b is distinct from '\\x0000'", FALSE), ("bytea_b > '\\x00'", TRUE)])
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [("bytea_b = '\\x0000'", TRUE), ("bytea_b is distinct from '\\x0000'", FALSE), ("bytea_b > '\\x00'", TRUE)],
+)
 def test_zero_bytes_at_the_end_of_a_value_count(text, outcome):
     new = column_values([[b"\0\0"] if column.name == "bytea_b" else [ABSENT] for column in TABLE.columns])
     rows = Rows(
-        table=TABLE, command=Command.INSERT, count=1, old=None, new=new, source="dbs1", tags=(b"\0",), tag=np.array([0]),
-        transaction_id=np.array([1]), scn=np.array([1]), source_time_us=np.array([0]),
+        table=TABLE,
+        command=Command.INSERT,
+        count=1,
+        old=None,
+        new=new,
+        source="dbs1",
+        tags=(b"\0",),
+        tag=np.array([0]),
+        transaction_id=np.array([1]),
+        scn=np.array([1]),
+        source_time_us=np.array([0]),
     )
     assert CompiledCondition(parse(text, "where").tree, TABLE, TYPES).outcomes(rows).tolist() == [outcome]
     assert CompiledCondition(parse("tag = '00'", "condition").tree, TABLE, TYPES).outcomes(rows).tolist() == [TRUE]
@@ -190,32 +276,70 @@ def matches(pattern: str, text: str) -> bool:
 @pytest.mark.parametrize(
     ("text", "outcome"),
     [
-        ("int8_b < 1e131071", TRUE), ("int8_b > -1e131071", TRUE), ("int8_b = 1e100000", FALSE), ("int8_b <> 1e100000", TRUE), ("int8_b > 1e-16383", TRUE),
-        ("int8_b in (5, 1e100000)", TRUE), ("int8_b between 0e131071 and 1e100000", TRUE), ("int8_b is distinct from -1e100000", TRUE),
-        ("numeric_b < 1e131071", TRUE), ("numeric_t = -12345678901234567890123456789.123456789", TRUE), ("numeric_t > -12345678901234567890123456789.12345679", TRUE),
-        ("numeric_t in (1, -12345678901234567890123456789.123456789)", TRUE), ("numeric_b > 1e-16383", TRUE), ("numeric_b in (1e131071)", FALSE),
+        ("int8_b < 1e131071", TRUE),
+        ("int8_b > -1e131071", TRUE),
+        ("int8_b = 1e100000", FALSE),
+        ("int8_b <> 1e100000", TRUE),
+        ("int8_b > 1e-16383", TRUE),
+        ("int8_b in (5, 1e100000)", TRUE),
+        ("int8_b between 0e131071 and 1e100000", TRUE),
+        ("int8_b is distinct from -1e100000", TRUE),
+        ("numeric_b < 1e131071", TRUE),
+        ("numeric_t = -12345678901234567890123456789.123456789", TRUE),
+        ("numeric_t > -12345678901234567890123456789.12345679", TRUE),
+        ("numeric_t in (1, -12345678901234567890123456789.123456789)", TRUE),
+        ("numeric_b > 1e-16383", TRUE),
+        ("numeric_b in (1e131071)", FALSE),
     ],
 )
 def test_numbers_of_many_digits_are_compared_in_a_moment(text, outcome):
-    values = {"int8_b": (5).to_bytes(8, "big"), "numeric_b": numeric_bytes(Decimal(5)), "numeric_t": b"-12345678901234567890123456789.123456789"}
+    values = {
+        "int8_b": (5).to_bytes(8, "big"),
+        "numeric_b": numeric_bytes(Decimal(5)),
+        "numeric_t": b"-12345678901234567890123456789.123456789",
+    }
     image = column_values([[values.get(column.name, ABSENT)] for column in TABLE.columns])
     one = np.array([10], np.int64)
     with time_limit(20.0, never):
         tree = parse(text, "where").tree
         check_types(tree, TABLE, TYPES)
-        found = CompiledCondition(tree, TABLE, TYPES).outcomes(Rows(
-            table=TABLE, command=Command.INSERT, count=1, old=None, new=image, source="dbs1", tags=(), tag=np.array([-1]), transaction_id=one, scn=one,
-            source_time_us=one,
-        ))
+        found = CompiledCondition(tree, TABLE, TYPES).outcomes(
+            Rows(
+                table=TABLE,
+                command=Command.INSERT,
+                count=1,
+                old=None,
+                new=image,
+                source="dbs1",
+                tags=(),
+                tag=np.array([-1]),
+                transaction_id=one,
+                scn=one,
+                source_time_us=one,
+            )
+        )
     assert found.tolist() == [outcome]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "int8_b < 1e131072", "int8_b < 1e999999999", "int8_b in (1, 1e999999999)", "int8_b > 1e-999999999", "numeric_b < 1e131072", "numeric_b > -1e999999999", "numeric_t > 1e-16384",
-        "numeric_b = 1.5e-16383", "numeric_b > 0e-16384", "float8_b < 1e131072", f"float8_b < {10**400}", f"float4_t is distinct from -{10**400}",
-        f"float8_b in (1, {10**400})", "date_b > '\u0662\u0660\u0662\u0666-01-31'", "time_t > '\u0660\u0668:30'", "timestamptz_b > '2026-01-31 08:30+\u0660\u0665'",
+        "int8_b < 1e131072",
+        "int8_b < 1e999999999",
+        "int8_b in (1, 1e999999999)",
+        "int8_b > 1e-999999999",
+        "numeric_b < 1e131072",
+        "numeric_b > -1e999999999",
+        "numeric_t > 1e-16384",
+        "numeric_b = 1.5e-16383",
+        "numeric_b > 0e-16384",
+        "float8_b < 1e131072",
+        f"float8_b < {10**400}",
+        f"float4_t is distinct from -{10**400}",
+        f"float8_b in (1, {10**400})",
+        "date_b > '\u0662\u0660\u0662\u0666-01-31'",
+        "time_t > '\u0660\u0668:30'",
+        "timestamptz_b > '2026-01-31 08:30+\u0660\u0665'",
     ],
     ids=lambda text: text[:30],
 )
@@ -229,5 +353,11 @@ def test_numbers_of_every_length_are_read(digits):
     text = "-" + "9" * digits + ".25"
     form = struct.pack(">HhHH", -(-digits // 4) + 1, -(-digits // 4) - 1, 0x4000, 2)
     groups = [int(part) for part in textwrap.wrap(text[1:-3].zfill(-(-digits // 4) * 4), 4)]
-    (binary, as_text) = (next(column for column in TABLE.columns if column.name == name) for name in ("numeric_b", "numeric_t"))
-    assert TYPES.value(binary, form + struct.pack(f">{len(groups) + 1}H", *groups, 2500)) == TYPES.value(as_text, text.encode()) == Decimal(text)
+    (binary, as_text) = (
+        next(column for column in TABLE.columns if column.name == name) for name in ("numeric_b", "numeric_t")
+    )
+    assert (
+        TYPES.value(binary, form + struct.pack(f">{len(groups) + 1}H", *groups, 2500))
+        == TYPES.value(as_text, text.encode())
+        == Decimal(text)
+    )

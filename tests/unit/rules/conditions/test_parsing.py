@@ -41,7 +41,9 @@ UNDERSTOOD = {
     "new.a = old.b": Compare("=", ValueOf(Image.NEW, "a"), ValueOf(Image.OLD, "b")),
     "lcr.command_type = 'INSERT'": Compare("=", Attribute("command_type"), Constant(value="INSERT")),
     "lcr.tag in ('1d', null)": In(Attribute("tag"), (Constant(value=b"\x1d"), Constant(value=None))),
-    "a between 1 and 2 and b is null": And((And((Compare(">=", A, ONE), Compare("<=", A, Constant(value=2)))), IsNull(B))),
+    "a between 1 and 2 and b is null": And(
+        (And((Compare(">=", A, ONE), Compare("<=", A, Constant(value=2)))), IsNull(B))
+    ),
     "a = 1 or b = 1 and not a is null": Or((Compare("=", A, ONE), And((Compare("=", B, ONE), Not(IsNull(A)))))),
     "a not in (1)": Not(In(A, (ONE,))),
     "a is not distinct from b": Not(Distinct(A, B)),
@@ -91,7 +93,7 @@ REFUSED = {
     "a like 'x' escape '!'": ("ESCAPE", "backslash"),
     "a like 'x\\'": ("LIKE", "escape"),
     "a like b": ("LIKE", "text in quotes"),
-    "a = b collate \"de_DE\"": ("COLLATE", 'COLLATE "C"'),
+    'a = b collate "de_DE"': ("COLLATE", 'COLLATE "C"'),
     "(a, b) = (1, 2)": ("(a, b)", "one by one"),
     "a = $1": ("$1", "no parameters"),
     "a = :x": ("cannot be evaluated", "no parameters"),
@@ -127,7 +129,15 @@ def test_what_cannot_be_evaluated_is_refused_with_the_reason(text, expected):
     assert advice in refused.value.hint
 
 
-@pytest.mark.parametrize("text", ["(" * 2000 + "a = 1" + ")" * 2000, "a = 1 or " * 3000 + "a = 1", "not " * 500 + "a", "a" * (CONDITION_CHARACTERS_MAX + 1)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 2000 + "a = 1" + ")" * 2000,
+        "a = 1 or " * 3000 + "a = 1",
+        "not " * 500 + "a",
+        "a" * (CONDITION_CHARACTERS_MAX + 1),
+    ],
+)
 def test_condition_without_bounds_is_refused(text):
     with pytest.raises(ConditionError):
         parse(text, "where")

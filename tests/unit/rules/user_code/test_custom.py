@@ -31,10 +31,15 @@ from tests.support.lcr_batches import assert_same_batch, lcr_batches
 from tests.support.seeds import scaled
 
 USERS = TableVersion(
-    object_number=7, version=7, owner="hr", name="users", old_image=OldImage.FULL,
+    object_number=7,
+    version=7,
+    owner="hr",
+    name="users",
+    old_image=OldImage.FULL,
     columns=(
         Column(name="id", type_name="pg_catalog.int4", type_number=23, is_key=True),
-        Column(name="email", type_name="pg_catalog.text", type_number=25), Column(name="note", type_name="pg_catalog.text", type_number=25),
+        Column(name="email", type_name="pg_catalog.text", type_number=25),
+        Column(name="note", type_name="pg_catalog.text", type_number=25),
     ),
 )
 MASK = """
@@ -48,7 +53,15 @@ def mask(lcr):
 
 
 def evaluation(function: CustomTransformation, *operations, owner: str = "hr") -> RuleEvaluation:
-    rules = (Rule(owner=owner, name="users", tags=ANY_TAG, transformation=Transformation(operations=operations, custom=function)), Rule(owner="pub", tags=ANY_TAG))
+    rules = (
+        Rule(
+            owner=owner,
+            name="users",
+            tags=ANY_TAG,
+            transformation=Transformation(operations=operations, custom=function),
+        ),
+        Rule(owner="pub", tags=ANY_TAG),
+    )
     return RuleEvaluation(RuleSet(include=rules), types=value_types())
 
 
@@ -75,10 +88,17 @@ def refused(text: str, batch: LcrBatch | None = None, **more) -> TransformationE
 
 def test_a_function_changes_values_of_both_images_and_nulls_stay() -> None:
     update = batch_of_values(
-        USERS, Command.UPDATE, old=[[b"1", b"ann@a.de", b"n"], [b"2", NULL, b"n"]], new=[[b"1", b"bob@a.it", UNCHANGED], [b"2", NULL, b"m"]], source="dbs1",
+        USERS,
+        Command.UPDATE,
+        old=[[b"1", b"ann@a.de", b"n"], [b"2", NULL, b"n"]],
+        new=[[b"1", b"bob@a.it", UNCHANGED], [b"2", NULL, b"m"]],
+        source="dbs1",
     )
     found = values(evaluation(custom(MASK)).filter(update))
-    assert found == [("UPDATE", [b"1", b"x.de", b"n"], [b"1", b"x.it", UNCHANGED]), ("UPDATE", [b"2", NULL, b"n"], [b"2", NULL, b"m"])]
+    assert found == [
+        ("UPDATE", [b"1", b"x.de", b"n"], [b"1", b"x.it", UNCHANGED]),
+        ("UPDATE", [b"2", NULL, b"n"], [b"2", NULL, b"m"]),
+    ]
     delete = batch_of_values(USERS, Command.DELETE, old=[[b"1", b"ann@a.de", ABSENT]], source="dbs1")
     assert values(evaluation(custom(MASK)).filter(delete)) == [("DELETE", [b"1", b"x.de", ABSENT], [ABSENT] * 3)]
 
@@ -90,14 +110,20 @@ def mask(lcr):
     lcr.set_value("new", "region", lcr.get_value("new", "region").decoded.lower())
     return lcr
 """
-    rules = evaluation(custom(text), DeleteColumns(deleted=("note",)), AddColumn(name="region", type_name="pg_catalog.text", value="EMEA"))
+    rules = evaluation(
+        custom(text),
+        DeleteColumns(deleted=("note",)),
+        AddColumn(name="region", type_name="pg_catalog.text", value="EMEA"),
+    )
     after = rules.filter(insert(b"ann"))
     assert [column.name for column in after.tables[0].columns] == ["region", "id", "email"]
     assert values(after)[0][2] == [b"emea", b"0", b"ann"]
 
 
 def test_functions_come_behind_row_migration() -> None:
-    """A row that moves in is an INSERT for the function, one that moves out a DELETE; what the function makes of a row is not measured by the subset again."""
+    """A row that moves in is an INSERT for the function, one that moves out a DELETE; what the function makes of a row
+    is not measured by the subset again.
+    """
     text = """
 def mask(lcr):
     image = "old" if lcr.command_type == "DELETE" else "new"
@@ -106,14 +132,26 @@ def mask(lcr):
     lcr.set_value(image, "email", "away")
     return lcr
 """
-    transformation = Transformation(operations=(AddColumn(name="region", type_name="pg_catalog.text", value="x"),), custom=custom(text))
-    rule = Rule(owner="hr", name="users", tags=ANY_TAG, subset=parse("email = 'here'", "subset"), transformation=transformation)
+    transformation = Transformation(
+        operations=(AddColumn(name="region", type_name="pg_catalog.text", value="x"),), custom=custom(text)
+    )
+    rule = Rule(
+        owner="hr", name="users", tags=ANY_TAG, subset=parse("email = 'here'", "subset"), transformation=transformation
+    )
     moved = [(b"here", b"there"), (b"there", b"here"), (b"here", b"here"), (b"there", b"there")]
-    olds, news = ([[b"%d" % (row + place), email[place], b"%d" % place] for row, email in enumerate(moved)] for place in (0, 1))
-    found = RuleEvaluation(RuleSet(include=(rule,)), types=value_types()).filter(batch_of_values(USERS, Command.UPDATE, old=olds, new=news, source="dbs1"))
+    olds, news = (
+        [[b"%d" % (row + place), email[place], b"%d" % place] for row, email in enumerate(moved)] for place in (0, 1)
+    )
+    found = RuleEvaluation(RuleSet(include=(rule,)), types=value_types()).filter(
+        batch_of_values(USERS, Command.UPDATE, old=olds, new=news, source="dbs1")
+    )
     lcrs = [RowLcr(found, row) for row in range(found.row_count)]
-    assert [(lcr.command_type, lcr.get_value("old" if lcr.command_type == "DELETE" else "new", "note").raw) for lcr in lcrs] == [  # type: ignore[union-attr]
-        ("DELETE", b"DELETE of 0: ['email', 'id', 'note', 'region']"), ("INSERT", b"INSERT of 1: []"), ("UPDATE", b"UPDATE of 1: ['email', 'id', 'note', 'region']"),
+    assert [
+        (lcr.command_type, lcr.get_value("old" if lcr.command_type == "DELETE" else "new", "note").raw) for lcr in lcrs
+    ] == [  # type: ignore[union-attr]
+        ("DELETE", b"DELETE of 0: ['email', 'id', 'note', 'region']"),
+        ("INSERT", b"INSERT of 1: []"),
+        ("UPDATE", b"UPDATE of 1: ['email', 'id', 'note', 'region']"),
     ]
     assert [lcr.get_value("new", "email").raw for lcr in lcrs[1:]] == [b"away", b"away"]  # type: ignore[union-attr]
 
@@ -130,12 +168,19 @@ def test_only_rows_of_its_tables_are_given_to_a_function() -> None:
 @given(batch=lcr_batches())
 def test_a_function_that_changes_nothing_leaves_every_batch_as_it_is(batch: LcrBatch) -> None:
     # What a partition's rows are is said over columns that a function might change.
-    tables = [table if table.partition is None else replace(table, partition=replace(table.partition, rows="")) for table in batch.tables]
+    tables = [
+        table if table.partition is None else replace(table, partition=replace(table.partition, rows=""))
+        for table in batch.tables
+    ]
     batch = replace(batch, tables=tuple(replace(table, version=content_version(table)) for table in tables))
     rule = Rule(tags=ANY_TAG, transformation=Transformation(custom=custom("def mask(lcr):\n    return lcr\n")))
     after = RuleEvaluation(RuleSet(include=(rule,)), types=value_types()).filter(batch)
     used = {group.table for group in batch.groups} | {table for each in batch.truncates for table in each.tables}
-    if used == set(range(len(batch.tables))) and len(set(batch.tables)) == len(batch.tables) and all(group.row_count for group in batch.groups):
+    if (
+        used == set(range(len(batch.tables)))
+        and len(set(batch.tables)) == len(batch.tables)
+        and all(group.row_count for group in batch.groups)
+    ):
         assert_same_batch(after, batch)
     assert (after.row_count, after.through_scn) == (batch.row_count, batch.through_scn)
 
@@ -151,14 +196,23 @@ def test_at_capture_each_lcr_becomes_as_many_as_are_returned_in_order(batch: Lcr
 
     def shown(found: LcrBatch, row: int):
         lcr = RowLcr(found, row)
-        return lcr.transaction_id, lcr.command_type, {k: v.raw for k, v in lcr.get_values("old").items()}, {k: v.raw for k, v in lcr.get_values("new").items()}
+        return (
+            lcr.transaction_id,
+            lcr.command_type,
+            {k: v.raw for k, v in lcr.get_values("old").items()},
+            {k: v.raw for k, v in lcr.get_values("new").items()},
+        )
 
     wanted = []
     for row in range(batch.row_count):
         lcr = RowLcr(batch, row)
         wanted += [shown(batch, row)] * (1 if lcr.command_type == "TRUNCATE" else lcr.position % 3)
     assert [shown(after, row) for row in range(after.row_count)] == wanted
-    assert (after.previous_scn, after.through_scn, after.is_open) == (batch.previous_scn, batch.through_scn, batch.is_open)
+    assert (after.previous_scn, after.through_scn, after.is_open) == (
+        batch.previous_scn,
+        batch.through_scn,
+        batch.is_open,
+    )
 
 
 def test_copies_are_changed_apart() -> None:
@@ -175,17 +229,28 @@ def mask(lcr):
 # --------------------------------------------------------------------------- what they must not do
 
 
-@pytest.mark.parametrize(("body", "problem"), [
-    ("return None", "returned nothing"), ("return 5", "returned a int, and not the LCR"), ("return [lcr, 5]", "returned a list"),
-    ("return [lcr]", "only a capture process's function may"), ("return []", "only a capture process's function may"),
-    ("lcr.tag = b'1'\n    return lcr", "changed the tag"), ("lcr.object_name = 'other'\n    return lcr", "made INSERT of hr.other of it"),
-    ("lcr.command_type = 'DELETE'\n    return lcr", "made DELETE of hr.users of it"), ("lcr.delete_column('note', 'new')\n    return lcr", "gave it other columns"),
-    ("lcr.add_column('new', 'more', b'1')\n    return lcr", "gave it other columns"), ("lcr.rename_column('note', 'n', 'new')\n    return lcr", "gave it other columns"),
-    ("global kept\n    kept = globals().get('kept', lcr)\n    return kept", ""), ("lcr.execute(True)\n    return lcr", "handlers/own.py, line 2, in mask"),
-    ("lcr.set_value('new', 'id', None)\n    return lcr", "the value for column id is no value"), ("raise SystemExit", "SystemExit"),
-    ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-    ("lcr.set_value('new', 'email', b'1')\n    return lcr", "changed email, which is not among its columns"),
-])
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("return None", "returned nothing"),
+        ("return 5", "returned a int, and not the LCR"),
+        ("return [lcr, 5]", "returned a list"),
+        ("return [lcr]", "only a capture process's function may"),
+        ("return []", "only a capture process's function may"),
+        ("lcr.tag = b'1'\n    return lcr", "changed the tag"),
+        ("lcr.object_name = 'other'\n    return lcr", "made INSERT of hr.other of it"),
+        ("lcr.command_type = 'DELETE'\n    return lcr", "made DELETE of hr.users of it"),
+        ("lcr.delete_column('note', 'new')\n    return lcr", "gave it other columns"),
+        ("lcr.add_column('new', 'more', b'1')\n    return lcr", "gave it other columns"),
+        ("lcr.rename_column('note', 'n', 'new')\n    return lcr", "gave it other columns"),
+        ("global kept\n    kept = globals().get('kept', lcr)\n    return kept", ""),
+        ("lcr.execute(True)\n    return lcr", "handlers/own.py, line 2, in mask"),
+        ("lcr.set_value('new', 'id', None)\n    return lcr", "the value for column id is no value"),
+        ("raise SystemExit", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("lcr.set_value('new', 'email', b'1')\n    return lcr", "changed email, which is not among its columns"),
+    ],
+)
 def test_what_a_function_must_not_do_is_an_error_that_names_it_and_the_lcr(body: str, problem: str) -> None:
     function = custom(f"def mask(lcr):\n    {body}\n", columns=("note", "id"))
     rules = evaluation(function)
@@ -206,16 +271,24 @@ def test_a_function_sets_null() -> None:
 
 
 def test_values_that_are_not_there_are_not_made_up() -> None:
-    update = batch_of_values(USERS, Command.UPDATE, old=[[b"1", ABSENT, ABSENT]], new=[[b"1", b"a", UNCHANGED]], source="dbs1")
-    assert "added the new value of note" in str(refused("def mask(lcr):\n    lcr.add_column('new', 'note', b'x')\n    return lcr\n", update))
+    update = batch_of_values(
+        USERS, Command.UPDATE, old=[[b"1", ABSENT, ABSENT]], new=[[b"1", b"a", UNCHANGED]], source="dbs1"
+    )
+    assert "added the new value of note" in str(
+        refused("def mask(lcr):\n    lcr.add_column('new', 'note', b'x')\n    return lcr\n", update)
+    )
     error = refused("def mask(lcr):\n    lcr.set_value('new', 'note', b'x')\n    return lcr\n", update)
     assert "no new value of column note: the UPDATE left it alone, and it is stored out of line" in str(error)
     whole = batch_of_values(USERS, Command.UPDATE, old=[[b"1", b"a", b"n"]], new=[[b"1", b"a", b"n"]], source="dbs1")
-    assert "deleted the new value of email" in str(refused("def mask(lcr):\n    lcr.delete_column('email', 'new')\n    return lcr\n", whole))
+    assert "deleted the new value of email" in str(
+        refused("def mask(lcr):\n    lcr.delete_column('email', 'new')\n    return lcr\n", whole)
+    )
 
 
 def test_source_transaction_and_scn_are_those_of_the_lcr_given() -> None:
-    after = evaluation(custom("def mask(lcr):\n    lcr.source_database_name = 'elsewhere'\n    return lcr\n")).filter(insert(b"a"))
+    after = evaluation(custom("def mask(lcr):\n    lcr.source_database_name = 'elsewhere'\n    return lcr\n")).filter(
+        insert(b"a")
+    )
     assert after.source == "dbs1"
     for name in ("transaction_id", "scn", "commit_scn"):
         assert "AttributeError" in str(refused(f"def mask(lcr):\n    lcr.{name} = 5\n    return lcr\n"))
@@ -229,7 +302,9 @@ def test_a_function_that_hangs_is_ended_and_its_line_is_named() -> None:
 
 
 def test_too_many_lcrs_for_one_are_refused() -> None:
-    assert f"returned {LCRS_MAX + 1} LCRs for one" in str(refused(f"def mask(lcr):\n    return [lcr] * {LCRS_MAX + 1}\n", is_at_capture=True))
+    assert f"returned {LCRS_MAX + 1} LCRs for one" in str(
+        refused(f"def mask(lcr):\n    return [lcr] * {LCRS_MAX + 1}\n", is_at_capture=True)
+    )
 
 
 def test_code_that_cannot_be_loaded_stops_the_client_at_a_row_and_not_before() -> None:
@@ -240,16 +315,19 @@ def test_code_that_cannot_be_loaded_stops_the_client_at_a_row_and_not_before() -
         rules.filter(insert(b"a"))
 
 
-@pytest.mark.parametrize(("body", "told"), [
-    ("int(lcr.get_value('new', 'email').decoded)", "ValueError (its message is not shown"),
-    ("{}[lcr.get_value('new', 'email').decoded]", "KeyError (its message is not shown"),
-    ("raise ValueError(f\"not {lcr.get_value('new', 'email').decoded}\")", "ValueError (its message is not shown"),
-    ("raise ValueError(lcr.get_value('new', 'email').decoded.upper())", "ValueError (its message is not shown"),
-    ("import sys; sys.exit(lcr.get_value('new', 'email').decoded)", "SystemExit (its message is not shown"),
-    ("raise ValueError('no address')", "ValueError: no address"),
-    ("lcr.get_value('new', 'nowhere').decoded", "AttributeError: 'NoneType' object has no attribute 'decoded'"),
-    ("assert False", "AssertionError"),
-])
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("int(lcr.get_value('new', 'email').decoded)", "ValueError (its message is not shown"),
+        ("{}[lcr.get_value('new', 'email').decoded]", "KeyError (its message is not shown"),
+        ("raise ValueError(f\"not {lcr.get_value('new', 'email').decoded}\")", "ValueError (its message is not shown"),
+        ("raise ValueError(lcr.get_value('new', 'email').decoded.upper())", "ValueError (its message is not shown"),
+        ("import sys; sys.exit(lcr.get_value('new', 'email').decoded)", "SystemExit (its message is not shown"),
+        ("raise ValueError('no address')", "ValueError: no address"),
+        ("lcr.get_value('new', 'nowhere').decoded", "AttributeError: 'NoneType' object has no attribute 'decoded'"),
+        ("assert False", "AssertionError"),
+    ],
+)
 def test_the_error_of_a_function_does_not_tell_the_value_that_it_should_hide(body: str, told: str) -> None:
     with pytest.raises(TransformationError) as caught:
         evaluation(custom(f"def mask(lcr):\n    {body}\n    return lcr\n")).filter(insert(b"ada@example.org"))

@@ -1,6 +1,8 @@
-"""A transformation function that raises, hangs, returns the wrong thing, or is killed, and a declarative step that cannot be applied: in each client.
+"""A transformation function that raises, hangs, returns the wrong thing, or is killed, and a declarative step that
+cannot be applied: in each client.
 
-Capture process, propagation and apply process stop at the LCR with the error, keep what they need, and go on there once the rules are corrected.
+Capture process, propagation and apply process stop at the LCR with the error, keep what they need, and go on there once
+the rules are corrected.
 """
 
 from __future__ import annotations
@@ -37,8 +39,12 @@ from tests.support.two_queues import TwoQueues
 
 CORRECT = "def mask(lcr):\n    return lcr\n"
 BROKEN = {
-    "raises": "raise ValueError('no')", "hangs": "while True: pass", "returns nothing": "return None", "killed": "import signal; signal.raise_signal(signal.SIGINT)",
-    "leaves threads": "import threading, time; [threading.Thread(target=time.sleep, args=(20,), daemon=True).start() for _ in range(65)]",
+    "raises": "raise ValueError('no')",
+    "hangs": "while True: pass",
+    "returns nothing": "return None",
+    "killed": "import signal; signal.raise_signal(signal.SIGINT)",
+    "leaves threads": "import threading, time; [threading.Thread(target=time.sleep, args=(20,), daemon=True).start()"
+    " for _ in range(65)]",
 }
 NAMED = r"\(LCR: [A-Z]+ of \w+\.\w+, number \d+ of transaction \d+ of dbs1, SCN 0/[0-9A-F]{8}\)"
 
@@ -46,7 +52,14 @@ NAMED = r"\(LCR: [A-Z]+ of \w+\.\w+, number \d+ of transaction \d+ of dbs1, SCN 
 def rules(condition: str, body: str) -> RuleSet:
     """A function that fails at some LCRs; without a body: one that does not."""
     text = f"def mask(lcr):\n    if {condition}:\n        {body}\n    return lcr\n" if body else CORRECT
-    return RuleSet(include=(Rule(tags=ANY_TAG, transformation=Transformation(custom=custom(text, timeout_s=30.0 if "threading" in text else 0.3))),))
+    return RuleSet(
+        include=(
+            Rule(
+                tags=ANY_TAG,
+                transformation=Transformation(custom=custom(text, timeout_s=30.0 if "threading" in text else 0.3)),
+            ),
+        )
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +69,9 @@ def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def captured(folder: Path, body: str, broken: RuleSet | None = None) -> tuple[list[bytes], list[bytes], BaseException]:
-    """Rows that a capture process sends before it stops, and after it is started again with the rules corrected; from the eighth on of table t."""
+    """Rows that a capture process sends before it stops, and after it is started again with the rules corrected; from
+    the eighth on of table t.
+    """
     source = MemorySource()
     for name in ("t", "u"):
         source.create_table(f"hr.{name}", ["id", "c1"], key=["id"])
@@ -66,20 +81,42 @@ def captured(folder: Path, body: str, broken: RuleSet | None = None) -> tuple[li
     writer = write_redo(folder / "redo", source)
     batches: list[LcrBatch] = []
     with pytest.raises((TransformationError, KeyboardInterrupt)) as caught:
-        batches.extend(mine(miner(folder / "redo", rules=broken or rules("lcr.get_value('new', 'id').raw == b'7'", body)), writer, rows_max=3))
+        batches.extend(
+            mine(
+                miner(folder / "redo", rules=broken or rules("lcr.get_value('new', 'id').raw == b'7'", body)),
+                writer,
+                rows_max=3,
+            )
+        )
     position = batches[-1].through_scn if batches else FIRST_SCN
     later = list(mine(miner(folder / "redo", position, rules=rules("", "")), writer, rows_max=3))
-    before, after = ([_key(batch, row) for batch in found for row in range(batch.row_count)] for found in (batches, later))
+    before, after = (
+        [_key(batch, row) for batch in found for row in range(batch.row_count)] for found in (batches, later)
+    )
     return before, after, caught.value
 
 
-def propagated(folder: Path, body: str, broken: RuleSet | None = None) -> tuple[list[bytes], list[bytes], BaseException]:
+def propagated(
+    folder: Path, body: str, broken: RuleSet | None = None
+) -> tuple[list[bytes], list[bytes], BaseException]:
     """The same of a propagation: what it did not send stays in its queue."""
     queues = TwoQueues(folder, broken or rules("lcr.commit_scn == 80", body))
     for number in range(12):
         batch = insert_batch([10 * number + 10], previous=10 * number, value=str(number).encode())
         (table,) = batch.tables
-        queues.publish(replace(batch, tables=(replace(table, owner="hr", name="t" if number >= 7 else "u", object_number=ObjectNumber(1 + (number >= 7))),)))
+        queues.publish(
+            replace(
+                batch,
+                tables=(
+                    replace(
+                        table,
+                        owner="hr",
+                        name="t" if number >= 7 else "u",
+                        object_number=ObjectNumber(1 + (number >= 7)),
+                    ),
+                ),
+            )
+        )
     with pytest.raises((TransformationError, KeyboardInterrupt)) as caught:
         queues.work()
     before = _arrived(queues)
@@ -101,7 +138,9 @@ def _key(batch: LcrBatch, row: int) -> bytes:
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("client", [captured, propagated])
 def test_a_failing_function_stops_each_client_and_nothing_is_lost_or_sent_twice(
-    client: Callable[[Path, str], tuple[list[bytes], list[bytes], BaseException]], body: str, tmp_path: Path,
+    client: Callable[[Path, str], tuple[list[bytes], list[bytes], BaseException]],
+    body: str,
+    tmp_path: Path,
 ) -> None:
     before, after, error = client(tmp_path, body)
     assert b"7" not in before  # as it is, it must never leave
@@ -129,7 +168,10 @@ def _check_told(error: BaseException, body: str) -> None:
     assert re.search(NAMED, error.message)
     assert error.hint
     if "threading" in body:
-        assert "has left 65 threads running, and 64 are allowed; it is at handlers/own.py, line 1, in mask" in error.message
+        assert (
+            "has left 65 threads running, and 64 are allowed; it is at handlers/own.py, line 1, in mask"
+            in error.message
+        )
     elif "return None" not in body:
         assert "handlers/own.py, line 3, in mask" in error.message
 
@@ -137,7 +179,11 @@ def _check_told(error: BaseException, body: str) -> None:
 def unfit(operation: Operation, *names: str) -> RuleSet:
     """A declarative step that cannot be applied to the first of these tables."""
     first = Transformation(operations=(operation,))
-    return RuleSet(include=tuple(Rule(name=name, tags=ANY_TAG, transformation=None if place else first) for place, name in enumerate(names)))
+    return RuleSet(
+        include=tuple(
+            Rule(name=name, tags=ANY_TAG, transformation=None if place else first) for place, name in enumerate(names)
+        )
+    )
 
 
 UNFIT = {
@@ -149,28 +195,42 @@ UNFIT = {
 @pytest.mark.parametrize("step", UNFIT.values(), ids=UNFIT)
 @pytest.mark.parametrize(("client", "scn"), [(captured, ""), (propagated, "0/0000004F")])
 def test_a_step_that_cannot_be_applied_stops_each_client_at_an_lcr_that_is_named(
-    client: Callable[[Path, str, RuleSet], tuple[list[bytes], list[bytes], BaseException]], scn: str, step: Operation, tmp_path: Path,
+    client: Callable[[Path, str, RuleSet], tuple[list[bytes], list[bytes], BaseException]],
+    scn: str,
+    step: Operation,
+    tmp_path: Path,
 ) -> None:
     before, after, error = client(tmp_path, "", unfit(step, "t", "u"))
     assert b"7" not in before
     assert before + after == [str(number).encode() for number in range(12)]
     assert isinstance(error, TransformationError)
-    assert re.search(rf"\(LCR: INSERT of hr\.t, number 1 of transaction \d+ of dbs1, SCN 0/[0-9A-F]*{scn.removeprefix('0/')}\)$", error.message)
+    assert re.search(
+        rf"\(LCR: INSERT of hr\.t, number 1 of transaction \d+ of dbs1, SCN 0/[0-9A-F]*{scn.removeprefix('0/')}\)$",
+        error.message,
+    )
     assert error.hint
 
 
 def test_a_step_that_cannot_be_applied_stops_the_apply_process_and_every_transaction_is_applied_once() -> None:
     world = World(5, MemoryPlace(), count=20, conflicts=2, large=3)
     table = TABLES[0]
-    broken = unfit(AddColumn(name=table.columns[1], type_name="pg_catalog.text", value="x"), *(each.name for each in TABLES))
-    with pytest.raises(TransformationError, match=rf"of {table.owner}\.{table.name}, number \d+ of transaction \d+ of dbs1, SCN "):
+    broken = unfit(
+        AddColumn(name=table.columns[1], type_name="pg_catalog.text", value="x"), *(each.name for each in TABLES)
+    )
+    with pytest.raises(
+        TransformationError, match=rf"of {table.owner}\.{table.name}, number \d+ of transaction \d+ of dbs1, SCN "
+    ):
         world.engine(5, parallelism=2, rules=broken).run()
     world.engine(random.Random(5).randrange(1000), parallelism=2, rules=rules("", "")).run()
     world.check()
 
 
-@pytest.mark.parametrize("made", ["[lcr, lcr.copy(), lcr.copy()]", "[lcr] if int(lcr.get_value('new', 'id').raw) % 3 else []"])
-def test_rows_of_a_transaction_in_parts_have_positions_of_their_own_behind_a_function_that_makes_several_or_none(made: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "made", ["[lcr, lcr.copy(), lcr.copy()]", "[lcr] if int(lcr.get_value('new', 'id').raw) % 3 else []"]
+)
+def test_rows_of_a_transaction_in_parts_have_positions_of_their_own_behind_a_function_that_makes_several_or_none(
+    made: str, tmp_path: Path
+) -> None:
     source = MemorySource()
     source.create_table("hr.t", ["id", "a"], key=["id"])
     with source.transaction() as transaction:
@@ -179,7 +239,11 @@ def test_rows_of_a_transaction_in_parts_have_positions_of_their_own_behind_a_fun
     writer = write_redo(tmp_path / "redo", source)
     function = custom(f"def mask(lcr):\n    return {made}\n", is_at_capture=True)
     several = RuleSet(include=(Rule(tags=ANY_TAG, transformation=Transformation(custom=function)),))
-    batches = [batch for batch in mine(miner(tmp_path / "redo", rules=several), writer, rows_max=4) if not batch.is_progress_mark]
+    batches = [
+        batch
+        for batch in mine(miner(tmp_path / "redo", rules=several), writer, rows_max=4)
+        if not batch.is_progress_mark
+    ]
     assert len(batches) > 2
     positions = [RowLcr(batch, row).position for batch in batches for row in range(batch.row_count)]
     # `errors show` and `errors edit` find a row by its position.
@@ -190,7 +254,8 @@ WAITS = "import own_gate\ndef mask(lcr):\n    if lcr.commit_scn == 80:\n        
 
 
 def test_a_function_that_waits_in_the_kernel_is_told_of_while_it_waits_and_is_an_error_when_it_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the thread of a component nothing can end such a wait."""
     gate, module = threading.Event(), types.ModuleType("own_gate")
@@ -212,7 +277,11 @@ def test_a_function_that_waits_in_the_kernel_is_told_of_while_it_waits_and_is_an
     until = time.monotonic() + 30
     while not last.late and time.monotonic() < until:
         time.sleep(0.01)
-    assert re.search(r"own:mask \(\w+\) has not ended within 0.1 s, and waits at handlers/own.py, line 4, in mask \(LCR: INSERT of .* SCN 0/0000004F\)", last.late)
+    assert re.search(
+        r"own:mask \(\w+\) has not ended within 0.1 s, and waits at handlers/own.py, line 4, in mask \(LCR: INSERT of"
+        r" .* SCN 0/0000004F\)",
+        last.late,
+    )
     assert not raised
     gate.set()
     thread.join(30)
@@ -223,7 +292,10 @@ def test_a_function_that_waits_in_the_kernel_is_told_of_while_it_waits_and_is_an
 
 def test_threads_that_a_function_leaves_in_one_task_after_the_other_are_counted_together() -> None:
     """A copy evaluates each piece of a table anew, in the same process."""
-    body = "import threading, time; [threading.Thread(target=time.sleep, args=(20,), daemon=True).start() for _ in range(40)]"
+    body = (
+        "import threading, time; [threading.Thread(target=time.sleep, args=(20,), daemon=True).start() for _ in"
+        " range(40)]"
+    )
     batch = insert_batch([70], previous=60)
     RuleEvaluation(rules("True", body), types=value_types()).filter(batch)
     with pytest.raises(TransformationError, match="has left 80 threads running"):
@@ -232,12 +304,19 @@ def test_threads_that_a_function_leaves_in_one_task_after_the_other_are_counted_
 
 def test_threads_of_a_call_that_has_not_ended_are_not_counted_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several components of a site are in one process, and call the same function at once."""
-    began, gate, module, raised = threading.Event(), threading.Event(), types.ModuleType("own_gate"), list[BaseException]()
+    began, gate, module, raised = (
+        threading.Event(),
+        threading.Event(),
+        types.ModuleType("own_gate"),
+        list[BaseException](),
+    )
     module.began, module.wait = began.set, lambda: gate.wait(30)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_gate", module)
     text = (
-        "import own_gate, threading\ndef mask(lcr):\n    if lcr.commit_scn == 80:\n        return lcr\n    pool = [threading.Thread(target=own_gate.wait) for _ in range(65)]\n"
-        "    for each in pool:\n        each.start()\n    own_gate.began()\n    for each in pool:\n        each.join()\n    return lcr\n"
+        "import own_gate, threading\ndef mask(lcr):\n    if lcr.commit_scn == 80:\n        return lcr\n    pool ="
+        " [threading.Thread(target=own_gate.wait) for _ in range(65)]\n"
+        "    for each in pool:\n        each.start()\n    own_gate.began()\n    for each in pool:\n       "
+        " each.join()\n    return lcr\n"
     )
     both = RuleSet(include=(Rule(tags=ANY_TAG, transformation=Transformation(custom=custom(text, timeout_s=30.0))),))
 

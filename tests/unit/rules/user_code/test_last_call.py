@@ -69,12 +69,17 @@ def ended(processes: ForkServerContext, file: Path, text: str) -> int | None:
 
 @pytest.mark.long
 def test_a_function_that_ends_its_process_each_time_is_an_error_of_the_client_after_three_and_a_corrected_one_is_called(
-    processes: ForkServerContext, tmp_path: Path,
+    processes: ForkServerContext,
+    tmp_path: Path,
 ) -> None:
     file, text = tmp_path / "components" / "capture.c~call", ENDS.format(exit=EXIT)
     assert [ended(processes, file, text) for _ in range(CRASHES_MAX + 2)] == [EXIT] * CRASHES_MAX + [REFUSED] * 2
     told = file.with_name("told").read_text()
-    assert re.search(rf"own:mask \(\w+\) is not called again: {CRASHES_MAX} processes ended while it ran for this LCR \(LCR: INSERT of .*; correct the function", told)
+    assert re.search(
+        rf"own:mask \(\w+\) is not called again: {CRASHES_MAX} processes ended while it ran for this LCR \(LCR: INSERT"
+        r" of .*; correct the function",
+        told,
+    )
     assert ended(processes, file, SOUND) == 0
 
 
@@ -102,7 +107,9 @@ def mask(lcr):
 
 
 def live_together(folder: Path) -> None:
-    """The life of a process with two clients: a sound one with a slow function, and one whose function ends the process while the other one runs, if it does."""
+    """The life of a process with two clients: a sound one with a slow function, and one whose function ends the process
+    while the other one runs, if it does.
+    """
     inside = folder / "inside"
     inside.unlink(missing_ok=True)
 
@@ -124,7 +131,9 @@ def live_together(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_function_that_ends_the_process_of_several_clients_is_an_error_of_its_own_client_alone(processes: ForkServerContext, tmp_path: Path) -> None:
+def test_a_function_that_ends_the_process_of_several_clients_is_an_error_of_its_own_client_alone(
+    processes: ForkServerContext, tmp_path: Path
+) -> None:
     lives = 0
     while not (tmp_path / "guilty.told").exists():
         process = processes.Process(target=live_together, args=(tmp_path,), daemon=True)

@@ -1,4 +1,6 @@
-"""The bound of time for a call: in the main thread, as in apply servers, and in another one, where capture processes, propagations and apply drivers call functions."""
+"""The bound of time for a call: in the main thread, as in apply servers, and in another one, where capture processes,
+propagations and apply drivers call functions.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_a_function_that_catches_the_interruption_in_a_thread_has_still_had_its_
     assert isinstance(in_thread(call), TooLong)
 
 
-def test_an_interruption_just_behind_the_function_leaves_nothing_that_interrupts_the_thread_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_just_behind_the_function_leaves_nothing_that_interrupts_the_thread_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     end, times = module._WATCHDOG.end, []
 
     def interrupted(*arguments: object) -> None:
@@ -77,7 +81,11 @@ def test_who_waits_in_the_kernel_beyond_its_time_is_told_of_by_another_thread_un
         going.wait(30)
 
     def call() -> None:
-        with time_limit(0.05, lambda: False, late=lambda frame: told.append((threading.get_ident(), str(traceback.extract_stack(frame))))):
+        with time_limit(
+            0.05,
+            lambda: False,
+            late=lambda frame: told.append((threading.get_ident(), str(traceback.extract_stack(frame)))),
+        ):
             waits()
 
     def later() -> None:

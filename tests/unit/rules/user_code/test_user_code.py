@@ -15,7 +15,10 @@ WORDS = "def upper(text):\n    return text.upper()\n"
 
 
 def code_of(**texts: str) -> UserCode:
-    files = tuple(CodeFile(path=f"{name.replace('__in', '/__in').replace('_S_', '/')}.py", text=text) for name, text in texts.items())
+    files = tuple(
+        CodeFile(path=f"{name.replace('__in', '/__in').replace('_S_', '/')}.py", text=text)
+        for name, text in texts.items()
+    )
     return UserCode(folder="handlers", files=files)
 
 
@@ -36,8 +39,10 @@ def test_a_function_is_loaded_with_what_its_module_imports_from_the_folder() -> 
 
 def test_relative_imports_and_dataclasses_work() -> None:
     text = (
-        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom typing import ClassVar\nfrom .words import upper\n"
-        "@dataclass\nclass Row:\n    kind: ClassVar[str] = 'k'\n    text: str = ''\ndef mask(lcr):\n    return Row(upper(lcr)).text\n"
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom typing import ClassVar\nfrom"
+        " .words import upper\n"
+        "@dataclass\nclass Row:\n    kind: ClassVar[str] = 'k'\n    text: str = ''\ndef mask(lcr):\n    return"
+        " Row(upper(lcr)).text\n"
     )
     function = loaded(code_of(shared_S_masks=text, shared_S_words=WORDS), "shared.masks:mask")
     assert callable(function)
@@ -84,7 +89,9 @@ def test_another_version_on_the_python_path_is_refused() -> None:
 
 
 @pytest.mark.parametrize("module", ["installed_masks", "installed_shop.masks", "installed_namespace.shop.masks"])
-def test_what_is_installed_anew_on_the_python_path_runs_in_a_process_that_had_the_earlier_version(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_installed_anew_on_the_python_path_runs_in_a_process_that_had_the_earlier_version(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path.joinpath(*module.split(".")[:-1])
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +101,9 @@ def test_what_is_installed_anew_on_the_python_path_runs_in_a_process_that_had_th
     functions = []
     for text in ("first", "the second"):
         (folder / f"{beside.lstrip('.')}.py").write_text(f"WORD = {text!r}\n")
-        (folder / "masks.py" if folder != tmp_path else folder / "installed_masks.py").write_text(f"from {beside} import WORD\ndef mask(lcr):\n    return {text!r}, WORD\n")
+        (folder / "masks.py" if folder != tmp_path else folder / "installed_masks.py").write_text(
+            f"from {beside} import WORD\ndef mask(lcr):\n    return {text!r}, WORD\n"
+        )
         functions += [loaded(NO_CODE, f"{module}:mask"), loaded(NO_CODE, f"{module}:mask")]
     first, again, second, last = (each for each in functions if callable(each))
     # What is beside a module that came in no package is not known to belong to it.

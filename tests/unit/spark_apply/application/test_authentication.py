@@ -72,5 +72,7 @@ def test_another_version_without_the_fields_is_named():
         def getClass(self) -> _Class:
             return _Class("org.example.Backend", [], _Class("java.lang.Object", []))
 
-    with pytest.raises(LookupError, match=r"org.example.Backend has no field appId: pyspark or raydp is another version"):
+    with pytest.raises(
+        LookupError, match=r"org.example.Backend has no field appId: pyspark or raydp is another version"
+    ):
         authentication._field(Backend(), "appId")

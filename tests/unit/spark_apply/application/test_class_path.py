@@ -1,4 +1,6 @@
-"""The class path of an application's JVMs: one for all, so that an archive of classes fits; another one where there is no archive for it."""
+"""The class path of an application's JVMs: one for all, so that an archive of classes fits; another one where there is
+no archive for it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_archive_is_used_by_the_java_that_it_was_made_for(tmp_path: Path):
         assert class_path(tmp_path / "site", other, archives=tmp_path / "archives").options == ()
 
 
-def test_class_that_unpacks_the_library_into_the_working_folder_comes_first_and_is_the_same_for_all_applications(tmp_path: Path):
+def test_class_that_unpacks_the_library_into_the_working_folder_comes_first_and_is_the_same_for_all_applications(
+    tmp_path: Path,
+):
     with_archive(tmp_path)
     first, *_ = class_path(tmp_path / "site", JAVA, archives=tmp_path).entries
     with zipfile.ZipFile(first) as jar:

@@ -10,13 +10,20 @@ from spark_apply.driver.config import ApplyConfig
 from streams.errors import ApplyError, ConfigError
 
 
-@pytest.mark.parametrize("config", [
-    ApplicationConfig(topology="t", site="b", ray_address="127.0.0.1:1", state_dir="state"),
-    ApplicationConfig(
-        topology="t", site="ünï", ray_address="127.0.0.1:1", state_dir="state", host="10.0.0.1",
-        resources=ExecutorResources(node=(("site_b", 1.0),), executors=3),
-    ),
-])
+@pytest.mark.parametrize(
+    "config",
+    [
+        ApplicationConfig(topology="t", site="b", ray_address="127.0.0.1:1", state_dir="state"),
+        ApplicationConfig(
+            topology="t",
+            site="ünï",
+            ray_address="127.0.0.1:1",
+            state_dir="state",
+            host="10.0.0.1",
+            resources=ExecutorResources(node=(("site_b", 1.0),), executors=3),
+        ),
+    ],
+)
 def test_configuration_survives_its_line(config: ApplicationConfig) -> None:
     line = config.to_json()
     assert "\n" not in line
@@ -33,8 +40,11 @@ def test_wrong_line_is_refused_without_showing_it(line: str) -> None:
 
 def _apply(**changes: object) -> ApplyConfig:
     fields = {
-        "topology": "t", "apply": "apply_from_a", "source": DatabaseAccess(site="a", kind="postgres", dsn="password=one"),
-        "destination": DatabaseAccess(site="b", kind="embedded", dsn="password=two"), "queue": "q",
+        "topology": "t",
+        "apply": "apply_from_a",
+        "source": DatabaseAccess(site="a", kind="postgres", dsn="password=one"),
+        "destination": DatabaseAccess(site="b", kind="embedded", dsn="password=two"),
+        "queue": "q",
     }
     return ApplyConfig(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -53,5 +63,9 @@ def test_bound_below_one_is_refused(field: str) -> None:
 def test_failure_says_whether_time_heals_it() -> None:
     described = ApplyError("it is so", hint="do this").described()
     assert described == {
-        "error": "ApplyError", "code": "HDR-5000", "message": "it is so", "hint": "do this", "retry": "manual",
+        "error": "ApplyError",
+        "code": "HDR-5000",
+        "message": "it is so",
+        "hint": "do this",
+        "retry": "manual",
     }

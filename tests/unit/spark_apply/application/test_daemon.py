@@ -31,7 +31,10 @@ print(json.dumps({"loaded": loaded, "again": daemon.load_kernels(), "threads": l
 
 
 def cached() -> dict[str, set[str]]:
-    """The signatures of each kernel that are compiled, by `make setup` or by a test that needed another one. Where the cache is empty, nothing can be loaded."""
+    """The signatures of each kernel that are compiled, by `make setup` or by a test that needed another one.
+
+    Where the cache is empty, nothing can be loaded.
+    """
     found = {}
     for path in ROOT.glob("[!.]*/**/*_kernels.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -46,7 +49,11 @@ def cached() -> dict[str, set[str]]:
 def test_kernels_are_loaded_from_the_cache_before_the_first_fork_and_no_thread_is_started():
     before = cached()
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=300,
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
         env={"OMP_NUM_THREADS": "1", "PATH": ""},
     )
     after = cached()  # other tests, which run at the same time, may have compiled some
@@ -55,4 +62,8 @@ def test_kernels_are_loaded_from_the_cache_before_the_first_fork_and_no_thread_i
     assert found["loaded"]
     for kernel, loaded in found["loaded"].items():
         assert before[kernel] <= set(loaded) <= after[kernel], kernel
-    assert sum(len(before[kernel]) for kernel in found["loaded"]) <= found["again"] <= sum(len(after[kernel]) for kernel in found["loaded"])
+    assert (
+        sum(len(before[kernel]) for kernel in found["loaded"])
+        <= found["again"]
+        <= sum(len(after[kernel]) for kernel in found["loaded"])
+    )

@@ -1,4 +1,6 @@
-"""The door into the application master's JVM: a caller without its secret, also another user of the machine, runs nothing in it."""
+"""The door into the application master's JVM: a caller without its secret, also another user of the machine, runs
+nothing in it.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from tests.support.attackers import ask_for_variable
 
 JAVA = str(java_home() / "bin" / "java")
 JARS = os.pathsep.join(map(str, spark_jars()))
+
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Any]:
@@ -76,7 +79,9 @@ def test_the_master_of_raydp_opens_this_door(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("spark_apply.application.raydp_parts.open_gateway", opened)
     monkeypatch.setattr("spark_apply.application.raydp_parts._ray_logs", lambda: "/logs")
     settings = {
-        "spark.javaagent": "/agent.jar", "spark.ray.log4j.factory.class": "factory", "spark.ray.log4j.config.file.name": "log4j2.xml",
+        "spark.javaagent": "/agent.jar",
+        "spark.ray.log4j.factory.class": "factory",
+        "spark.ray.log4j.config.file.name": "log4j2.xml",
         "spark.ray.raydp_app_master.extraJavaOptions": "-Xmx96m -Da='b c'",
     }
     found = master(settings)._launch_gateway("/jars/*")

@@ -23,10 +23,10 @@ def constants(data: bytes) -> list[object]:
     while left > 0:
         mark, size = data[at], sizes.get(data[at], 0)
         if mark == 1:
-            size = 2 + int.from_bytes(data[at + 1:at + 3], "big")
-            found.append(data[at + 3:at + 1 + size].decode("utf-8"))
+            size = 2 + int.from_bytes(data[at + 1 : at + 3], "big")
+            found.append(data[at + 3 : at + 1 + size].decode("utf-8"))
         else:
-            found.append(data[at:at + 1 + size])
+            found.append(data[at : at + 1 + size])
         at += 1 + size
         left -= 2 if mark in {5, 6} else 1  # long and double take two numbers
     return [*found, data[at:]]

@@ -77,11 +77,17 @@ def server(application: Application) -> Iterator[Server]:
 
 def runner(server: Server, apply: str, *, token: str = TOKEN, epoch: int = 7) -> TaskRunner:
     config = ApplyConfig(
-        topology="t", apply=apply, source=DatabaseAccess(site="a", kind="memory", dsn=""),
-        destination=DatabaseAccess(site="b", kind="memory", dsn=""), queue="q",
+        topology="t",
+        apply=apply,
+        source=DatabaseAccess(site="a", kind="memory", dsn=""),
+        destination=DatabaseAccess(site="b", kind="memory", dsn=""),
+        queue="q",
     )
     return TaskRunner(
-        config=config, find=lambda: ApplicationAccess(endpoint=server.endpoint, token=token), gate=Gate(config), epoch=epoch,
+        config=config,
+        find=lambda: ApplicationAccess(endpoint=server.endpoint, token=token),
+        gate=Gate(config),
+        epoch=epoch,
     )
 
 
@@ -106,7 +112,8 @@ def test_results_of_the_tasks_come_back(application: Application, server: Server
 
 
 def test_kept_run_is_asked_for_again_with_another_token_and_tasks_of_the_older_one_are_refused(
-    application: Application, server: Server,
+    application: Application,
+    server: Server,
 ):
     mine, moved = runner(server, "x"), []
     run = mine.start(pb.TASK_KIND_APPLY_SERVER, 1, is_kept=True, moved=moved.append)
@@ -139,7 +146,8 @@ def test_a_task_that_comes_after_its_run_has_ended_is_turned_away_and_is_no_refu
         arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
         link = CoordinatorLink(
             coordinator.endpoint,
-            make_server_hello(topology="t", apply="x", server=0, incarnation="i", token=token, pid=1, host="here"), arrived.put,
+            make_server_hello(topology="t", apply="x", server=0, incarnation="i", token=token, pid=1, host="here"),
+            arrived.put,
         )
         answer = arrived.get(timeout=SOON_S)
         link.close()

@@ -70,11 +70,29 @@ def test_home_of_an_earlier_process_leads_to_the_programs_of_the_pyspark_of_now(
     assert (home / "python").samefile(INSTALLED / "python")
 
 
-CORE = ("spark-core", "spark-common", "spark-network", "spark-unsafe", "spark-launcher", "spark-kvstore", "spark-catalyst", "spark-sql-api")
-# The core mentions these too: leader election of Spark's own cluster manager, and pages. A topology has neither. The others
-# have classes that the JDK has.
-NOT_USED = {"curator-framework", "curator-client", "curator-recipes", "zookeeper", "jersey-common", "jersey-container-servlet-core",
-            "jta", "transaction-api", "stax-api"}
+CORE = (
+    "spark-core",
+    "spark-common",
+    "spark-network",
+    "spark-unsafe",
+    "spark-launcher",
+    "spark-kvstore",
+    "spark-catalyst",
+    "spark-sql-api",
+)
+# The core mentions these too: leader election of Spark's own cluster manager, and pages. A topology has neither. The
+# others have classes that the JDK has.
+NOT_USED = {
+    "curator-framework",
+    "curator-client",
+    "curator-recipes",
+    "zookeeper",
+    "jersey-common",
+    "jersey-container-servlet-core",
+    "jta",
+    "transaction-api",
+    "stax-api",
+}
 
 
 def mentioned(data: bytes) -> Iterator[str]:
@@ -84,8 +102,8 @@ def mentioned(data: bytes) -> Iterator[str]:
     while number < count:
         mark = data[at]
         if mark == 1:
-            end = at + 3 + int.from_bytes(data[at + 1:at + 3], "big")
-            text = data[at + 3:end].decode("utf-8", "replace")
+            end = at + 3 + int.from_bytes(data[at + 1 : at + 3], "big")
+            text = data[at + 3 : end].decode("utf-8", "replace")
             yield text
             yield from re.findall(r"L([\w/$]+);", text)
             at = end
@@ -110,5 +128,7 @@ def test_nothing_that_spark_itself_mentions_is_left_out():
             with zipfile.ZipFile(jar) as archive:
                 for each in archive.namelist():
                     if each.endswith(".class"):
-                        missing |= {lost: each for name in mentioned(archive.read(each)) for lost in left_out.get(name, ())}
+                        missing |= {
+                            lost: each for name in mentioned(archive.read(each)) for lost in left_out.get(name, ())
+                        }
     assert {jar.rpartition("-")[0] for jar in missing} <= NOT_USED, missing

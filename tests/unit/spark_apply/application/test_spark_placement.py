@@ -10,7 +10,14 @@ from spark_apply.application.spark import SparkApplication
 
 def test_executors_and_master_run_on_the_sites_node_and_keep_their_files_in_its_folder(tmp_path: Path) -> None:
     resources = ExecutorResources(node=(("site_b", 0.001), ("ssd", 0.001)))
-    config = ApplicationConfig(topology="t", site="b", ray_address="10.0.0.1:6379", host="10.0.0.2", state_dir=str(tmp_path), resources=resources)
+    config = ApplicationConfig(
+        topology="t",
+        site="b",
+        ray_address="10.0.0.1:6379",
+        host="10.0.0.2",
+        state_dir=str(tmp_path),
+        resources=resources,
+    )
     found = SparkApplication(config)._spark_configuration()
     for part in ("spark_executor", "spark_master"):
         for name in ("site_b", "ssd"):

@@ -59,7 +59,11 @@ def test_replaced_task_that_thaws_gets_nothing_and_takes_nothing_of_its_successo
     board.close()
     board.next(_request(0, "2", _done(last)))
     outcomes = board.take_outcomes(0.0)
-    assert [(each.piece.table.name, bool(each.problem)) for each in outcomes] == [("a", True), ("b", False), ("c", False)]
+    assert [(each.piece.table.name, bool(each.problem)) for each in outcomes] == [
+        ("a", True),
+        ("b", False),
+        ("c", False),
+    ]
 
 
 def test_withdrawn_pieces_are_not_given_out() -> None:

@@ -9,10 +9,14 @@ from spark_apply.driver.config import TableToInstantiate
 from streams.table_name import TableName
 
 
-def compared(there: SeenTable | None, here: SeenTable | None, *operations: Operation, made: tuple[str, ...] | None = None) -> ComparedColumns | str:
+def compared(
+    there: SeenTable | None, here: SeenTable | None, *operations: Operation, made: tuple[str, ...] | None = None
+) -> ComparedColumns | str:
     transformations = (Transformation(operations=operations),) if operations else ()
     name = TableName("public", "t")
-    table = TableToInstantiate(identity="1", source=name, destination=name, object_numbers=(), transformations=transformations)
+    table = TableToInstantiate(
+        identity="1", source=name, destination=name, object_numbers=(), transformations=transformations
+    )
     return compared_columns(table, there, here, made)
 
 
@@ -22,19 +26,30 @@ def seen(*columns: str, computed: tuple[str, ...] = ()) -> SeenTable:
 
 def test_every_column_of_both_sides_is_compared_whoever_computes_it():
     found = compared(seen("id", "a", "b", computed=("b",)), seen("id", "b", "a", computed=("a",)))
-    assert (found.source, found.destination, found.left_out, found.computed) == (("id", "a", "b"), ("id", "a", "b"), (), ("a",))
+    assert (found.source, found.destination, found.left_out, found.computed) == (
+        ("id", "a", "b"),
+        ("id", "a", "b"),
+        (),
+        ("a",),
+    )
 
 
 def test_columns_of_one_side_are_left_out_with_the_reason_or_keep_the_table_from_being_compared():
     found = compared(seen("id", "sum", computed=("sum",)), seen("id", "own"))
-    assert found.left_out == ("sum (the source computes it, and the destination has no such column)", "own (only at the destination)")
+    assert found.left_out == (
+        "sum (the source computes it, and the destination has no such column)",
+        "own (only at the destination)",
+    )
     assert compared(seen("id", "a"), seen("id")) == "the destination table lacks columns of the source's: a"
     assert compared(None, seen("id")) == "the source has no such table"
 
 
 def test_transformed_columns_are_compared_under_their_names_at_either_side():
     found = compared(
-        seen("id", "name", "pay"), seen("number", "name", "region"), RenameColumn(before="id", after="number"), DeleteColumns(deleted=("pay",)),
+        seen("id", "name", "pay"),
+        seen("number", "name", "region"),
+        RenameColumn(before="id", after="number"),
+        DeleteColumns(deleted=("pay",)),
         AddColumn(name="region", type_name="pg_catalog.text", value="x"),
     )
     assert (found.source, found.destination) == (("id", "name"), ("number", "name"))
@@ -42,11 +57,23 @@ def test_transformed_columns_are_compared_under_their_names_at_either_side():
 
 
 def test_column_that_is_in_nobodys_log_may_have_the_name_of_one_that_is_added():
-    found = compared(seen("id", "sum", computed=("sum",)), seen("id", "sum"), AddColumn(name="sum", type_name="pg_catalog.text", value="x"))
-    assert (found.destination, found.left_out) == (("id",), ("sum (a transformation adds it)", "sum (a transformation leaves it out)"))
+    found = compared(
+        seen("id", "sum", computed=("sum",)),
+        seen("id", "sum"),
+        AddColumn(name="sum", type_name="pg_catalog.text", value="x"),
+    )
+    assert (found.destination, found.left_out) == (
+        ("id",),
+        ("sum (a transformation adds it)", "sum (a transformation leaves it out)"),
+    )
 
 
 def test_rows_that_a_function_makes_have_the_columns_of_the_log_alone():
-    found = compared(seen("id", "a", "sum", computed=("sum",)), seen("id", "a", "sum", computed=("sum",)), made=("id", "a"))
+    found = compared(
+        seen("id", "a", "sum", computed=("sum",)), seen("id", "a", "sum", computed=("sum",)), made=("id", "a")
+    )
     assert found.destination == ("id", "a")
-    assert found.left_out == ("sum (no function sees it: its values are not in the log)", "sum (only at the destination)")
+    assert found.left_out == (
+        "sum (no function sees it: its values are not in the log)",
+        "sum (only at the destination)",
+    )

@@ -45,7 +45,9 @@ def test_rows_that_differ_are_named_with_what_is_wrong(buckets: int):
     random.Random(1).shuffle(here)
     found = differing_rows([side(there), side(here)], buckets, buckets_max=buckets)
     assert {(each.key, each.what) for each in found.differences} == {
-        (("7",), "differs"), (("0",), "missing at the destination"), (("9999",), "only at the destination"),
+        (("7",), "differs"),
+        (("0",), "missing at the destination"),
+        (("9999",), "only at the destination"),
     }
     assert not found.unread
 
@@ -86,7 +88,10 @@ def test_what_is_read_and_named_is_bounded(monkeypatch: pytest.MonkeyPatch):
 
 @dataclass
 class Replica:
-    """A table whose changes arrive at another one `lag` steps later. A look lasts a step at each side: the destination is read when it has what the source had."""
+    """A table whose changes arrive at another one `lag` steps later.
+
+    A look lasts a step at each side: the destination is read when it has what the source had.
+    """
 
     lag: int
     writes: Callable[[int], dict[int, str | None]] = lambda _step: {}
@@ -116,7 +121,10 @@ class Replica:
         return self.step()
 
     def sides(self) -> list[Side]:
-        return [Side(Now(rows, has_versions=self.has_versions), TableName("public", "t"), ("id",), COLUMNS) for rows in (self.there, self.here)]
+        return [
+            Side(Now(rows, has_versions=self.has_versions), TableName("public", "t"), ("id",), COLUMNS)
+            for rows in (self.there, self.here)
+        ]
 
     def judged(self) -> JudgedRows:
         for _ in range(5):
@@ -153,11 +161,16 @@ class Now:
 
     def keyed_rows(self, *arguments, **named):
         found = self.__getattr__("keyed_rows")(*arguments, **named)
-        return tuple(replace(each, version=str(self._rows.versions[int(each.key[0])]) if self._has_versions else "") for each in found)
+        return tuple(
+            replace(each, version=str(self._rows.versions[int(each.key[0])]) if self._has_versions else "")
+            for each in found
+        )
 
 
 def test_rows_that_are_on_their_way_settle_and_the_table_is_equal():
-    busy = Replica(lag=3, writes=lambda step: {step % 50: f"of step {step}", 50 + step % 7: None if step % 2 else "there again"})
+    busy = Replica(
+        lag=3, writes=lambda step: {step % 50: f"of step {step}", 50 + step % 7: None if step % 2 else "there again"}
+    )
     found = busy.judged()
     assert (found.differences, found.in_flight) == ((), ())
     assert found.settled > 0
@@ -168,7 +181,9 @@ def test_row_that_differs_among_rows_on_their_way_is_found_whatever_is_wrong_wit
     busy.here.write({60: "changed by hand", 61: None, 999: "only here"})
     found = busy.judged()
     assert [(each.key, each.what) for each in found.differences] == [
-        (("60",), "differs"), (("61",), "missing at the destination"), (("999",), "only at the destination"),
+        (("60",), "differs"),
+        (("61",), "missing at the destination"),
+        (("999",), "only at the destination"),
     ]
 
 
@@ -211,9 +226,13 @@ def test_equal_tables_are_never_called_different_and_rows_that_differ_are_always
     """Whatever is written, however far the destination is behind."""
     dice = random.Random(seed_of(f"judged rows {number}"))
     hot = dice.sample(range(100), dice.randrange(1, 40))
-    busy = Replica(lag=dice.randrange(8), writes=lambda step: {
-        each: dice.choice([f"of step {step}", "one of two", "the other"]) for each in dice.sample(hot, dice.randrange(len(hot)) + 1)
-    })
+    busy = Replica(
+        lag=dice.randrange(8),
+        writes=lambda step: {
+            each: dice.choice([f"of step {step}", "one of two", "the other"])
+            for each in dice.sample(hot, dice.randrange(len(hot)) + 1)
+        },
+    )
     wrong = dice.sample(range(100, 200), dice.choice([0, 0, 1, 5]))
     busy.here.write({each: dice.choice([None, "changed by hand"]) for each in wrong})
     found = busy.judged()

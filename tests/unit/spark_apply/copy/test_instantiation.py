@@ -1,4 +1,5 @@
-"""Tables are copied one by one: what becomes of one that cannot be, and of one that is copied while the others are applied.
+"""Tables are copied one by one: what becomes of one that cannot be, and of one that is copied while the others are
+applied.
 
 Longer than 500 lines: all of it shares the source, the destination and the copying between them.
 """
@@ -46,7 +47,9 @@ class Joins:
     def leave_out(self, tables, parts=()) -> bool:
         self.asked.append(("leave out", set(tables)))
         # A driver that dies now must find that the tables are to be copied again: their rows are left out.
-        assert {each.state for each in self.world.recorded().values() if (each.owner, each.name) in tables} == {"COPYING"}
+        assert {each.state for each in self.world.recorded().values() if (each.owner, each.name) in tables} == {
+            "COPYING"
+        }
         return True
 
     def join(self, tables) -> bool:
@@ -121,7 +124,9 @@ def test_table_that_cannot_be_read_does_not_hold_up_the_others(error: Exception)
     world.assert_same("a", "z")
 
 
-def test_table_that_an_operator_corrected_is_looked_at_when_somebody_asks_and_not_seconds_later(monkeypatch: pytest.MonkeyPatch):
+def test_table_that_an_operator_corrected_is_looked_at_when_somebody_asks_and_not_seconds_later(
+    monkeypatch: pytest.MonkeyPatch,
+):
     world = with_missing_table()
     monkeypatch.setattr(module, "_LOOK_AGAIN_S", 3600.0)
     copying = world.copying()
@@ -137,7 +142,9 @@ def test_table_that_an_operator_corrected_is_looked_at_when_somebody_asks_and_no
     asking = threading.Thread(target=operator)
     asking.start()
     deadline = time.monotonic() + 60
-    copying.should_end = world.should_end = lambda: time.monotonic() > deadline or (bool(answers) and world.recorded()["late"].state == "DONE")
+    copying.should_end = world.should_end = lambda: (
+        time.monotonic() > deadline or (bool(answers) and world.recorded()["late"].state == "DONE")
+    )
     copying.run_beside(Joins(world))
     asking.join()
     assert answers == [True]
@@ -205,7 +212,9 @@ def rewritten_always(world: World) -> tuple[TableInstantiation, list[str]]:
     return copying, rewritten
 
 
-def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_copied_when_that_ends(monkeypatch: pytest.MonkeyPatch):
+def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_copied_when_that_ends(
+    monkeypatch: pytest.MonkeyPatch,
+):
     world, told = World("a", "b"), []
     monkeypatch.setattr(world, "_moved", told.append)
     copying, rewritten = rewritten_always(world)
@@ -232,7 +241,10 @@ def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_c
 
 
 def test_truncate_in_the_log_ends_the_copy_of_a_table_that_is_truncated_all_the_time(monkeypatch: pytest.MonkeyPatch):
-    """Every copy finds the table rewritten. What a copy has written already goes, and from the TRUNCATE on the log has everything."""
+    """Every copy finds the table rewritten.
+
+    What a copy has written already goes, and from the TRUNCATE on the log has everything.
+    """
     world = World("a", "b")
     copying, _ = rewritten_always(world)
     copying.run_first()
@@ -291,9 +303,12 @@ def test_task_that_thaws_when_the_next_round_has_begun_writes_no_row_twice():
 
 @pytest.mark.parametrize("is_reopened", [False, True])
 def test_task_of_the_first_tables_that_thaws_when_others_are_applied_writes_nothing(
-    is_reopened: bool, monkeypatch: pytest.MonkeyPatch,
+    is_reopened: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    """Copies beside have sessions of other numbers, and the apply servers take those of the first copies when they begin."""
+    """Copies beside have sessions of other numbers, and the apply servers take those of the first copies when they
+    begin.
+    """
     monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1)
     world = World()
     copying, task = with_frozen_task(world)
@@ -319,9 +334,13 @@ def test_replicated_table_that_is_to_be_copied_again_is_left_out_emptied_and_joi
     copying.copy_again([TableName("public", "a")])
     assert copying._records.progress[TableName("public", "a")].state == "COPYING", "at once"
     copying._records.standings()
-    assert copying._records.progress[TableName("public", "a")].problem == "to be copied again", "also if it is looked at before that is recorded"
+    assert copying._records.progress[TableName("public", "a")].problem == "to be copied again", (
+        "also if it is looked at before that is recorded"
+    )
     joins = beside(
-        world, lambda: world.recorded()["a"].state == "DONE" and world.recorded()["a"].row_count == 21, copying=copying,
+        world,
+        lambda: world.recorded()["a"].state == "DONE" and world.recorded()["a"].row_count == 21,
+        copying=copying,
     )
     assert joins.asked[0] == ("leave out", {("public", "a")})
     world.assert_same("a", "b")
@@ -342,7 +361,11 @@ def test_a_table_that_cannot_be_proved_keeps_its_rows_when_it_is_to_be_copied_ag
 
     copying.source_reader.__class__ = Unprovable
     copying.copy_again([TableName("public", "a"), TableName("public", "b")])
-    beside(world, lambda: world.recorded()["b"].state == "FAILED" and world.recorded()["a"].state == "DONE", copying=copying)
+    beside(
+        world,
+        lambda: world.recorded()["b"].state == "FAILED" and world.recorded()["a"].state == "DONE",
+        copying=copying,
+    )
     assert world.recorded()["b"].problem == "a value is too large. Its rows at the destination were not removed"
     assert list(world.store.rows("public", "b")) == before
     world.assert_same("a")
@@ -366,7 +389,10 @@ def test_copy_that_is_asked_for_when_the_driver_ends_and_the_destination_is_away
 
 
 def test_queue_may_forget_again_when_a_join_is_made_though_its_answer_came_too_late():
-    """A loop that is busy with its destination makes what it is asked later. The queue was held for good, until its disk was full."""
+    """A loop that is busy with its destination makes what it is asked later.
+
+    The queue was held for good, until its disk was full.
+    """
     world = with_missing_table()
     world.store.create_table("public", "late", [destination_column("id"), destination_column("v")], key=["id"])
     joins, late = Joins(world), True
@@ -427,9 +453,11 @@ def test_small_tables_copied_beside_do_not_wait_for_a_large_one(monkeypatch: pyt
     sizes = {"large": 10 << 30, "small": 10, "tiny": 1}
     world = World(*sizes)
     tables = world.source.tables
-    monkeypatch.setattr(world.source, "tables", lambda rules: tuple(
-        module.replace(table, bytes=sizes[table.name]) for table in tables(rules)
-    ))
+    monkeypatch.setattr(
+        world.source,
+        "tables",
+        lambda rules: tuple(module.replace(table, bytes=sizes[table.name]) for table in tables(rules)),
+    )
     joins = beside(world, lambda: [each.state for each in world.recorded().values()] == ["DONE"] * 3)
     assert [names for what, names in joins.asked if what == "join"] == [{"small", "tiny"}, {"large"}]
 
@@ -503,7 +531,9 @@ def test_table_that_left_is_shown_until_the_destination_has_it_no_more():
     assert world.recorded()["t"].state == "LEFT"
 
 
-def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_after_the_others(monkeypatch: pytest.MonkeyPatch):
+def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_after_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(standing, "_ROUND_BYTES", 0)  # a round for each table
     world = World("a")
     world.copying().run_first()
@@ -511,9 +541,11 @@ def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_afte
         world.create(name)
     sizes = {"a": 1, "sick": 1, "z": 5}
     tables = world.source.tables
-    monkeypatch.setattr(world.source, "tables", lambda rules: tuple(
-        module.replace(table, bytes=sizes[table.name]) for table in tables(rules)
-    ))
+    monkeypatch.setattr(
+        world.source,
+        "tables",
+        lambda rules: tuple(module.replace(table, bytes=sizes[table.name]) for table in tables(rules)),
+    )
     copying = world.copying()
 
     def spoil(piece: Any) -> None:
@@ -533,7 +565,9 @@ def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_afte
 
 
 def test_copied_table_that_was_renamed_waits_held_and_visibly_for_its_name_at_the_destination():
-    """It joined under the name of before, from nowhere: its changes since the copy were left out, and forgotten by the queue."""
+    """It joined under the name of before, from nowhere: its changes since the copy were left out, and forgotten by the
+    queue.
+    """
     world = World("a", "t")
     world.copying().run_first()
     destination = MemoryDestination(store=world.store)
@@ -568,7 +602,9 @@ def test_copied_table_that_was_renamed_waits_held_and_visibly_for_its_name_at_th
 
 
 def passed_on(world: World) -> TableInstantiation:
-    """`t` was copied, has no rows, and was renamed to t2 at the source, where another table is `t` now; the destination has neither change."""
+    """`t` was copied, has no rows, and was renamed to t2 at the source, where another table is `t` now; the destination
+    has neither change.
+    """
     world.copying().run_first()
     world.source.rename_table("public.t", "t2")
     world.source.create_table("public.t", ("id", "v"), key=("id",))
@@ -577,8 +613,12 @@ def passed_on(world: World) -> TableInstantiation:
     return world.copying()
 
 
-def test_a_table_is_not_copied_into_the_empty_table_of_another_one_that_gave_up_its_name(monkeypatch: pytest.MonkeyPatch):
-    """Nothing is applied meanwhile, so redo that is full would never have what the copy would hold: it waited for itself."""
+def test_a_table_is_not_copied_into_the_empty_table_of_another_one_that_gave_up_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Nothing is applied meanwhile, so redo that is full would never have what the copy would hold: it waited for
+    itself.
+    """
     world = World("a")
     world.create("t", rows=0)
     copying = passed_on(world)

@@ -22,7 +22,9 @@ LEFT = Instantiation(source="a", identity="1", owner="shop", name="orders", scn=
 
 @pytest.mark.parametrize("record", [None, LEFT], ids=["never copied", "out of date"])
 def test_rows_that_other_sites_have_copies_of_are_never_to_be_removed(record: Instantiation | None) -> None:
-    alone, shared = (Standing(table=replace(TABLE, is_sent_on=is_sent_on), record=record) for is_sent_on in (False, True))
+    alone, shared = (
+        Standing(table=replace(TABLE, is_sent_on=is_sent_on), record=record) for is_sent_on in (False, True)
+    )
     assert "ther sites get their rows from here" in refused(shared)
     for words in ("empty it", "empty the", "set_tag"):
         assert words not in refused(shared)
@@ -39,12 +41,18 @@ def test_rows_of_nobody_are_kept_first_and_what_can_be_emptied_is_for_check_to_s
 def test_rows_beside_those_of_another_apply_process_are_repaired_as_the_guide_says() -> None:
     other = OtherCopy(topology="t", apply="apply_c", source="c", state="DONE")
     access = DatabaseAccess(site="a", kind="memory", dsn="")
-    config = ApplyConfig(topology="t", apply="apply_a", source=access, destination=access, queue="", parallelism=1, tables=())
-    said = not_copied_beside(Standing(table=replace(TABLE, is_sent_on=True)), [other], config, "DELETE FROM ONLY shop.orders")
+    config = ApplyConfig(
+        topology="t", apply="apply_a", source=access, destination=access, queue="", parallelism=1, tables=()
+    )
+    said = not_copied_beside(
+        Standing(table=replace(TABLE, is_sent_on=True)), [other], config, "DELETE FROM ONLY shop.orders"
+    )
     assert "delete its rows" not in said
     assert "DELETE FROM" not in said
     assert "Adding a site to an n-way topology" in said
-    assert "at this site alone: DELETE FROM ONLY shop.orders" in not_copied_beside(Standing(table=TABLE), [other], config, "DELETE FROM ONLY shop.orders")
+    assert "at this site alone: DELETE FROM ONLY shop.orders" in not_copied_beside(
+        Standing(table=TABLE), [other], config, "DELETE FROM ONLY shop.orders"
+    )
 
 
 def test_who_wrote_into_a_copy_at_a_site_that_sends_its_rows_is_told_what_becomes_of_them() -> None:

@@ -18,19 +18,33 @@ from streams.table_name import TableName
 from tests.support.lcr_batches import insert_batch, table_version
 
 TABLE, NEW, BACK, OTHER = 16384, 16390, 16391, 16392
-MARKED = MarkedTable(identity="t", source=TableName("public", "t"), destination=TableName("public", "t"), numbers=frozenset({TABLE}))
+MARKED = MarkedTable(
+    identity="t", source=TableName("public", "t"), destination=TableName("public", "t"), numbers=frozenset({TABLE})
+)
 
 
 def changing(*numbers: int, name: str = "t", root: int = TABLE) -> list[LcrBatch]:
     """Parts of a transaction: in each a row of another partition."""
     version = replace(table_version(name), root_number=ObjectNumber(root))
-    return [replace(insert_batch([50], previous=0), tables=(replace(version, object_number=ObjectNumber(number)),)) for number in numbers]
+    return [
+        replace(insert_batch([50], previous=0), tables=(replace(version, object_number=ObjectNumber(number)),))
+        for number in numbers
+    ]
 
 
 def truncating(number: int, *, is_whole: bool = False) -> list[LcrBatch]:
     (batch,) = changing(number)
-    version = replace(batch.tables[0], partition=None if is_whole else Partition(owner="public", name="t_1", rows="true"))
-    return [replace(batch, groups=(), tables=(version,), truncates=(Truncate(row_number=0, tables=(0,), cascade=False, restart_identity=False),))]
+    version = replace(
+        batch.tables[0], partition=None if is_whole else Partition(owner="public", name="t_1", rows="true")
+    )
+    return [
+        replace(
+            batch,
+            groups=(),
+            tables=(version,),
+            truncates=(Truncate(row_number=0, tables=(0,), cascade=False, restart_identity=False),),
+        )
+    ]
 
 
 class Queue:
@@ -42,9 +56,21 @@ class Queue:
     def errors(self, topology: str, apply: str) -> tuple[ErrorTransaction, ...]:
         return tuple(
             ErrorTransaction(
-                number=number, apply=apply, source="dbs1", transaction_id=number, commit_scn=Scn(self.commit_scn), commit_time_us=0, row_count=1, failed_position=0, depends_on=0,
-                conflict_type="", sqlstate="", message="", created_us=0,
-            ) for number, _ in enumerate(self.transactions, 1)
+                number=number,
+                apply=apply,
+                source="dbs1",
+                transaction_id=number,
+                commit_scn=Scn(self.commit_scn),
+                commit_time_us=0,
+                row_count=1,
+                failed_position=0,
+                depends_on=0,
+                conflict_type="",
+                sqlstate="",
+                message="",
+                created_us=0,
+            )
+            for number, _ in enumerate(self.transactions, 1)
         )
 
     def error_batches(self, number: int) -> Iterator[bytes]:
@@ -57,11 +83,36 @@ def held_by(queue: Any, seen: int = 100) -> tuple[int, ...]:
     return older.first_of(MARKED, attached={str(NEW), str(BACK)}, never_before={str(NEW)}, seen=Scn(seen))
 
 
-@pytest.mark.parametrize(("transaction", "is_held"), [
-    (changing(OTHER), True), (changing(NEW), False), (changing(OTHER, NEW), False), (changing(BACK), False), (changing(OTHER, BACK), True), (truncating(OTHER), True),
-    (truncating(NEW), False), (truncating(OTHER, is_whole=True), False), (changing(OTHER, name="u", root=TABLE + 1), False), (changing(OTHER, name="renamed_since"), True),
-], ids=["another", "it", "both", "one that was here before", "that and another", "truncated", "it truncated", "the whole table truncated", "another table", "renamed since"])
-def test_what_changes_others_and_nothing_that_was_never_here_may_be_older(transaction: list[LcrBatch], is_held: bool) -> None:
+@pytest.mark.parametrize(
+    ("transaction", "is_held"),
+    [
+        (changing(OTHER), True),
+        (changing(NEW), False),
+        (changing(OTHER, NEW), False),
+        (changing(BACK), False),
+        (changing(OTHER, BACK), True),
+        (truncating(OTHER), True),
+        (truncating(NEW), False),
+        (truncating(OTHER, is_whole=True), False),
+        (changing(OTHER, name="u", root=TABLE + 1), False),
+        (changing(OTHER, name="renamed_since"), True),
+    ],
+    ids=[
+        "another",
+        "it",
+        "both",
+        "one that was here before",
+        "that and another",
+        "truncated",
+        "it truncated",
+        "the whole table truncated",
+        "another table",
+        "renamed since",
+    ],
+)
+def test_what_changes_others_and_nothing_that_was_never_here_may_be_older(
+    transaction: list[LcrBatch], is_held: bool
+) -> None:
     assert held_by(Queue(transaction)) == ((1,) if is_held else ())
 
 

@@ -46,7 +46,9 @@ def failing(lcr):
 def through(name: str, *operations) -> Transformation:
     code = code_of(MASK)
     function = UserFunction(name=f"own:{name}", version=code.version_of("own:mask"))
-    return Transformation(operations=operations, custom=CustomTransformation(function=function, code=code, is_at_capture=True))
+    return Transformation(
+        operations=operations, custom=CustomTransformation(function=function, code=code, is_at_capture=True)
+    )
 
 
 def copied(*transformations: Transformation, columns: tuple[str, ...] = ("id", "v")) -> World:
@@ -77,15 +79,32 @@ def test_the_time_that_a_transformation_adds_is_text_in_a_copied_row_and_the_sam
     world = World("t")
     added = (AddColumn(name=name, type_name=CURRENT_TIMESTAMP, is_now=True) for name in ("arrived", "changed"))
     table = ReshapedTable(
-        source="dbs1", owner="public", name="t", columns=world.source.table("public.t").version.columns, transformations=(through("seen", *added),), time_us=1_772_000_000_000_001,
+        source="dbs1",
+        owner="public",
+        name="t",
+        columns=world.source.table("public.t").version.columns,
+        transformations=(through("seen", *added),),
+        time_us=1_772_000_000_000_001,
     )
     with world.reader("source").open_piece(world.reader("source").plan("public", "t", {}).pieces[0]) as opened:
-        rows = {row for block in ReshapedPiece(opened, table, value_types()).rows(["v", "arrived", "changed"]) for row in unpacked(block)}
-    assert rows == {(b"2026-02-25T06:13:20.000001+00:00", b"2026-02-25 06:13:20.000001+00", b"2000-02-25 06:13:20.000001+00:00")}
+        rows = {
+            row
+            for block in ReshapedPiece(opened, table, value_types()).rows(["v", "arrived", "changed"])
+            for row in unpacked(block)
+        }
+    assert rows == {
+        (b"2026-02-25T06:13:20.000001+00:00", b"2026-02-25 06:13:20.000001+00", b"2000-02-25 06:13:20.000001+00:00")
+    }
 
 
 def test_rows_are_as_many_as_a_function_of_a_capture_process_makes() -> None:
-    table = ReshapedTable(source="dbs1", owner="public", name="t", columns=World("t").source.table("public.t").version.columns, transformations=(through("odd_twice"),))
+    table = ReshapedTable(
+        source="dbs1",
+        owner="public",
+        name="t",
+        columns=World("t").source.table("public.t").version.columns,
+        transformations=(through("odd_twice"),),
+    )
     assert ReshapedTable.from_bytes(table.to_bytes()) == table
     world = World("t")
     reader = world.reader("source")
@@ -99,9 +118,13 @@ def test_rows_are_as_many_as_a_function_of_a_capture_process_makes() -> None:
     assert sum(digests) == 20
 
 
-@pytest.mark.parametrize(("name", "problem"), [
-    ("changing", "the copy differs"), ("failing", "own:failing"),
-])
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("changing", "the copy differs"),
+        ("failing", "own:failing"),
+    ],
+)
 def test_a_function_that_fails_or_is_not_the_same_twice_makes_no_copy_that_counts(name: str, problem: str) -> None:
     world = copied(through(name))
     world.should_end = lambda: ("t", "FAILED") in world.states

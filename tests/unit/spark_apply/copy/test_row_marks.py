@@ -1,4 +1,6 @@
-"""What is shown of tables whose rows changed without events, while databases go and drivers come; what is found, real catalogs say (`tests/integration/test_row_marks.py`)."""
+"""What is shown of tables whose rows changed without events, while databases go and drivers come; what is found, real
+catalogs say (`tests/integration/test_row_marks.py`).
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,14 @@ class Marked:
 
 
 def mark(*, stamp: str, file: int) -> RowMark:
-    return RowMark(columns={"v": MarkedColumn(number=2, stamp=stamp)}, parts={"1": MarkedPart(owner="public", name="a", file=file)})
+    return RowMark(
+        columns={"v": MarkedColumn(number=2, stamp=stamp)}, parts={"1": MarkedPart(owner="public", name="a", file=file)}
+    )
 
 
-def test_a_finding_stays_while_the_source_does_not_answer_and_with_the_next_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_stays_while_the_source_does_not_answer_and_with_the_next_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = Marked(monkeypatch)
     assert made.look() == ""
     made.mark = mark(stamp="x2", file=2)
@@ -63,7 +69,9 @@ def test_a_finding_stays_while_the_source_does_not_answer_and_with_the_next_driv
     assert made.recorded() == mark(stamp="x1", file=1)
 
 
-def test_what_changes_no_row_is_taken_over_so_that_two_of_it_are_no_finding_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_no_row_is_taken_over_so_that_two_of_it_are_no_finding_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = Marked(monkeypatch)
     for stamp, file in (("x2", 1), ("x2", 2), ("x3", 2), ("x3", 3)):
         made.mark = mark(stamp=stamp, file=file)

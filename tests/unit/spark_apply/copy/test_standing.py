@@ -17,7 +17,9 @@ from streams.table_name import TableName
 
 
 def wanted(identity: str, name: str) -> TableToInstantiate:
-    return TableToInstantiate(identity=identity, source=TableName("hr", name), destination=TableName("hr", name), object_numbers=())
+    return TableToInstantiate(
+        identity=identity, source=TableName("hr", name), destination=TableName("hr", name), object_numbers=()
+    )
 
 
 def record(identity: str, name: str, state: str = "DONE", scn: int = 100) -> Instantiation:
@@ -72,7 +74,9 @@ def test_new_table_under_the_name_of_a_renamed_one_does_not_take_its_rows():
     assert (new.is_finished, new.is_begun, new.is_outdated, new.replaced) == (False, False, False, ())
 
 
-@pytest.mark.parametrize(("state", "scn", "is_begun"), [("COPYING", 100, True), ("FAILED", 100, True), ("FAILED", 0, False)])
+@pytest.mark.parametrize(
+    ("state", "scn", "is_begun"), [("COPYING", 100, True), ("FAILED", 100, True), ("FAILED", 0, False)]
+)
 def test_rows_of_a_copy_that_was_begun_are_ours(state: str, scn: int, is_begun: bool):
     (table,) = stand([wanted("1", "ra")], record("1", "ra", state, scn))
     assert (table.is_finished, table.is_begun) == (False, is_begun)
@@ -80,7 +84,12 @@ def test_rows_of_a_copy_that_was_begun_are_ours(state: str, scn: int, is_begun: 
 
 def version(number: int, owner: str, name: str) -> TableVersion:
     return TableVersion(
-        object_number=ObjectNumber(number), version=1, owner=owner, name=name, old_image=OldImage.KEY, columns=(),
+        object_number=ObjectNumber(number),
+        version=1,
+        owner=owner,
+        name=name,
+        old_image=OldImage.KEY,
+        columns=(),
     )
 
 
@@ -99,7 +108,9 @@ def test_table_that_is_missing_under_the_name_it_always_had_was_not_renamed():
 
 
 def test_statement_moves_a_table_to_its_new_schema_and_name():
-    assert rename_statement(TableName("hr", 'o"dd'), TableName("hr", "new")) == 'ALTER TABLE "hr"."o""dd" RENAME TO "new"'
+    assert (
+        rename_statement(TableName("hr", 'o"dd'), TableName("hr", "new")) == 'ALTER TABLE "hr"."o""dd" RENAME TO "new"'
+    )
     assert rename_statement(TableName("hr", "ra"), TableName("s", "ra2")) == (
         'ALTER TABLE "hr"."ra" SET SCHEMA "s"; ALTER TABLE "s"."ra" RENAME TO "ra2"'
     )
@@ -116,7 +127,9 @@ def test_tables_that_took_each_others_places_are_renamed_one_after_the_other():
     versions = [version(number, "hr", name) for number, name in enumerate(("ra_old", "ra", "new"), 1)]
 
     def fixes() -> list[str]:
-        return [found.fix for found in rename_findings(MemoryDestination(store=store), versions, old_names, "b").values()]
+        return [
+            found.fix for found in rename_findings(MemoryDestination(store=store), versions, old_names, "b").values()
+        ]
 
     assert fixes() == ['ALTER TABLE "hr"."ra" RENAME TO "ra_old";']
     store.tables["hr", "ra_old"] = store.tables.pop(("hr", "ra"))

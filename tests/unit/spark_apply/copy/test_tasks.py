@@ -52,13 +52,22 @@ class Place:
         plan = self.source.reader().plan("public", "t", TYPES, snapshot=snapshot, piece_bytes=16 * 10)
         return [
             pb.CopyPiece(
-                piece=number, table=table, stored=table, place=piece.place, columns=list(TYPES), form=plan.form, snapshot=snapshot,
-                epoch=self.epoch, tag=TAG,
+                piece=number,
+                table=table,
+                stored=table,
+                place=piece.place,
+                columns=list(TYPES),
+                form=plan.form,
+                snapshot=snapshot,
+                epoch=self.epoch,
+                tag=TAG,
             )
             for number, piece in enumerate(plan.pieces)
         ]
 
-    def copy(self, before: dict[int, Callable[[], None]] | None = None, *, session: Callable | None = None) -> list[pb.CopyOutcome]:
+    def copy(
+        self, before: dict[int, Callable[[], None]] | None = None, *, session: Callable | None = None
+    ) -> list[pb.CopyOutcome]:
         def reader() -> TableReader:
             return self.source.reader()
 
@@ -79,7 +88,9 @@ def place() -> Place:
 def test_every_piece_is_copied_and_its_digest_reported(place: Place) -> None:
     outcomes = place.copy()
     assert [outcome.rows for outcome in outcomes] == [10, 10]
-    assert sum((TableDigest.from_bytes(each.rows, each.digest) for each in outcomes), TableDigest()).row_count == len(ROWS)
+    assert sum((TableDigest.from_bytes(each.rows, each.digest) for each in outcomes), TableDigest()).row_count == len(
+        ROWS
+    )
     assert place.target.rows("t") == ROWS
 
 
@@ -91,13 +102,18 @@ def test_table_rewritten_between_two_pieces_is_reported_as_to_be_copied_again(pl
     assert place.target.rows("t") == ROWS[:10]
 
 
-@pytest.mark.parametrize(("error", "forms"), [
-    (DatabaseError("cannot be read in this form"), [NATIVE, "portable"]),
-    (DestinationRestarted("begin again"), [NATIVE]),
-    (DatabaseUnavailable("nobody knows"), [NATIVE]),
-])
+@pytest.mark.parametrize(
+    ("error", "forms"),
+    [
+        (DatabaseError("cannot be read in this form"), [NATIVE, "portable"]),
+        (DestinationRestarted("begin again"), [NATIVE]),
+        (DatabaseUnavailable("nobody knows"), [NATIVE]),
+    ],
+)
 def test_only_what_the_form_may_be_the_cause_of_is_tried_in_the_portable_form(
-    place: Place, error: DatabaseError, forms: list[str],
+    place: Place,
+    error: DatabaseError,
+    forms: list[str],
 ) -> None:
     tried: list[str] = []
 

@@ -1,4 +1,6 @@
-"""Two apply processes of one site, from two sources, and one destination table: rows are one copy's at a time, and no other one's are removed."""
+"""Two apply processes of one site, from two sources, and one destination table: rows are one copy's at a time, and no
+other one's are removed.
+"""
 
 from __future__ import annotations
 
@@ -79,26 +81,45 @@ class Pair:
         epoch = destination.raise_epoch(TOPOLOGY, self.name).epoch
         tables = tuple(
             TableToInstantiate(
-                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)), keep_existing=keep, may_empty=may_empty,
+                identity=table.identity,
+                source=TableName.of(table),
+                destination=TableName.of(table),
+                object_numbers=tuple(map(int, table.object_numbers)),
+                keep_existing=keep,
+                may_empty=may_empty,
             )
             for table in self.source.captured(TOPOLOGY)
         )
         config = ApplyConfig(
-            topology=TOPOLOGY, apply=self.name, source=DatabaseAccess(site=self.source_name, kind="memory", dsn=""),
-            destination=DatabaseAccess(site="dbs3", kind="memory", dsn=""), queue="", parallelism=2, tables=tables,
+            topology=TOPOLOGY,
+            apply=self.name,
+            source=DatabaseAccess(site=self.source_name, kind="memory", dsn=""),
+            destination=DatabaseAccess(site="dbs3", kind="memory", dsn=""),
+            queue="",
+            parallelism=2,
+            tables=tables,
         )
-        workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
-            source=self.reader, destination=lambda: MemoryTableReader(StoreTables(self.site.store), {}, ()),
-            session=lambda epoch, tag: destination.open_session(
-                TOPOLOGY, self.name, server=server, epoch=epoch, tag=tag, incarnation=incarnation
-            ),
-        ))
+        workers = ThreadWorkers(
+            lambda server, incarnation: CopyPlaces(
+                source=self.reader,
+                destination=lambda: MemoryTableReader(StoreTables(self.site.store), {}, ()),
+                session=lambda epoch, tag: destination.open_session(
+                    TOPOLOGY, self.name, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+                ),
+            )
+        )
         workers.before_piece = self.before_piece
         return TableInstantiation(
-            config=config, source=self.source, destination=destination, source_reader=self.reader(),
-            destination_reader=MemoryTableReader(StoreTables(self.site.store), {}, ()), workers=workers, epoch=epoch,
-            moved=self._moved, both_ways=one_way(config), should_end=lambda: self.should_end(),  # noqa: PLW0108 - tests replace it
+            config=config,
+            source=self.source,
+            destination=destination,
+            source_reader=self.reader(),
+            destination_reader=MemoryTableReader(StoreTables(self.site.store), {}, ()),
+            workers=workers,
+            epoch=epoch,
+            moved=self._moved,
+            both_ways=one_way(config),
+            should_end=lambda: self.should_end(),  # noqa: PLW0108 - tests replace it
         )
 
     def _moved(self, table: TableProgress) -> None:
@@ -117,9 +138,21 @@ class Pair:
         destination = MemoryDestination(store=self.site.store)
         epoch = destination.raise_epoch(TOPOLOGY, self.name).epoch
         (table,) = self.source.captured(TOPOLOGY)
-        destination.record_instantiation(TOPOLOGY, self.name, epoch, Instantiation(
-            source=self.source_name, identity=table.identity, owner="shop", name="rooms", scn=Scn(scn), state=state, row_count=rows, digest=digest,
-        ))
+        destination.record_instantiation(
+            TOPOLOGY,
+            self.name,
+            epoch,
+            Instantiation(
+                source=self.source_name,
+                identity=table.identity,
+                owner="shop",
+                name="rooms",
+                scn=Scn(scn),
+                state=state,
+                row_count=rows,
+                digest=digest,
+            ),
+        )
 
     def beside(self, until: Callable[[], bool], *, copying: TableInstantiation | None = None) -> None:
         """Copy beside what is applied, until then."""
@@ -204,7 +237,12 @@ def test_rows_that_one_apply_process_applied_survive_the_copy_of_another_one_tha
     assert site.rooms == ["1", "2", "3"]
     assert one.record.state == "DONE"
     assert (two.progress.state, two.record.scn) == ("FAILED", 0)
-    for word in ("apply_from_dbs1_at_dbs3", "a copy from site dbs1", "this table at dbs2 rest", "`headrace up --keep-existing`"):
+    for word in (
+        "apply_from_dbs1_at_dbs3",
+        "a copy from site dbs1",
+        "this table at dbs2 rest",
+        "`headrace up --keep-existing`",
+    ):
         assert word in two.progress.problem
 
 
@@ -229,7 +267,10 @@ def test_the_one_that_comes_second_waits_visibly_until_the_first_copy_has_ended(
     copying.run_first()
     assert two.record is None
     assert two.progress.state == "PENDING"
-    waits = "table shop.rooms waits: apply process apply_from_dbs1_at_dbs3 copies into it, or began to and goes on when it runs again"
+    waits = (
+        "table shop.rooms waits: apply process apply_from_dbs1_at_dbs3 copies into it, or began to and goes on"
+        " when it runs again"
+    )
     assert two.progress.problem == waits
     shown = []
 
@@ -250,7 +291,8 @@ def test_table_that_waits_takes_no_place_from_one_that_can_be_copied(monkeypatch
     monkeypatch.setattr(standing, "_ROUND_BYTES", 1)
     tables = {name: TableName("shop", name) for name in ("waits", "large", "small")}
     pending = [
-        Standing(table=TableToInstantiate(identity=name, source=table, destination=table, object_numbers=())) for name, table in tables.items()
+        Standing(table=TableToInstantiate(identity=name, source=table, destination=table, object_numbers=()))
+        for name, table in tables.items()
     ]
     facts: Any = {table: SimpleNamespace(bytes=len(name)) for name, table in tables.items()}
     assert [each.table.identity for each in standing.smallest(pending, facts)] == ["waits"]
@@ -299,8 +341,12 @@ def test_table_that_an_operator_empties_is_copied_by_the_one_that_failed():
 
 
 @pytest.mark.parametrize("state", ["COPYING", "COMPARING"])
-def test_rows_of_a_copy_are_not_kept_as_an_operator_s_when_the_destination_answers_with_an_error_in_the_middle(state: str, monkeypatch: pytest.MonkeyPatch):
-    """Its FAILED without an SCN said that no row is ours: a part of the copy was kept, and changes before that were lost."""
+def test_rows_of_a_copy_are_not_kept_as_an_operator_s_when_the_destination_answers_with_an_error_in_the_middle(
+    state: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Its FAILED without an SCN said that no row is ours: a part of the copy was kept, and changes before that were
+    lost.
+    """
     site = Site()
     one = Pair(site, "dbs1", "1", "2")
     record, broken = MemoryDestination.record_instantiation, True
@@ -323,7 +369,13 @@ def test_rows_of_a_copy_are_not_kept_as_an_operator_s_when_the_destination_answe
     assert one.record.state == "FAILED"
     assert (one.record.scn > 0) == keep
     one.write("3")
-    one.beside(lambda: one.record.state in {"DONE", "KEPT"} or one.progress.problem.startswith("the destination table is not empty"), copying=copying)
+    one.beside(
+        lambda: (
+            one.record.state in {"DONE", "KEPT"}
+            or one.progress.problem.startswith("the destination table is not empty")
+        ),
+        copying=copying,
+    )
     assert site.rooms == (["1", "2", "3"] if keep else ["mine"])
     assert one.record.state == ("DONE" if keep else "FAILED")
 

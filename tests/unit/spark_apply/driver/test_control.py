@@ -34,7 +34,9 @@ class Coordinator:
 def test_status_of_a_busy_coordinator_says_since_when_it_is_known(monkeypatch: Any) -> None:
     """The lag, and what `headrace chaos` checks of watermarks, go by the time at which a position was read."""
     coordinator = Coordinator()
-    monkeypatch.setattr(ApplyControl, "_read", lambda self, cores: pb.ApplyStatus(low_watermark_scn=coordinator.low_watermark))
+    monkeypatch.setattr(
+        ApplyControl, "_read", lambda self, cores: pb.ApplyStatus(low_watermark_scn=coordinator.low_watermark)
+    )
     control = ApplyControl(config=SimpleNamespace(), cores=SimpleNamespace(host=coordinator))  # type: ignore[arg-type]
     before_us = time.time_ns() // 1000
     first = control.status()
@@ -50,12 +52,25 @@ def test_status_of_a_busy_coordinator_says_since_when_it_is_known(monkeypatch: A
 
 @pytest.mark.parametrize(
     ("state", "is_bounded"),
-    [("PENDING", False), ("COPYING", False), ("COMPARING", False), ("FAILED", False), ("LEFT", False), ("COPIED", True), ("JOINING", True), ("DONE", True), ("KEPT", True)],
+    [
+        ("PENDING", False),
+        ("COPYING", False),
+        ("COMPARING", False),
+        ("FAILED", False),
+        ("LEFT", False),
+        ("COPIED", True),
+        ("JOINING", True),
+        ("DONE", True),
+        ("KEPT", True),
+    ],
 )
 def test_nothing_is_caught_up_while_a_table_is_copied(state: str, is_bounded: bool) -> None:
-    """The snapshot of a table that is copied beside can be later than what `headrace wait` waits for, and the table still be empty."""
+    """The snapshot of a table that is copied beside can be later than what `headrace wait` waits for, and the table
+    still be empty.
+    """
     cores = SimpleNamespace(
-        reader=SimpleNamespace(strangers=()), host=SimpleNamespace(kept_scn=Scn(70), joins=SimpleNamespace(bounded=lambda scn: min(scn, 50))),
+        reader=SimpleNamespace(strangers=()),
+        host=SimpleNamespace(kept_scn=Scn(70), joins=SimpleNamespace(bounded=lambda scn: min(scn, 50))),
     )
     control = ApplyControl(config=SimpleNamespace())  # type: ignore[arg-type]
     control.table_moved(TableProgress(owner="public", name="a", state="DONE"))
@@ -68,12 +83,24 @@ def unanswered(_access: Any) -> Any:
 
 
 @pytest.mark.parametrize("asked", ["rooms", "halls"])
-def test_a_table_that_the_source_has_renamed_is_not_left_out_to_be_copied_before_a_restart(monkeypatch: Any, asked: str) -> None:
-    """The driver knows it by its name of before, under which the source has nothing to copy: it would be FAILED, its changes left out."""
-    now = (SimpleNamespace(identity="7", owner="shop", name="halls"), SimpleNamespace(identity="8", owner="shop", name="other"))
-    monkeypatch.setattr(module, "open_source", lambda access: SimpleNamespace(captured=lambda topology: now, close=lambda: None))
+def test_a_table_that_the_source_has_renamed_is_not_left_out_to_be_copied_before_a_restart(
+    monkeypatch: Any, asked: str
+) -> None:
+    """The driver knows it by its name of before, under which the source has nothing to copy: it would be FAILED, its
+    changes left out.
+    """
+    now = (
+        SimpleNamespace(identity="7", owner="shop", name="halls"),
+        SimpleNamespace(identity="8", owner="shop", name="other"),
+    )
+    monkeypatch.setattr(
+        module, "open_source", lambda access: SimpleNamespace(captured=lambda topology: now, close=lambda: None)
+    )
     monkeypatch.setattr(module, "open_destination", lambda access: pytest.fail("nothing is recorded"))
-    tables = [SimpleNamespace(source=TableName("shop", name), identity=identity) for name, identity in (("rooms", "7"), ("other", "8"))]
+    tables = [
+        SimpleNamespace(source=TableName("shop", name), identity=identity)
+        for name, identity in (("rooms", "7"), ("other", "8"))
+    ]
     config = SimpleNamespace(topology="t", apply="a", source=SimpleNamespace(site="s"), tables=tables)
     control = ApplyControl(config=config, cores=SimpleNamespace(), instantiation=SimpleNamespace())  # type: ignore[arg-type]
     with pytest.raises(ApplyError, match=r"shop\.rooms is called shop\.halls at s since") as refused:
@@ -90,7 +117,10 @@ def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_ag
     monkeypatch.setattr(module, "open_source", unanswered)
     name = TableName("shop", "rooms")
     config = SimpleNamespace(
-        topology="t", apply="a", source=SimpleNamespace(site="s"), destination=None,
+        topology="t",
+        apply="a",
+        source=SimpleNamespace(site="s"),
+        destination=None,
         tables=[SimpleNamespace(source=name, destination=name, may_empty=True, identity="7")],
     )
     epoch = destination.raise_epoch("t", "a").epoch
@@ -102,14 +132,20 @@ def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_ag
     control.copy_again(request)
     assert asked == [[name]]
     # A driver that copies another table, for hours perhaps, and dies then: the next one must know it.
-    assert [(each.state, each.scn, each.problem) for each in destination.instantiations("t", "a")] == [("COPYING", 3, "to be copied again")]
+    assert [(each.state, each.scn, each.problem) for each in destination.instantiations("t", "a")] == [
+        ("COPYING", 3, "to be copied again")
+    ]
     destination.record_instantiation("t", "a", epoch, done)
     other = Instantiation(source="s", identity="1", owner="shop", name="rooms", scn=Scn(5), state="DONE")
     destination.record_instantiation("another", "a", destination.raise_epoch("another", "a").epoch, other)
     with pytest.raises(ApplyError, match="other apply processes write the same destination table"):
         control.copy_again(request)
     look = destination.other_copies
-    monkeypatch.setattr(destination, "other_copies", lambda topology, apply, *table: [(), look(topology, apply, *table)][len(looked) > 0 or bool(looked.append(1))])
+    monkeypatch.setattr(
+        destination,
+        "other_copies",
+        lambda topology, apply, *table: [(), look(topology, apply, *table)][len(looked) > 0 or bool(looked.append(1))],
+    )
     with pytest.raises(ApplyError, match="other apply processes write the same destination table"):
         control.copy_again(request)  # it came between the look and the record
     assert looked
@@ -119,7 +155,10 @@ def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_ag
 
 def test_what_keeps_tables_from_being_copied_is_shown_while_others_are_applied(monkeypatch: Any) -> None:
     monkeypatch.setattr(ApplyControl, "_read", lambda self, cores: pb.ApplyStatus(state="IDLE", detail=cores.detail))
-    copying, cores = SimpleNamespace(problem="the log writer is stopped"), SimpleNamespace(host=Coordinator(), detail="")
+    copying, cores = (
+        SimpleNamespace(problem="the log writer is stopped"),
+        SimpleNamespace(host=Coordinator(), detail=""),
+    )
     control = ApplyControl(config=SimpleNamespace(), cores=cores, instantiation=copying)  # type: ignore[arg-type]
     assert control.status().detail == "the log writer is stopped"
     cores.detail = "the destination does not answer"

@@ -56,9 +56,16 @@ def test_whole_batches_go_into_a_group_as_they_came() -> None:
     assert (group.after_scn, group.through_scn) == (50, 350)
 
 
-@pytest.mark.parametrize(("transactions", "rows", "expected"), [
-    (1, 100, [150, 250, 350, 450]), (2, 100, [250, 450]), (3, 100, [350, 450]), (9, 2, [150, 350, 450]), (9, 3, [250, 350, 450]),
-])
+@pytest.mark.parametrize(
+    ("transactions", "rows", "expected"),
+    [
+        (1, 100, [150, 250, 350, 450]),
+        (2, 100, [250, 450]),
+        (3, 100, [350, 450]),
+        (9, 2, [150, 350, 450]),
+        (9, 3, [250, 350, 450]),
+    ],
+)
 def test_groups_are_bounded_in_transactions_and_rows(transactions: int, rows: int, expected: list[int]) -> None:
     talk = Talk(servers=4, transactions=transactions, rows=rows)
     # Rows per transaction: 2, 1, 1, 5; one that is larger than the bound is a group of its own.
@@ -97,7 +104,11 @@ def test_independent_groups_run_in_parallel_and_dependent_ones_wait() -> None:
     talk = Talk(transactions=1)
     first = talk.accept(run(made(1, 1)), run(made(2, 2)), run(made(3, 1)))
     assert brief(first) == [
-        (0, "Assignment", 1), (1, "Assignment", 2), (0, "Assignment", 3), (0, "Go", 1), (1, "Go", 2),
+        (0, "Assignment", 1),
+        (1, "Assignment", 2),
+        (0, "Assignment", 3),
+        (0, "Go", 1),
+        (1, "Go", 2),
     ]
     assert talk.coordinator.waits_for(0) == (3, 1)
     assert talk.done(1, 2) == []
@@ -122,8 +133,12 @@ def test_state_is_the_manuals_word_for_what_there_is_to_do() -> None:
     assert talk.coordinator.state == "SHUTTING DOWN CLEANLY"
 
 
-@pytest.mark.parametrize(("in_order", "keys", "expected"), [(True, (1, 2), "WAIT COMMIT"), (False, (1, 1), "WAIT DEPENDENCY")])
-def test_a_server_waits_for_a_dependency_or_only_for_the_order_of_commits(in_order: bool, keys: tuple[int, int], expected: str) -> None:
+@pytest.mark.parametrize(
+    ("in_order", "keys", "expected"), [(True, (1, 2), "WAIT COMMIT"), (False, (1, 1), "WAIT DEPENDENCY")]
+)
+def test_a_server_waits_for_a_dependency_or_only_for_the_order_of_commits(
+    in_order: bool, keys: tuple[int, int], expected: str
+) -> None:
     talk = Talk(transactions=1, in_order=in_order)
     talk.accept(run(made(1, keys[0])), run(made(2, keys[1])))
     assert talk.coordinator.server_state(0, "EXECUTE TRANSACTION") == "EXECUTE TRANSACTION"
@@ -144,9 +159,16 @@ def test_what_is_given_back_is_handed_out_again_when_everything_below_is_done() 
     talk = Talk(transactions=1)
     talk.accept(run(made(1, 1)), run(made(2, 2), made(3, 3)))
     applied = (AppliedRange(after_scn=150, through_scn=200),)
-    talk.coordinator.report(1, GroupRetry(
-        group=2, attempt=0, reason=RetryReason.BELOW, next_transaction=0, applied=applied,
-    ))
+    talk.coordinator.report(
+        1,
+        GroupRetry(
+            group=2,
+            attempt=0,
+            reason=RetryReason.BELOW,
+            next_transaction=0,
+            applied=applied,
+        ),
+    )
     again = talk.coordinator.messages()
     assert [(group.group, group.attempt) for group in assignments(again)] == [(2, 1)]
     assert not [message for _, message in again if isinstance(message, GroupGo)]
@@ -210,7 +232,11 @@ def test_nothing_above_the_high_watermark_is_applied_and_everything_up_to_the_lo
 def test_the_high_watermark_knows_what_was_applied_before_a_restart() -> None:
     progress = ApplyProgress(epoch=2, low_watermark=50, above=(ScnRange(after=450, through=550),))
     coordinator = ApplyCoordinator(
-        progress=progress, errors=(), encode=codec.encode, group_transactions=1000, group_rows=10_000,
+        progress=progress,
+        errors=(),
+        encode=codec.encode,
+        group_transactions=1000,
+        group_rows=10_000,
     )
     assert (coordinator.low_watermark, coordinator.high_watermark) == (50, 550)
 
@@ -229,7 +255,11 @@ def test_a_new_error_holds_what_was_handed_out_but_not_let_go() -> None:
     first = run(made(1, 7))
     talk.accept(first, run(made(2, 7)))
     error = TransactionError(
-        number=9, transaction=0, commit_scn=150, depends_on=0, key_hashes=stored_hashes(first.hashes.of(0)).tobytes(),
+        number=9,
+        transaction=0,
+        commit_scn=150,
+        depends_on=0,
+        key_hashes=stored_hashes(first.hashes.of(0)).tobytes(),
     )
     (go,) = [message for _, message in talk.done(0, 1, errors=(error,)) if isinstance(message, GroupGo)]
     assert [(held.transaction, held.depends_on) for held in go.held] == [(0, 9)]
@@ -244,7 +274,11 @@ def test_what_an_execution_rolled_back_did_not_record_is_not_durable() -> None:
     (assigned,) = assignments(talk.coordinator.messages())
     failure = Failure(position=0, conflict_type="insert_exists", sqlstate="", message="it is there")
     talk.done(0, assigned.group, statistics=GroupStatistics(rollbacks=1), applied=(), failure=failure)
-    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (90, 50, 90)
+    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (
+        90,
+        50,
+        90,
+    )
 
 
 @pytest.mark.parametrize("queued", [[4], []])
@@ -277,7 +311,10 @@ FAILED = Failure(position=0, conflict_type="insert_exists", sqlstate="", message
 
 def problems(talk: Talk) -> dict[int, str]:
     """The outcomes that are known now: the message of each, empty where it was executed."""
-    return {outcome.number: "" if outcome.failure is None else outcome.failure.message for outcome in talk.coordinator.take_outcomes()}
+    return {
+        outcome.number: "" if outcome.failure is None else outcome.failure.message
+        for outcome in talk.coordinator.take_outcomes()
+    }
 
 
 def test_errors_are_executed_together_with_nothing_beside_them() -> None:
@@ -297,7 +334,10 @@ def test_errors_are_executed_together_with_nothing_beside_them() -> None:
 
 def test_what_is_left_behind_one_that_fails_again_is_tried_without_those_that_depend_on_it() -> None:
     """3 depends on 1, and 4 on 2; 1 and 5 have nothing to do with the others."""
-    talk = Talk(servers=1, errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(7)), (4, stored_of(8)), (5, stored_of(9))])
+    talk = Talk(
+        servers=1,
+        errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(7)), (4, stored_of(8)), (5, stored_of(9))],
+    )
     talk.coordinator.execute_errors([1, 2, 3, 4, 5])
     (first,) = assignments(talk.coordinator.messages())
     assert first.error_numbers == (1, 2, 3, 4, 5)
@@ -345,7 +385,11 @@ def test_execution_that_stops_refuses_what_depends_on_another_behind_those_that_
     assert first.error_numbers == (2,)
     assert assignments(talk.done(0, first.group)) == []
     found = problems(talk)
-    assert (found.pop(2), "depends on error transaction 1" in found.pop(3), found) == ("", True, {4: "not tried: one before it failed"})
+    assert (found.pop(2), "depends on error transaction 1" in found.pop(3), found) == (
+        "",
+        True,
+        {4: "not tried: one before it failed"},
+    )
 
 
 def test_errors_that_no_server_has_are_withdrawn_and_the_others_go_on() -> None:
@@ -363,7 +407,9 @@ def test_errors_that_no_server_has_are_withdrawn_and_the_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("queued", [(), (5,), (4, 5)])
-def test_what_a_dead_server_executed_is_known_from_the_queue_and_the_rest_is_executed_again(queued: tuple[int, ...]) -> None:
+def test_what_a_dead_server_executed_is_known_from_the_queue_and_the_rest_is_executed_again(
+    queued: tuple[int, ...],
+) -> None:
     errors = [(4, stored_of(7)), (5, stored_of(8))]
     talk = Talk(servers=1, errors=errors)
     talk.coordinator.execute_errors([4, 5])
@@ -552,9 +598,16 @@ def test_only_a_few_parts_are_on_the_way() -> None:
 def test_a_large_transaction_that_fails_comes_again_for_the_error_queue() -> None:
     talk = streaming()
     failure = Failure(position=2, conflict_type="insert_exists", sqlstate="23505", message="it is there")
-    talk.coordinator.report(1, GroupRetry(
-        group=2, attempt=0, reason=RetryReason.REPLAY, next_transaction=0, failure=failure,
-    ))
+    talk.coordinator.report(
+        1,
+        GroupRetry(
+            group=2,
+            attempt=0,
+            reason=RetryReason.REPLAY,
+            next_transaction=0,
+            failure=failure,
+        ),
+    )
     assert talk.coordinator.must_replay
     assert not talk.coordinator.wants
     assert talk.coordinator.progress == ApplyProgress(epoch=1, low_watermark=150, above=())
@@ -570,7 +623,9 @@ def test_a_large_transaction_whose_server_dies_comes_again_as_it_was() -> None:
     talk.coordinator.server_joined(1, ApplyProgress(epoch=1, low_watermark=150, above=()), [])
     assert talk.coordinator.must_replay
     talk.coordinator.replayed()
-    assert [(group.mode, group.is_careful) for group in assignments(talk.accept(part(LARGE, 0, 4)))] == [(GroupMode.SETS, True)]
+    assert [(group.mode, group.is_careful) for group in assignments(talk.accept(part(LARGE, 0, 4)))] == [
+        (GroupMode.SETS, True)
+    ]
 
 
 def test_a_complete_large_transaction_whose_server_dies_is_done_when_the_destination_has_it() -> None:
@@ -607,14 +662,20 @@ def test_a_large_transaction_that_depends_on_the_error_queue_joins_it_whole() ->
 
 
 def test_what_a_large_transaction_that_was_rolled_back_did_not_record_is_not_durable() -> None:
-    """Its go carries a low watermark that no commit recorded: the source may still have to send what is above the recorded one."""
+    """Its go carries a low watermark that no commit recorded: the source may still have to send what is above the
+    recorded one.
+    """
     talk = Talk()
     talk.accept(Mark(through_scn=90))
     talk.accept(part(made(1, *range(20, 40)), 0, 4))
     assert talk.coordinator._groups[1].watermark_sent == 90
     talk.accept(LargeDropped(order_scn=made(1, 20).order_scn))
     talk.coordinator.report(0, GroupAbandoned(group=1, attempt=0))
-    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (90, 50, 90)
+    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (
+        90,
+        50,
+        90,
+    )
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -631,7 +692,9 @@ def test_what_an_abandoned_transaction_of_a_lost_server_did_not_record_is_not_du
     assert talk.coordinator.durable_scn == 50
 
 
-def test_an_error_transaction_is_executed_while_a_streamed_one_waits_for_an_apply_process_that_an_error_disabled() -> None:
+def test_an_error_transaction_is_executed_while_a_streamed_one_waits_for_an_apply_process_that_an_error_disabled() -> (
+    None
+):
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(errors=[(4, stored)], on_error=OnError.DISABLE)
     large = made(1, *range(20, 60))
@@ -668,10 +731,16 @@ def test_what_is_applied_above_a_group_that_waits_takes_no_memory() -> None:
     assert len(groups) == 2
     assert [len(group.batches) for group in groups] == [1, 0]
     assert talk.coordinator._tracker._keys.shape[0] == 1 << 14
-    assert talk.coordinator.progress == ApplyProgress(epoch=1, low_watermark=50, above=(ScnRange(after=150, through=8950),))
+    assert talk.coordinator.progress == ApplyProgress(
+        epoch=1, low_watermark=50, above=(ScnRange(after=150, through=8950),)
+    )
     assert talk.coordinator.high_watermark == 8950
     # What was not applied is still known: the row of the first group waits for it, and rows of the others for nothing.
-    assert brief(talk.accept(run(made(90, 0)), run(made(91, 89 * 200)))) == [(1, "Assignment", 90), (2, "Assignment", 91), (2, "Go", 91)]
+    assert brief(talk.accept(run(made(90, 0)), run(made(91, 89 * 200)))) == [
+        (1, "Assignment", 90),
+        (2, "Assignment", 91),
+        (2, "Go", 91),
+    ]
     talk.done(2, 91)
     talk.done(0, 1)
     assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn) == (8950, 8950)
@@ -693,11 +762,15 @@ def test_the_low_watermark_does_not_pass_what_a_replay_brings_again() -> None:
     talk.done(0, 1)
     assert talk.coordinator.must_replay
     assert talk.coordinator.progress == ApplyProgress(
-        epoch=1, low_watermark=150, above=(ScnRange(after=250, through=350),),
+        epoch=1,
+        low_watermark=150,
+        above=(ScnRange(after=250, through=350),),
     )
 
 
-def test_a_server_that_gave_a_transaction_back_and_dies_before_it_hears_that_it_is_abandoned_holds_up_no_replay() -> None:
+def test_a_server_that_gave_a_transaction_back_and_dies_before_it_hears_that_it_is_abandoned_holds_up_no_replay() -> (
+    None
+):
     talk = Talk(errors=[(4, stored_hashes(run(made(9, 77)).hashes.hashes))])
     large = made(1, *range(1, 9), 77)
     talk.accept(part(large, 0, 3))
@@ -721,14 +794,24 @@ def test_what_an_error_that_disables_keeps_waiting_is_given_up_for_tables_that_j
 
 def test_a_table_is_left_out_although_something_is_applied_above_what_waits_for_an_error_that_disables() -> None:
     talk = Talk(servers=2, transactions=1, on_error=OnError.DISABLE)
-    assert brief(talk.accept(run(made(1, 1), made(2, 1), made(3, 3)))) == [(0, "Assignment", 1), (1, "Assignment", 2), (0, "Assignment", 3), (0, "Go", 1), (0, "Go", 3)]
+    assert brief(talk.accept(run(made(1, 1), made(2, 1), made(3, 3)))) == [
+        (0, "Assignment", 1),
+        (1, "Assignment", 2),
+        (0, "Assignment", 3),
+        (0, "Go", 1),
+        (0, "Go", 3),
+    ]
     talk.done(0, 3)
-    error = TransactionError(number=7, transaction=0, commit_scn=150, depends_on=0, key_hashes=b"", conflict_type="insert_exists", message="")
+    error = TransactionError(
+        number=7, transaction=0, commit_scn=150, depends_on=0, key_hashes=b"", conflict_type="insert_exists", message=""
+    )
     assert talk.done(0, 1, errors=(error,)) == [(1, GroupAbandon(group=2, attempt=0))]
     assert talk.coordinator.must_replay
     talk.coordinator.replayed()
     talk.accept(run(made(2, 1)), Mark(through_scn=Scn(350)))
-    reader = ApplyReader(source="dbs1", progress=talk.progress, rules=RuleEvaluation(RuleSet()), fits=FITS, tables=ArrivingTables({}))
+    reader = ApplyReader(
+        source="dbs1", progress=talk.progress, rules=RuleEvaluation(RuleSet()), fits=FITS, tables=ArrivingTables({})
+    )
     joins = TableJoins("t", "a", epoch=1, destination=MemoryDestination(), reader=reader, coordinator=talk.coordinator)
     left = joins.leave_out([("public", "plain")])
     assert joins.is_due
@@ -738,7 +821,9 @@ def test_a_table_is_left_out_although_something_is_applied_above_what_waits_for_
     assert joins.is_due
     assert joins.advance()
     assert left.is_set()
-    assert talk.coordinator.progress == ApplyProgress(epoch=1, low_watermark=150, above=(ScnRange(after=250, through=350),))
+    assert talk.coordinator.progress == ApplyProgress(
+        epoch=1, low_watermark=150, above=(ScnRange(after=250, through=350),)
+    )
 
 
 def test_a_large_transaction_that_waited_behind_an_error_that_is_gone_is_applied() -> None:

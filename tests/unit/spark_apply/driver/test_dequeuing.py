@@ -19,7 +19,10 @@ from streams.scn import Scn
 from tests.support.staging import DirectLinks, one_way
 
 CONFIG = ApplyConfig(
-    topology="t", apply="apply_a", queue="q_dbs1", source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
+    topology="t",
+    apply="apply_a",
+    queue="q_dbs1",
+    source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
     destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
 )
 

@@ -1,4 +1,6 @@
-"""Commits that do not wait for the disk: what is told upstream survives a crash of the destination, in random histories."""
+"""Commits that do not wait for the disk: what is told upstream survives a crash of the destination, in random
+histories.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ FLUSH_SHARE = 0.02  # of the steps: a commit waits for some ten steps, so that c
 
 
 def _history(seed: int, *, is_wrong: bool = False, conflicts: int = 0) -> tuple[int, int]:
-    """Run a history under crashes of the destination; returns how many of these there were and the commits that they took.
+    """Run a history under crashes of the destination; returns how many of these there were and the commits that they
+    took.
 
     Args:
         seed: decides everything.
@@ -37,12 +40,21 @@ def _history(seed: int, *, is_wrong: bool = False, conflicts: int = 0) -> tuple[
         if rng.random() < 1 / CRASH_EVERY:
             crashes += 1
             recorded = engine.flushes.durable_scn(engine.coordinator.durable_scn)
-            kept = engine.coordinator.low_watermark if recorded == engine.coordinator.durable_scn else recorded  # `CoordinatorHost.kept_scn`
+            # `CoordinatorHost.kept_scn`
+            kept = engine.coordinator.low_watermark if recorded == engine.coordinator.durable_scn else recorded
             lost += place.store.crash()
             left = place.destination.progress(engine.topology, engine.apply)
-            for scn in {int(scn) for batch in engine.batches if batch.row_count for scn in batch.transactions.commit_scn if scn <= kept}:
+            for scn in {
+                int(scn)
+                for batch in engine.batches
+                if batch.row_count
+                for scn in batch.transactions.commit_scn
+                if scn <= kept
+            }:
                 is_there = scn <= left.low_watermark or any(found.after < scn <= found.through for found in left.above)
-                assert is_there or is_wrong, f"who waited for {kept} was told that {scn} is applied, and the crash took it"
+                assert is_there or is_wrong, (
+                    f"who waited for {kept} was told that {scn} is applied, and the crash took it"
+                )
         engine.flushes.is_needed = not is_wrong
 
     engine = world.engine(seed, parallelism=2, crash=0.01, commits_lazily=True)
@@ -60,7 +72,9 @@ def test_nothing_that_was_told_is_lost_and_nothing_is_applied_twice_when_a_crash
 
 @pytest.mark.seeded
 def test_histories_with_error_transactions_end_as_without_crashes():
-    """An error transaction is committed durably, so few commits are lost here; `World.check` compares the error queue too."""
+    """An error transaction is committed durably, so few commits are lost here; `World.check` compares the error queue
+    too.
+    """
     for seed in SEEDS[: len(SEEDS) // 2]:
         _history(seed, conflicts=3)
 

@@ -19,7 +19,9 @@ LENGTH = 5_000
 
 
 def drawn(choice: random.Random) -> np.ndarray:
-    """Hashes of a transaction: rows of some tables, use or exclusive use of these, their forms; now and then everything."""
+    """Hashes of a transaction: rows of some tables, use or exclusive use of these, their forms; now and then
+    everything.
+    """
     if choice.random() < 0.05:
         return np.array([EVERYTHING], np.uint64)
     found = []
@@ -33,7 +35,10 @@ def drawn(choice: random.Random) -> np.ndarray:
 
 def has_other_form(earlier: np.ndarray, later: np.ndarray) -> bool:
     for table in TABLES:
-        forms = [{int(each) for each in hashes if int(each) & ~FORM_BITS == table & ~FORM_BITS and int(each) & 3 == 1} for hashes in (earlier, later)]
+        forms = [
+            {int(each) for each in hashes if int(each) & ~FORM_BITS == table & ~FORM_BITS and int(each) & 3 == 1}
+            for hashes in (earlier, later)
+        ]
         if table in forms[0] and table in forms[1] and forms[0] - forms[1]:
             return True
     return False
@@ -65,7 +70,9 @@ def test_each_waits_for_the_last_earlier_one_that_it_depends_on_whatever_came_an
             holds.remove(gone)
             del there[gone]
         for each in choice.sample(list(there), min(3, len(there))):
-            expected = max((other for other in there if other < each and is_behind(there[other], there[each])), default=0)
+            expected = max(
+                (other for other in there if other < each and is_behind(there[other], there[each])), default=0
+            )
             assert holds.blocker(each) == expected
         together = sorted(choice.sample(list(there), min(choice.randint(2, 12), len(there))))
         blocked: dict[int, int] = {}
@@ -76,11 +83,16 @@ def test_each_waits_for_the_last_earlier_one_that_it_depends_on_whatever_came_an
         assert ([number in holds for number in there], len(holds)) == ([True] * len(there), len(there))
         hashes = drawn(choice)
         if EVERYTHING not in hashes:
-            is_row, is_form = ~is_table_use(hashes), np.isin(hashes & np.uint64(~FORM_BITS & (1 << 64) - 1) | np.uint64(1), TABLES) & ~np.isin(hashes, TABLES)
+            is_row, is_form = (
+                ~is_table_use(hashes),
+                np.isin(hashes & np.uint64(~FORM_BITS & (1 << 64) - 1) | np.uint64(1), TABLES)
+                & ~np.isin(hashes, TABLES),
+            )
             forms = KeyHashes(hashes=hashes[is_form], first=np.array([0, int(is_form.sum())], np.int64))
             rows = KeyHashes(hashes=hashes[is_row], first=np.array([0, int(is_row.sum())], np.int64), forms=forms)
             behind = [
-                other for other, theirs in there.items()
+                other
+                for other, theirs in there.items()
                 if EVERYTHING in theirs or np.isin(rows.hashes, theirs).any() or has_other_form(theirs, hashes)
             ]
             assert [held.depends_on for held in holds.held(rows)] == ([max(behind)] if behind else [])
@@ -164,14 +176,20 @@ def test_choice_takes_no_longer_where_a_table_has_two_forms_in_the_queue() -> No
 
 def test_uses_of_a_table_block_what_has_it_to_itself_unless_they_are_chosen_before_it() -> None:
     use, count = TABLES[0] << 8 | 1, 400
-    holds = ErrorHolds((number, stored_hashes(np.array([use | 2 if number % 20 == 0 else use, number << 32], np.uint64))) for number in range(1, count + 1))
+    holds = ErrorHolds(
+        (number, stored_hashes(np.array([use | 2 if number % 20 == 0 else use, number << 32], np.uint64)))
+        for number in range(1, count + 1)
+    )
     assert holds.blockers(range(1, count + 1)) == dict.fromkeys(range(1, count + 1), 0)
-    # The first of these waits for a use that is not chosen. So each use waits for the last one before it that has the table to itself, and each of those for the use before it.
+    # The first of these waits for a use that is not chosen. So each use waits for the last one before it that has the
+    # table to itself, and each of those for the use before it.
     expected = {number: number - number % 20 if number % 20 else number - 1 for number in range(100, count + 1)}
     assert holds.blockers(range(100, count + 1)) == expected
 
 
-def test_what_many_have_in_common_is_gone_through_once_when_they_are_chosen_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_many_have_in_common_is_gone_through_once_when_they_are_chosen_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     count, looked_at = 400, list[int]()
     are_free = _Unblocked._are_free
 
@@ -181,7 +199,10 @@ def test_what_many_have_in_common_is_gone_through_once_when_they_are_chosen_toge
 
     monkeypatch.setattr(_Unblocked, "_are_free", counted)
     use = TABLES[0] << 8 | 1
-    holds = ErrorHolds((number, stored_hashes(np.array([8, use | 2 if number % 20 == 0 else use], np.uint64))) for number in range(1, count + 1))
+    holds = ErrorHolds(
+        (number, stored_hashes(np.array([8, use | 2 if number % 20 == 0 else use], np.uint64)))
+        for number in range(1, count + 1)
+    )
     assert holds.blockers(range(1, count + 1)) == dict.fromkeys(range(1, count + 1), 0)
     assert count < sum(looked_at) < 10 * count
     looked_at.clear()

@@ -160,9 +160,13 @@ class Driver:
             self.reference.apply(transaction)
         self.batches = cut_batches(rng, history)
         self.config = ApplyConfig(
-            topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site=SOURCE, kind="memory", dsn="secret-source"),
-            destination=DatabaseAccess(site="dbs2", kind="memory", dsn="secret-destination"), queue="q",
-            parallelism=parallelism, group_transactions=3,
+            topology=TOPOLOGY,
+            apply=APPLY,
+            source=DatabaseAccess(site=SOURCE, kind="memory", dsn="secret-source"),
+            destination=DatabaseAccess(site="dbs2", kind="memory", dsn="secret-destination"),
+            queue="q",
+            parallelism=parallelism,
+            group_transactions=3,
         )
         self.clock = VirtualClock()
         self.start_driver()
@@ -178,15 +182,29 @@ class Driver:
             destination.describe, lambda version: "".join(f.fix for f in destination.preflight_tables([version]))
         )
         reader = ApplyReader(
-            source=SOURCE, progress=progress, rules=RuleEvaluation(RuleSet()), fits=fits, tables=ArrivingTables(self.instantiation),
+            source=SOURCE,
+            progress=progress,
+            rules=RuleEvaluation(RuleSet()),
+            fits=fits,
+            tables=ArrivingTables(self.instantiation),
         )
         self.coordinator = ApplyCoordinator(
-            progress=progress, errors=(), encode=codec.encode, group_transactions=3, group_rows=20,
+            progress=progress,
+            errors=(),
+            encode=codec.encode,
+            group_transactions=3,
+            group_rows=20,
         )
         self.queue = Queue(self.batches)
         self.host = CoordinatorHost(
-            self.config, epoch=self.epoch, destination=destination, reader=reader, coordinator=self.coordinator,
-            fits=fits, make_links=lambda _: self.queue, clock=self.clock,  # type: ignore[arg-type,return-value]
+            self.config,
+            epoch=self.epoch,
+            destination=destination,
+            reader=reader,
+            coordinator=self.coordinator,
+            fits=fits,
+            make_links=lambda _: self.queue,
+            clock=self.clock,  # type: ignore[arg-type,return-value]
         )
         self.gate = Gate(self.config)
         self.token = self.gate.admit()
@@ -209,11 +227,21 @@ class Driver:
         welcome = stream.sent.popleft().welcome
         mine = MemoryDestination(store=self.store)
         open_session = partial(
-            mine.open_session, TOPOLOGY, APPLY, server=number, epoch=welcome.epoch, tag=welcome.tag,
-            incarnation=welcome.incarnation, is_lazy=welcome.commits_lazily,
+            mine.open_session,
+            TOPOLOGY,
+            APPLY,
+            server=number,
+            epoch=welcome.epoch,
+            tag=welcome.tag,
+            incarnation=welcome.incarnation,
+            is_lazy=welcome.commits_lazily,
         )
         server = ApplyServer(
-            apply=APPLY, source=SOURCE, open_session=open_session, decode=codec.decode, encode=codec.encode,
+            apply=APPLY,
+            source=SOURCE,
+            open_session=open_session,
+            decode=codec.decode,
+            encode=codec.encode,
             error_batches=mine.error_batches,
         )
         server.connect()
@@ -293,8 +321,13 @@ def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver)
     assert driver.host.kept_scn == through
 
 
-def test_destination_that_is_away_is_not_asked_all_the_time_and_its_answer_ends_the_problem(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt to connect may block the loop for seconds. Without a pause in the load nothing else would ask, and `status` would tell the problem for good."""
+def test_destination_that_is_away_is_not_asked_all_the_time_and_its_answer_ends_the_problem(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt to connect may block the loop for seconds.
+
+    Without a pause in the load nothing else would ask, and `status` would tell the problem for good.
+    """
     driver.start_task(0)
     driver.run()
     assert driver.coordinator.durable_scn > driver.host.recorded_scn
@@ -342,7 +375,9 @@ def test_unique_index_made_at_the_destination_orders_transactions_after_a_while(
     before = driver.fits.fit(version).hashed_keys
     table = driver.store.tables["public", version.name].table
     names = [column.name for column in table.columns]
-    driver.store.create_table("public", table.name, table.columns, key=[names[p] for p in table.key], unique=[[names[-1]]])
+    driver.store.create_table(
+        "public", table.name, table.columns, key=[names[p] for p in table.key], unique=[[names[-1]]]
+    )
     driver.host.turn(0.0)
     assert driver.fits.fit(version).hashed_keys == before
     driver.clock.advance(host_module.FIT_AGE_MAX_S)
@@ -548,7 +583,9 @@ def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> No
 
 
 def test_a_server_whose_process_handlers_fill_is_replaced_as_often_as_that_happens(driver: Driver) -> None:
-    failure = pb.ServerMessage(failure=pb.ServerFailure(error="HandlersGrew", message="own:run has left 65 threads running", replaced=True))
+    failure = pb.ServerMessage(
+        failure=pb.ServerFailure(error="HandlersGrew", message="own:run has left 65 threads running", replaced=True)
+    )
     for _ in range(2 * servers_module.FAILURES_MAX):
         driver.gate.receive(driver.start_task(0), failure)
         driver.host.turn(0.0)
@@ -557,7 +594,9 @@ def test_a_server_whose_process_handlers_fill_is_replaced_as_often_as_that_happe
 def test_why_a_server_was_replaced_is_told_for_a_day(driver: Driver) -> None:
     cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
     control = ApplyControl(config=driver.config, cores=cores)
-    failure = pb.ServerMessage(failure=pb.ServerFailure(error="HandlersGrew", message="own:run has left 65 threads running", hint="end them"))
+    failure = pb.ServerMessage(
+        failure=pb.ServerFailure(error="HandlersGrew", message="own:run has left 65 threads running", hint="end them")
+    )
     stream = driver.start_task(0)
     driver.run()
     driver.gate.receive(stream, failure)
@@ -566,7 +605,10 @@ def test_why_a_server_was_replaced_is_told_for_a_day(driver: Driver) -> None:
     driver.start_task(0)
     driver.run()
     status = control._read(cores)
-    assert (status.detail, status.hint) == ("apply server 0 was replaced: own:run has left 65 threads running", "end them")
+    assert (status.detail, status.hint) == (
+        "apply server 0 was replaced: own:run has left 65 threads running",
+        "end them",
+    )
     driver.clock.advance(servers_module.FAILURE_TOLD_S)
     assert control._read(cores).detail == ""
 
@@ -717,7 +759,9 @@ def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driv
     assert driver.host.call_within(lambda: None, 10.0) is None
 
 
-def test_a_call_is_answered_at_once_also_where_the_driver_ends_before_it_dequeues(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_answered_at_once_also_where_the_driver_ends_before_it_dequeues(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A newer one came while this one's tables were looked at."""
     monkeypatch.setattr(host_module, "_CALL_TIMEOUT_S", 0.1)
     MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
@@ -748,7 +792,13 @@ class JoiningDriver(Driver):
             if transaction.commit_scn <= scn:
                 then.apply(transaction)
         record = Instantiation(
-            source=SOURCE, identity=self.late, owner="public", name=self.late, scn=Scn(scn), state="COPIED", digest="00",
+            source=SOURCE,
+            identity=self.late,
+            owner="public",
+            name=self.late,
+            scn=Scn(scn),
+            state="COPIED",
+            digest="00",
         )
         self.destination.record_instantiation(TOPOLOGY, APPLY, self.epoch, record)
         session = self.destination.open_session(TOPOLOGY, APPLY, server=2, epoch=self.epoch, tag=b"")
@@ -829,7 +879,9 @@ def test_copy_that_is_asked_to_join_twice_joins_once():
 def test_table_that_is_to_be_copied_again_does_not_join_by_a_call_that_waited():
     driver = joining_driver(4)
     driver.host.joins.join([driver.record])
-    driver.destination.record_instantiation(TOPOLOGY, APPLY, driver.epoch, dataclasses.replace(driver.record, state="COPYING"))
+    driver.destination.record_instantiation(
+        TOPOLOGY, APPLY, driver.epoch, dataclasses.replace(driver.record, state="COPYING")
+    )
     left = driver.host.joins.leave_out([("public", driver.late)])
     while not left.is_set():
         driver.step()
@@ -871,7 +923,10 @@ def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monke
 
 def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhile(driver: Driver) -> None:
     first, second = driver.host.execute_errors([7]), driver.host.execute_errors([7])
-    assert driver.host.delete_errors([6, 7]) == {6: "it is not in the error queue", 7: "it is being executed: look again with `headrace errors list`"}
+    assert driver.host.delete_errors([6, 7]) == {
+        6: "it is not in the error queue",
+        7: "it is being executed: look again with `headrace errors list`",
+    }
     for number in range(2):
         driver.start_task(number)
     driver.run()
@@ -883,11 +938,18 @@ def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhi
     assert "ended while" in outcome.failure.message
 
 
-@pytest.mark.parametrize("other", [ExecutionRequest(role="clerk"), ExecutionRequest(handler=b"mend:skip_it")], ids=["role", "function"])
-def test_who_executes_an_error_otherwise_than_it_is_being_executed_is_not_told_its_outcome_as_theirs(driver: Driver, other: ExecutionRequest) -> None:
+@pytest.mark.parametrize(
+    "other", [ExecutionRequest(role="clerk"), ExecutionRequest(handler=b"mend:skip_it")], ids=["role", "function"]
+)
+def test_who_executes_an_error_otherwise_than_it_is_being_executed_is_not_told_its_outcome_as_theirs(
+    driver: Driver, other: ExecutionRequest
+) -> None:
     first, second = driver.host.execute_errors([7]), driver.host.execute_errors([8, 7], other)
     refused = second.get_nowait()
-    assert (refused.number, refused.failure is not None and "with another role or function" in refused.failure.message) == (7, True)
+    assert (
+        refused.number,
+        refused.failure is not None and "with another role or function" in refused.failure.message,
+    ) == (7, True)
     for number in range(2):
         driver.start_task(number)
     driver.run()
@@ -897,7 +959,9 @@ def test_who_executes_an_error_otherwise_than_it_is_being_executed_is_not_told_i
     assert third.get_nowait().number == 7
 
 
-def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds_and_when_it_ends(driver: Driver) -> None:
+def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds_and_when_it_ends(
+    driver: Driver,
+) -> None:
     def described() -> tuple[int, dict[str, Any], dict[str, Any]]:
         return driver.store.described[TOPOLOGY, APPLY]
 
@@ -913,7 +977,11 @@ def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds
     assert [server["server_id"] for server in state["servers"]] == [0, 1]
     views = rows_said(driver.host.said)
     (progress,), (coordinator,) = views["dba_apply_progress"], views["v_streams_apply_coordinator"]
-    assert (progress["applied_message_number"], progress["servers"], progress["source_database"]) == (driver.batches[-1].through_scn, 1, SOURCE)
+    assert (progress["applied_message_number"], progress["servers"], progress["source_database"]) == (
+        driver.batches[-1].through_scn,
+        1,
+        SOURCE,
+    )
     assert progress["apply_time"] is not None
     assert coordinator["total_applied"] == len(driver.history)
     assert [row["server_id"] for row in views["v_streams_apply_server"]] == [0, 1]
@@ -967,7 +1035,15 @@ def test_server_says_for_which_other_one_it_waits(driver: Driver) -> None:
 def test_an_edit_of_an_error_that_is_being_executed_is_refused(driver: Driver) -> None:
     driver.host.execute_errors([7])
     edit = ErrorEdit(
-        number=7, edit=1, apply=APPLY, position=0, owner="public", name="t", command="INSERT", changes=(), edited_by="ada",
+        number=7,
+        edit=1,
+        apply=APPLY,
+        position=0,
+        owner="public",
+        name="t",
+        command="INSERT",
+        changes=(),
+        edited_by="ada",
     )
     with pytest.raises(ApplyError, match="is being executed"):
         driver.host.edit_error(edit, part=0, batch=b"", key_hashes=np.empty(0, np.uint64))
@@ -976,7 +1052,15 @@ def test_an_edit_of_an_error_that_is_being_executed_is_refused(driver: Driver) -
 def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be committed: keys too many only hold too much."""
     edit = ErrorEdit(
-        number=7, edit=1, apply=APPLY, position=0, owner="public", name="t", command="INSERT", changes=(), edited_by="ada",
+        number=7,
+        edit=1,
+        apply=APPLY,
+        position=0,
+        owner="public",
+        name="t",
+        command="INSERT",
+        changes=(),
+        edited_by="ada",
     )
     driver.coordinator._holds.add(7, np.array([2], np.uint64))
 
@@ -990,7 +1074,9 @@ def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, m
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_error_whose_deletion_was_not_answered_holds_nothing_once_it_is_gone(driver: Driver, monkeypatch: pytest.MonkeyPatch, *, is_made: bool) -> None:
+def test_error_whose_deletion_was_not_answered_holds_nothing_once_it_is_gone(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, *, is_made: bool
+) -> None:
     session = MemoryDestination(store=driver.store).open_session(TOPOLOGY, APPLY, server=9, epoch=driver.epoch, tag=b"")
     session.begin()
     number = session.put_error(error_transaction(apply=APPLY, source=SOURCE), b"", np.array([2], np.uint64), part=0)
@@ -1014,11 +1100,24 @@ def test_error_whose_deletion_was_not_answered_holds_nothing_once_it_is_gone(dri
 
 def test_error_that_fails_again_is_listed_with_its_new_failure(driver: Driver) -> None:
     version = TableVersion(
-        object_number=1, version=1, owner="public", name="nowhere", old_image=OldImage.KEY,
+        object_number=1,
+        version=1,
+        owner="public",
+        name="nowhere",
+        old_image=OldImage.KEY,
         columns=(Column(name="id", type_name="pg_catalog.int4", type_number=23, is_key=True),),
     )
-    group = RowGroup(table=0, command=Command.INSERT, row_numbers=np.zeros(1, np.int32), old=None, new=column_values([[b"\0\0\0\1"]]))
-    batch = LcrBatch(source=SOURCE, previous_scn=0, through_scn=5, tables=(version,), transactions=transactions([5], [1]), groups=(group,))
+    group = RowGroup(
+        table=0, command=Command.INSERT, row_numbers=np.zeros(1, np.int32), old=None, new=column_values([[b"\0\0\0\1"]])
+    )
+    batch = LcrBatch(
+        source=SOURCE,
+        previous_scn=0,
+        through_scn=5,
+        tables=(version,),
+        transactions=transactions([5], [1]),
+        groups=(group,),
+    )
     session = MemoryDestination(store=driver.store).open_session(TOPOLOGY, APPLY, server=9, epoch=driver.epoch, tag=b"")
     session.begin()
     hashes = np.array([2], np.uint64)
@@ -1058,7 +1157,9 @@ def test_server_that_opened_its_session_before_a_join_and_takes_part_after_it_op
     driver.assert_applied()
 
 
-def test_batch_that_arrives_while_the_loop_works_is_heard_without_a_pause(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_arrives_while_the_loop_works_is_heard_without_a_pause(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its wake is among the events that are handled between two batches, after the loop has listened to the queue."""
     driver.start_task(0)
     through, offer = driver.batches[-1].through_scn, driver.host._reader.offer
@@ -1082,7 +1183,9 @@ def test_batch_that_arrives_while_the_loop_works_is_heard_without_a_pause(driver
     assert driver.host._pause() > 0.0
 
 
-def test_streams_that_break_behind_what_they_deliver_still_bring_the_driver_forward(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_that_break_behind_what_they_deliver_still_bring_the_driver_forward(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The loop hears of the batches and of the break at once; what arrived is applied before the next stream begins."""
     subscriber = driver.queue.subscriber
 

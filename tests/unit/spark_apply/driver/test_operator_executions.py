@@ -70,11 +70,15 @@ def test_while_one_is_attended_another_command_is_refused_and_nothing_of_it_begi
     assert first.error_numbers == (1, 2)
     talk.done(0, first.group)
     host._deliver_outcomes()
-    assert executions.begin(host, "c", None, ExecutionRequest()) == 3, "all outcomes of the first are known, read or not"
+    assert executions.begin(host, "c", None, ExecutionRequest()) == 3, (
+        "all outcomes of the first are known, read or not"
+    )
     assert told(executions.outcomes(host, "a", 0.0).outcomes) == {1: "", 2: ""}
 
 
-def test_one_that_nobody_asks_for_any_more_gives_way_with_what_no_server_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_nobody_asks_for_any_more_gives_way_with_what_no_server_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     talk, host, executions = begun(1000)
     executions.begin(host, "killed", None, ExecutionRequest(role="clerk"))
     (first,) = assignments(talk.coordinator.messages())

@@ -23,7 +23,12 @@ from tests.support.lcr_batches import column_values, insert_batch, transactions
 def part(order: int, *, previous: int = 0, first: int = 0, last: bool = False, commit: int = 0) -> LcrBatch:
     """A part with two rows of the transaction at `order`."""
     batch = insert_batch(
-        [order + 1], previous=previous, rows_each=2, is_open=not last, continues=first > 0, first_position=first,
+        [order + 1],
+        previous=previous,
+        rows_each=2,
+        is_open=not last,
+        continues=first > 0,
+        first_position=first,
         through=commit if last else None,
     )
     return replace(batch, through_scn=commit) if last else batch
@@ -124,7 +129,9 @@ def test_changes_that_come_home_are_counted() -> None:
 def test_parts_of_a_large_transaction_are_passed_on_one_by_one() -> None:
     found = Reading().read(part(15), part(15, first=2), part(15, first=4, last=True, commit=16))
     assert [(p.is_first, p.is_last, p.order_scn) for p in found if isinstance(p, LargePart)] == [
-        (True, False, 15), (False, False, 15), (False, True, 15),
+        (True, False, 15),
+        (False, False, 15),
+        (False, True, 15),
     ]
 
 
@@ -175,7 +182,9 @@ def _row(batch: LcrBatch, number: int) -> object:
 
 @pytest.mark.parametrize("serialised", [False, True])
 def test_rows_of_a_table_under_its_new_name_wait_for_those_under_the_old_one(*, serialised: bool) -> None:
-    """Both have been renamed, at the source and here: the hashes of their rows have the names in them, and show nothing."""
+    """Both have been renamed, at the source and here: the hashes of their rows have the names in them, and show
+    nothing.
+    """
     reading = Reading()
     assert commits(reading.read(insert_batch([10]))) == [10]
     reading.store.tables["public", "renamed"] = reading.store.tables.pop(("public", "t"))
@@ -186,15 +195,24 @@ def test_rows_of_a_table_under_its_new_name_wait_for_those_under_the_old_one(*, 
     assert reading.reader.must_settle
     assert reading.reader.retry_unfit()
     assert commits(reading.take()) == [20, 30]
-    assert commits(reading.read(replace(insert_batch([40], previous=30), tables=(replace(later.tables[0], name="renamed", version=2),)))) == [40]
+    assert commits(
+        reading.read(
+            replace(insert_batch([40], previous=30), tables=(replace(later.tables[0], name="renamed", version=2),))
+        )
+    ) == [40]
 
 
 def test_rows_of_a_table_that_got_a_key_wait_for_those_that_were_inserted_before_it_had_one() -> None:
-    """Those have no hashes of a key, and use the table as others do: nothing else would show that a later UPDATE finds one of them."""
+    """Those have no hashes of a key, and use the table as others do: nothing else would show that a later UPDATE finds
+    one of them.
+    """
     reading = Reading()
     keyed = reading.store.tables["public", "t"].table
     reading.store.tables["public", "t"].table = replace(keyed, key=(), unique_keys=(), serialise=True)
-    without_key = replace(insert_batch([10]).tables[0], columns=tuple(replace(c, is_key=False) for c in insert_batch([10]).tables[0].columns))
+    without_key = replace(
+        insert_batch([10]).tables[0],
+        columns=tuple(replace(c, is_key=False) for c in insert_batch([10]).tables[0].columns),
+    )
     assert commits(reading.read(replace(insert_batch([10, 20]), tables=(without_key,)))) == [10, 20]
     reading.store.tables["public", "t"].table = keyed
     reading.fits.forget()
@@ -209,9 +227,14 @@ def test_an_open_transaction_is_given_back_while_its_next_part_waits_for_an_alte
     reading = Reading()
     assert [type(piece) for piece in reading.read(part(15))] == [LargePart]
     later = part(15, first=2)
-    added = replace(later.tables[0], version=2, columns=(
-        later.tables[0].columns[0], replace(later.tables[0].columns[1], name="c2"),
-    ))
+    added = replace(
+        later.tables[0],
+        version=2,
+        columns=(
+            later.tables[0].columns[0],
+            replace(later.tables[0].columns[1], name="c2"),
+        ),
+    )
     assert [type(piece) for piece in reading.read(replace(later, tables=(added,)))] == [LargeDropped]
     assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
     reading.create(3)
@@ -226,9 +249,14 @@ def test_a_transaction_comes_again_whole_also_when_its_last_part_waited_for_the_
     reading = Reading()
     reading.read(part(15))
     last = part(15, first=2, last=True, commit=20)
-    added = replace(last.tables[0], version=2, columns=(
-        last.tables[0].columns[0], replace(last.tables[0].columns[1], name="c2"),
-    ))
+    added = replace(
+        last.tables[0],
+        version=2,
+        columns=(
+            last.tables[0].columns[0],
+            replace(last.tables[0].columns[1], name="c2"),
+        ),
+    )
     reading.read(replace(last, tables=(added,)))
     assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
     reading.create(3)
@@ -257,7 +285,15 @@ def truncating(rows_before: int, *, partition: Partition | None = None) -> LcrBa
     numbers = np.array([number for number in range(rows_before + 2) if number != rows_before], np.int32)
     truncated = replace(found.tables[0], partition=partition)
     return replace(
-        found, tables=(*found.tables, truncated), groups=(replace(found.groups[0], row_numbers=numbers, new=column_values([[number.to_bytes(4, "big") for number in range(len(numbers))]] * 2)),),
+        found,
+        tables=(*found.tables, truncated),
+        groups=(
+            replace(
+                found.groups[0],
+                row_numbers=numbers,
+                new=column_values([[number.to_bytes(4, "big") for number in range(len(numbers))]] * 2),
+            ),
+        ),
         truncates=(Truncate(row_number=rows_before, tables=(1,), cascade=False, restart_identity=False),),
     )
 
@@ -266,14 +302,21 @@ _DISCARDED = RuleSet(include=(Rule(owner="public", name="another"),))
 _PARTITION = Partition(owner="public", name="t_1", rows="c0 > 0")
 
 
-@pytest.mark.parametrize(("batch", "rules", "scn", "emptied"), [
-    pytest.param(truncating(0), None, None, 19, id="left out"),
-    pytest.param(truncating(1), None, None, None, id="rows of its before: who starts here would look for what they change"),
-    pytest.param(truncating(0, partition=_PARTITION), None, None, None, id="a partition of several"),
-    pytest.param(truncating(0), _DISCARDED, None, None, id="discarded by the rules"),
-    pytest.param(truncating(0), None, 5, None, id="replicated"),
-])
-def test_reader_notes_where_the_source_empties_a_table_that_is_left_out(batch: LcrBatch, rules: RuleSet | None, scn: int | None, emptied: int | None) -> None:
+@pytest.mark.parametrize(
+    ("batch", "rules", "scn", "emptied"),
+    [
+        pytest.param(truncating(0), None, None, 19, id="left out"),
+        pytest.param(
+            truncating(1), None, None, None, id="rows of its before: who starts here would look for what they change"
+        ),
+        pytest.param(truncating(0, partition=_PARTITION), None, None, None, id="a partition of several"),
+        pytest.param(truncating(0), _DISCARDED, None, None, id="discarded by the rules"),
+        pytest.param(truncating(0), None, 5, None, id="replicated"),
+    ],
+)
+def test_reader_notes_where_the_source_empties_a_table_that_is_left_out(
+    batch: LcrBatch, rules: RuleSet | None, scn: int | None, emptied: int | None
+) -> None:
     reading = Reading(rules=rules, tables=ArrivingTables({("public", "t"): TableStart(scn=scn)}))
     reading.read(batch)
     assert reading.reader.emptied_scn(("public", "t")) == emptied

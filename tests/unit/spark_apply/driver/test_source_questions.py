@@ -71,7 +71,9 @@ def test_nobody_is_asked_once_the_driver_has_ended():
     questions = SourceQuestions(source.identities, ended)
     questions.identity_of(7)
     ended.set()
-    wait_for("the thread to end", lambda: not any(t.name == "source-questions" for t in threading.enumerate()), ANSWERED_S)
+    wait_for(
+        "the thread to end", lambda: not any(t.name == "source-questions" for t in threading.enumerate()), ANSWERED_S
+    )
 
 
 def test_source_that_is_down_holds_up_nobody_who_looks_at_a_table_that_does_not_fit():

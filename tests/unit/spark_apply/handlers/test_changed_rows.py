@@ -1,4 +1,6 @@
-"""Rows that handlers change, move, cut or leave out, between rows that nobody handles: groups leave what one by one leaves."""
+"""Rows that handlers change, move, cut or leave out, between rows that nobody handles: groups leave what one by one
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def histories(draw: st.DrawFn) -> list[list[tuple[str, Lcr]]]:
             new: Shown | None = (key, text, draw(st.sampled_from(WISHES)), number, place, text)
             if old is not None and draw(st.integers(0, 3)) == 0:
                 new = None
-            elif old is not None and draw(st.integers(0, 3)) == 0 and (other := draw(st.sampled_from(KEYS))) not in rows:
+            elif (
+                old is not None and draw(st.integers(0, 3)) == 0 and (other := draw(st.sampled_from(KEYS))) not in rows
+            ):
                 assert new is not None
                 new = (other, *new[1:])
             if old is not None:
@@ -77,9 +81,13 @@ def histories(draw: st.DrawFn) -> list[list[tuple[str, Lcr]]]:
     return found
 
 
-def outcome(found: list[list[tuple[str, Lcr]]], operations: tuple[str, ...], conflicts: tuple[ConflictHandler, ...]) -> tuple[Any, ...]:
+def outcome(
+    found: list[list[tuple[str, Lcr]]], operations: tuple[str, ...], conflicts: tuple[ConflictHandler, ...]
+) -> tuple[Any, ...]:
     """Rows and error transactions that a history leaves, as one group."""
-    rules = HandlerRules(code=CODE, dml=(DmlHandler(owner="public", name="c", operations=operations, function=FUNCTION),))
+    rules = HandlerRules(
+        code=CODE, dml=(DmlHandler(owner="public", name="c", operations=operations, function=FUNCTION),)
+    )
     at = Handled(rules, rows=[row(1), row(2)], others=[row(1), row(2)], conflicts=conflicts)
     at.apply(*found)
     return at.rows("c"), at.rows("d"), [(error.commit_scn, error.conflict_type) for error in at.errors()]
@@ -87,6 +95,7 @@ def outcome(found: list[list[tuple[str, Lcr]]], operations: tuple[str, ...], con
 
 def row_by_row(patch: pytest.MonkeyPatch) -> None:
     """Nothing that has rows is written together: every attempt fails, and each transaction is applied alone."""
+
     def refused(name: str, works: Callable[..., Any], has_rows: Callable[..., bool]) -> None:
         def instead(*arguments: Any) -> Any:
             if has_rows(*arguments):
@@ -95,7 +104,11 @@ def row_by_row(patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(set_groups, name, instead)
 
-    refused("write_group", set_groups.write_group, lambda session, plan, *_: bool(plan.first) or any(batch.row_count for batch in plan.rest))
+    refused(
+        "write_group",
+        set_groups.write_group,
+        lambda session, plan, *_: bool(plan.first) or any(batch.row_count for batch in plan.rest),
+    )
     refused("execute_steps", set_groups.execute_steps, lambda session, steps: bool(steps))
 
 
@@ -103,11 +116,16 @@ def row_by_row(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.seeded
 @settings(max_examples=scaled(30, 700), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    found=histories(), operations=st.sampled_from([("insert", "update", "delete"), ("update",), ("insert", "delete"), ("update", "delete")]),
+    found=histories(),
+    operations=st.sampled_from(
+        [("insert", "update", "delete"), ("update",), ("insert", "delete"), ("update", "delete")]
+    ),
     resolves=st.booleans(),
 )
 def test_groups_of_rows_that_handlers_change_leave_what_one_by_one_leaves(
-    found: list[list[tuple[str, Lcr]]], operations: tuple[str, ...], resolves: bool,
+    found: list[list[tuple[str, Lcr]]],
+    operations: tuple[str, ...],
+    resolves: bool,
 ) -> None:
     conflicts = (conflict_handler("overwrite", "a", "b", "t", "n", "u"),) if resolves else ()
     with pytest.MonkeyPatch.context() as patch:
@@ -120,10 +138,16 @@ def test_groups_of_rows_that_handlers_change_leave_what_one_by_one_leaves(
 @pytest.mark.seeded
 @settings(max_examples=scaled(30, 700), deadline=None)
 @given(
-    found=histories(), left_out=st.lists(st.booleans(), min_size=36, max_size=36), image=st.sampled_from([OldImage.FULL, OldImage.KEY]), resolves=st.booleans(),
+    found=histories(),
+    left_out=st.lists(st.booleans(), min_size=36, max_size=36),
+    image=st.sampled_from([OldImage.FULL, OldImage.KEY]),
+    resolves=st.booleans(),
 )
 def test_groups_of_histories_with_gaps_leave_what_one_by_one_leaves(
-    found: list[list[tuple[str, Lcr]]], left_out: list[bool], image: OldImage, resolves: bool,
+    found: list[list[tuple[str, Lcr]]],
+    left_out: list[bool],
+    image: OldImage,
+    resolves: bool,
 ) -> None:
     """Conditions let single changes pass: what is left of a history meets conflicts of every kind."""
     rest = iter(left_out)

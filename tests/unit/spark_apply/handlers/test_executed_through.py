@@ -19,20 +19,33 @@ def failed(**changed: object) -> tuple[Handled, int]:
 
 def test_it_skips_the_lcr_that_it_does_not_execute_and_is_told_which_failed_and_why() -> None:
     at, number = failed()
-    assert at.execute_error(number, through(
-        "def mend(lcr, error, session):\n    if lcr.position == error.position:\n        assert (error.kind, lcr.command_type) == ('insert_exists', 'INSERT')\n"
-        "    else:\n        lcr.execute(True)\n"
-    )).failure is None
+    assert (
+        at.execute_error(
+            number,
+            through(
+                "def mend(lcr, error, session):\n    if lcr.position == error.position:\n        assert (error.kind,"
+                " lcr.command_type) == ('insert_exists', 'INSERT')\n    else:\n        lcr.execute(True)\n"
+            ),
+        ).failure
+        is None
+    )
     assert (at.values(), at.errors()) == ({1: "a", 2: "theirs", 3: "a"}, ())
 
 
 def test_it_changes_an_lcr_and_writes_beside_it_in_the_same_transaction() -> None:
     at, number = failed()
     commits = at.store.commit_count
-    assert at.execute_error(number, through(
-        "def mend(lcr, error, session):\n    if lcr.position == error.position:\n        lcr.set_value('new', 'id', 9)\n    lcr.execute(False)\n"
-        f"    session.execute('{LOG}', lcr.get_value('new', 'id').decoded, 'mended')\n"
-    )).failure is None
+    assert (
+        at.execute_error(
+            number,
+            through(
+                "def mend(lcr, error, session):\n    if lcr.position == error.position:\n        lcr.set_value('new',"
+                f" 'id', 9)\n    lcr.execute(False)\n    session.execute('{LOG}', lcr.get_value('new', 'id').decoded,"
+                " 'mended')\n"
+            ),
+        ).failure
+        is None
+    )
     assert at.values() == {1: "a", 2: "theirs", 3: "a", 9: "ours"}
     assert at.values("log") == {1: "mended", 9: "mended", 3: "mended"}
     assert at.store.commit_count == commits + 1
@@ -40,7 +53,13 @@ def test_it_changes_an_lcr_and_writes_beside_it_in_the_same_transaction() -> Non
 
 def test_what_it_raises_undoes_everything_and_the_transaction_stays_with_the_place_in_the_code() -> None:
     at, number = failed()
-    failure = at.execute_error(number, through("def mend(lcr, error, session):\n    if lcr.position == 2:\n        raise ValueError('no')\n    lcr.set_value('new', 'id', 50 + lcr.position)\n    lcr.execute(True)\n")).failure
+    failure = at.execute_error(
+        number,
+        through(
+            "def mend(lcr, error, session):\n    if lcr.position == 2:\n        raise ValueError('no')\n   "
+            " lcr.set_value('new', 'id', 50 + lcr.position)\n    lcr.execute(True)\n"
+        ),
+    ).failure
     assert failure is not None
     assert "own:mend" in failure.message
     assert "failed at handlers/own.py, line 3, in mend: ValueError: no" in failure.message
@@ -49,7 +68,9 @@ def test_what_it_raises_undoes_everything_and_the_transaction_stays_with_the_pla
     assert [error.number for error in at.errors()] == [number]
 
 
-@pytest.mark.parametrize(("text", "problem"), [("def mend(lcr, session): ...\n", "cannot be called with"), ("mend = 1\n", "is no function")])
+@pytest.mark.parametrize(
+    ("text", "problem"), [("def mend(lcr, session): ...\n", "cannot be called with"), ("mend = 1\n", "is no function")]
+)
 def test_a_function_that_cannot_be_called_executes_nothing(text: str, problem: str) -> None:
     at, number = failed()
     failure = at.execute_error(number, through(text)).failure
@@ -59,11 +80,17 @@ def test_a_function_that_cannot_be_called_executes_nothing(text: str, problem: s
 
 
 def test_the_handlers_of_the_apply_process_are_not_called_for_rows_but_its_precommit_handler_is() -> None:
-    own = f"def run(lcr, session):\n    raise ValueError\ndef last(commit_scn, session):\n    session.execute('{LOG}', commit_scn, 'seen')\n"
+    own = (
+        "def run(lcr, session):\n    raise ValueError\ndef last(commit_scn, session):\n   "
+        f" session.execute('{LOG}', commit_scn, 'seen')\n"
+    )
     at = Handled(rules_of(own, dml=["run"], precommit="last"))
     at.apply([*inserts(1)])
     (error,) = at.errors()
-    assert at.execute_error(error.number, through("def mend(lcr, error, session):\n    lcr.execute(True)\n")).failure is None
+    assert (
+        at.execute_error(error.number, through("def mend(lcr, error, session):\n    lcr.execute(True)\n")).failure
+        is None
+    )
     assert (at.values(), list(at.values("log").values())) == ({1: "a"}, ["seen"])
 
 
@@ -71,9 +98,16 @@ def test_rows_of_every_table_of_the_transaction_get_it() -> None:
     at = Handled(rules_of(), others=[row(7, "b")])
     at.apply([*inserts(1), *updates(7, "other", "c", "d")])
     (error,) = at.errors()
-    assert at.execute_error(error.number, through(
-        "def mend(lcr, error, session):\n    if lcr.object_name == 'd':\n        lcr.set_value('old', 'a', 'b')\n    lcr.execute(True)\n"
-    )).failure is None
+    assert (
+        at.execute_error(
+            error.number,
+            through(
+                "def mend(lcr, error, session):\n    if lcr.object_name == 'd':\n        lcr.set_value('old', 'a',"
+                " 'b')\n    lcr.execute(True)\n"
+            ),
+        ).failure
+        is None
+    )
     assert (at.values(), at.values("d")) == ({1: "a"}, {7: "c"})
 
 

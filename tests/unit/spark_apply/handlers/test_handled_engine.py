@@ -1,4 +1,6 @@
-"""The whole apply engine with handlers against the serial reference: what they execute and what they log is there once, whatever dies."""
+"""The whole apply engine with handlers against the serial reference: what they execute and what they log is there once,
+whatever dies.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.support.apply_world import MemoryPlace, World
 from tests.support.handlers import code_of
 from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=scaled(7, 120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(
+    max_examples=scaled(7, 120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 LOG = "INSERT INTO public.log (number, position, name) VALUES ($1, $2, $3)"
 CODE = code_of(
     "def run(lcr, session):\n"
@@ -42,10 +46,16 @@ def rules_of(tables: Sequence[Table], seed: int) -> HandlerRules:
         others = tuple(("public", each.name) for each in tables if rng.random() < 0.2)
         if rng.random() < 0.7:
             function = UserFunction(name="own:run", version=CODE.version_of("own:run"))
-            found.append(DmlHandler(owner="public", name=table.name, operations=operations, function=function, tables=others))
+            found.append(
+                DmlHandler(owner="public", name=table.name, operations=operations, function=function, tables=others)
+            )
         else:
-            statements = tuple(map(read_statement, ("INSERT INTO public.marks (scn) VALUES (:scn)", "lcr.execute true")))
-            found.append(DmlHandler(owner="public", name=table.name, operations=operations, statements=statements, tables=others))
+            statements = tuple(
+                map(read_statement, ("INSERT INTO public.marks (scn) VALUES (:scn)", "lcr.execute true"))
+            )
+            found.append(
+                DmlHandler(owner="public", name=table.name, operations=operations, statements=statements, tables=others)
+            )
     return HandlerRules(code=CODE, dml=tuple(found))
 
 
@@ -71,7 +81,11 @@ def run(seed: int, parallelism: int, conflicts: int, large: int, crash: float, *
     assert isinstance(world.place, MemoryPlace)
     store = world.place.store
     number = destination_column("scn", "pg_catalog.int8")
-    store.create_table("public", "log", [number, destination_column("position", "pg_catalog.int8"), destination_column("name", "pg_catalog.text")])
+    store.create_table(
+        "public",
+        "log",
+        [number, destination_column("position", "pg_catalog.int8"), destination_column("name", "pg_catalog.text")],
+    )
     store.create_table("public", "marks", [number])
 
     def log(session: MemorySession, values: tuple[Any, ...]) -> tuple[()]:
@@ -101,18 +115,35 @@ def run(seed: int, parallelism: int, conflicts: int, large: int, crash: float, *
 @pytest.mark.long
 @pytest.mark.seeded
 @_SETTINGS
-@given(seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 0, 1, 4]), transactions=st.integers(1, 7))
-def test_groups_with_handlers_leave_what_one_by_one_would(seed: int, parallelism: int, conflicts: int, transactions: int) -> None:
+@given(
+    seed=st.integers(0, 2**32),
+    parallelism=st.integers(1, 4),
+    conflicts=st.sampled_from([0, 0, 1, 4]),
+    transactions=st.integers(1, 7),
+)
+def test_groups_with_handlers_leave_what_one_by_one_would(
+    seed: int, parallelism: int, conflicts: int, transactions: int
+) -> None:
     run(seed, parallelism, conflicts, 0, 0.0, group_transactions=transactions)
 
 
 @pytest.mark.long
 @pytest.mark.seeded
 @_SETTINGS
-@given(seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 1, 4]), large=st.sampled_from([0, 3]))
-@example(seed=551714342, parallelism=1, conflicts=4, large=3)  # an INSERT into a table without a key that goes to a handler, behind one that failed
+@given(
+    seed=st.integers(0, 2**32),
+    parallelism=st.integers(1, 4),
+    conflicts=st.sampled_from([0, 1, 4]),
+    large=st.sampled_from([0, 3]),
+)
+# an INSERT into a table without a key that goes to a handler, behind one that failed
+@example(seed=551714342, parallelism=1, conflicts=4, large=3)
 def test_crashes_lose_nothing_that_a_handler_does_and_double_nothing(
-    seed: int, parallelism: int, conflicts: int, large: int, monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    parallelism: int,
+    conflicts: int,
+    large: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arm(monkeypatch, random.Random(seed), 0.03)
     run(seed, parallelism, conflicts, large, 0.01)

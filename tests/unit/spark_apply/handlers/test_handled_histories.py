@@ -1,4 +1,6 @@
-"""Handlers that change LCRs, beside plain rows of the same keys: a group leaves what its transactions leave one by one, and the same errors."""
+"""Handlers that change LCRs, beside plain rows of the same keys: a group leaves what its transactions leave one by one,
+and the same errors.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,15 @@ def rules(*texts: tuple[str, str], table: str = "c"):
     """A handler for each operation: (operation, body)."""
     code = "".join(f"def on_{operation}(lcr, session):\n{body}\n" for operation, body in texts)
     made = rules_of(code, dml=[f"on_{operation}" for operation, _ in texts]).dml
-    return rules_of(code, dml=[
-        DmlHandler(owner="public", name=table, operations=(operation,), function=each.function, tables=(("public", "d"),))
-        for (operation, _), each in zip(texts, made, strict=True)
-    ])
+    return rules_of(
+        code,
+        dml=[
+            DmlHandler(
+                owner="public", name=table, operations=(operation,), function=each.function, tables=(("public", "d"),)
+            )
+            for (operation, _), each in zip(texts, made, strict=True)
+        ],
+    )
 
 
 def update(old: Shown, new: Shown, table: str = "c") -> tuple[str, Lcr]:
@@ -41,7 +48,9 @@ def with_(row_: Shown, **values: object) -> Shown:
 
 
 def test_a_value_that_a_handler_set_is_not_undone_by_a_plain_update_of_other_columns() -> None:
-    """The handler hides b of rows that are inserted; the UPDATE behind it carries b as it was at the source, unchanged, and sets only a."""
+    """The handler hides b of rows that are inserted; the UPDATE behind it carries b as it was at the source, unchanged,
+    and sets only a.
+    """
     at = Handled(rules(("insert", MASK + EXECUTE)))
     at.apply([("c", Lcr(new=row(1))), update(row(1), with_(row(1), a="later"))])
     assert (at.rows(), at.errors()) == ([with_(row(1), a="later", b="***")], ())
@@ -49,7 +58,11 @@ def test_a_value_that_a_handler_set_is_not_undone_by_a_plain_update_of_other_col
 
 def test_a_plain_change_that_finds_another_value_than_its_old_one_is_a_conflict_behind_a_handler_too() -> None:
     at = Handled(rules(("insert", MASK + EXECUTE)))
-    at.apply([("c", Lcr(new=row(1)))], [update(row(1), with_(row(1), b="c"))], [("c", Lcr(new=row(2))), ("c", Lcr(old=row(2)))])
+    at.apply(
+        [("c", Lcr(new=row(1)))],
+        [update(row(1), with_(row(1), b="c"))],
+        [("c", Lcr(new=row(2))), ("c", Lcr(old=row(2)))],
+    )
     assert [error.conflict_type for error in at.errors()] == ["update_differs", "delete_differs"]
     assert at.rows() == [with_(row(1), b="***")]
 
@@ -64,15 +77,25 @@ def test_a_plain_update_beside_one_without_old_values_still_compares_and_leaves_
     assert [error.conflict_type for error in at.errors()] == ["update_differs"]
 
 
-def test_rows_that_a_handler_gave_other_columns_between_plain_ones_are_planned_in_time_that_their_number_explains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run of rows with the same columns is a piece of its own; a piece is made of its own rows, and not of a look at all others."""
-    at = Handled(rules(("insert", "    lcr.delete_column('u', 'new')\n" + EXECUTE)), rows=[row(key) for key in range(100, 150)])
+def test_rows_that_a_handler_gave_other_columns_between_plain_ones_are_planned_in_time_that_their_number_explains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each run of rows with the same columns is a piece of its own; a piece is made of its own rows, and not of a look
+    at all others.
+    """
+    at = Handled(
+        rules(("insert", "    lcr.delete_column('u', 'new')\n" + EXECUTE)), rows=[row(key) for key in range(100, 150)]
+    )
     looked: list[int] = []
     between = collapse._rows_between
     monkeypatch.setattr(collapse, "_rows_between", lambda *arguments: looked.append(1) or between(*arguments))
-    at.apply([
-        change for key in range(50) for change in (("c", Lcr(new=row(key))), update(row(key + 100), with_(row(key + 100), a="later")))
-    ])
+    at.apply(
+        [
+            change
+            for key in range(50)
+            for change in (("c", Lcr(new=row(key))), update(row(key + 100), with_(row(key + 100), a="later")))
+        ]
+    )
     assert (len(at.rows()), at.errors()) == (100, ())
     assert len(looked) <= 2 * 100
 
@@ -81,20 +104,30 @@ def test_rows_that_a_handler_gave_other_columns_between_plain_ones_are_planned_i
 
 BODIES = {
     "insert": (
-        MASK, "    lcr.command_type = 'UPDATE'\n", "    lcr.delete_column('u', 'new')\n", "    lcr.object_name = 'd'\n",
+        MASK,
+        "    lcr.command_type = 'UPDATE'\n",
+        "    lcr.delete_column('u', 'new')\n",
+        "    lcr.object_name = 'd'\n",
         "    lcr.set_value('new', 'id', lcr.get_value('new', 'id').decoded ^ 1)\n",
         "    if lcr.get_value('new', 't').decoded % 2:\n        lcr.set_value('new', 'a', 'odd')\n",
     ),
     "update": (
-        MASK, "    lcr.set_value('old', 'b', '***')\n", "    lcr.delete_column('b', 'old')\n", "    lcr.delete_column('t')\n",
-        "    lcr.object_name = 'd'\n", "    lcr.set_value('new', 'id', lcr.get_value('new', 'id').decoded ^ 1)\n",
+        MASK,
+        "    lcr.set_value('old', 'b', '***')\n",
+        "    lcr.delete_column('b', 'old')\n",
+        "    lcr.delete_column('t')\n",
+        "    lcr.object_name = 'd'\n",
+        "    lcr.set_value('new', 'id', lcr.get_value('new', 'id').decoded ^ 1)\n",
         "    for kind in ('old', 'new'):\n        lcr.set_value(kind, 'id', lcr.get_value(kind, 'id').decoded ^ 1)\n",
         "    if lcr.get_value('new', 't').decoded % 2:\n        lcr.set_value('new', 'n', 7)\n",
         "    if lcr.get_value('new', 't').decoded % 2:\n        return\n",
     ),
     "delete": (
-        "    lcr.delete_column('b', 'old')\n", "    lcr.command_type = 'UPDATE'\n    lcr.add_column('new', 'a', 'gone')\n", "    return\n",
-        "    lcr.set_value('old', 'id', lcr.get_value('old', 'id').decoded ^ 1)\n", "    lcr.object_name = 'd'\n",
+        "    lcr.delete_column('b', 'old')\n",
+        "    lcr.command_type = 'UPDATE'\n    lcr.add_column('new', 'a', 'gone')\n",
+        "    return\n",
+        "    lcr.set_value('old', 'id', lcr.get_value('old', 'id').decoded ^ 1)\n",
+        "    lcr.object_name = 'd'\n",
     ),
 }
 
@@ -137,7 +170,11 @@ def one_by_one(work: SetsWork, first: int, last: int) -> bool:
 
 
 def outcome(at: Handled) -> tuple[object, ...]:
-    return at.rows("c"), at.rows("d"), [(error.commit_scn, error.failed_position, error.conflict_type) for error in at.errors()]
+    return (
+        at.rows("c"),
+        at.rows("d"),
+        [(error.commit_scn, error.failed_position, error.conflict_type) for error in at.errors()],
+    )
 
 
 def applied(texts: Sequence[tuple[str, str]], found: dict[str, list[Shown]], history: list[Transaction]) -> Handled:
@@ -153,13 +190,18 @@ def applied(texts: Sequence[tuple[str, str]], found: dict[str, list[Shown]], his
 def test_a_group_leaves_what_its_transactions_leave_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
     texts = [
-        (operation, body + EXECUTE) for operation, bodies in BODIES.items() if rng.random() < 0.6
+        (operation, body + EXECUTE)
+        for operation, bodies in BODIES.items()
+        if rng.random() < 0.6
         for body in [rng.choice(bodies) if rng.random() < 0.8 else ""]
     ]
     rows = {name: {key: row(key) for key in range(4) if rng.random() < 0.6} for name in "cd"}
     found = {name: list(each.values()) for name, each in rows.items()}
     if rng.random() < 0.3:
-        found = {name: [with_(each, b="here") if rng.random() < 0.3 else each for each in there] for name, there in found.items()}
+        found = {
+            name: [with_(each, b="here") if rng.random() < 0.3 else each for each in there]
+            for name, there in found.items()
+        }
     history = history_of(rng, rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SetsWork, "_apply_range", one_by_one)

@@ -1,4 +1,5 @@
-"""Handlers and row LCR processing: every scenario of the manuals' heading, in groups, alone, streamed and from the error queue.
+"""Handlers and row LCR processing: every scenario of the manuals' heading, in groups, alone, streamed and from the
+error queue.
 
 Longer than 500 lines: one place lists every scenario of the heading, so that a missing one is seen.
 """
@@ -22,23 +23,28 @@ from tests.support.handlers import READ, Handled, deletes, insert_log, inserts, 
 EXECUTE = "def run(lcr, session):\n    lcr.execute(conflict_resolution={})\n"
 SHOUT = (
     "def run(lcr, session):\n    if lcr.command_type != 'DELETE':\n"
-    "        lcr.set_value('new', 'a', lcr.get_value('new', 'a').decoded.upper())\n    lcr.execute(conflict_resolution=True)\n"
+    "        lcr.set_value('new', 'a', lcr.get_value('new', 'a').decoded.upper())\n   "
+    " lcr.execute(conflict_resolution=True)\n"
 )
 CATCH = (
     "def run(lcr, session):\n    try:\n        lcr.execute(conflict_resolution={})\n    except Exception as error:\n"
-    "        session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, type(error).__name__)\n"
+    "        session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded,"
+    " type(error).__name__)\n"
 )
 SKIP = "def run(lcr, session):\n    pass\n"
 RAISE = "def run(lcr, session):\n    raise ValueError('no')\n"
 LOG_ERROR = (
     "def fix(lcr, error, session):\n"
-    "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, error.kind or error.number)\n"
+    "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded,"
+    " error.kind or error.number)\n"
 )
 MAXIMUM = handler("maximum", "a", "t", by="t")
 
 
 def statements(*texts: str, operations: tuple[str, ...] = ("insert", "update", "delete")) -> DmlHandler:
-    return DmlHandler(owner="public", name="c", operations=operations, statements=tuple(read_statement(text) for text in texts))
+    return DmlHandler(
+        owner="public", name="c", operations=operations, statements=tuple(read_statement(text) for text in texts)
+    )
 
 
 def kinds(at: Handled) -> list[str]:
@@ -51,7 +57,9 @@ def deciders(at: Handled) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_session_that_is_found_changed_at_the_commit_is_the_error_of_the_handlers_that_could_have_done_it(monkeypatch: pytest.MonkeyPatch, *, large: bool) -> None:
+def test_a_session_that_is_found_changed_at_the_commit_is_the_error_of_the_handlers_that_could_have_done_it(
+    monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
     at = Handled(rules_of(EXECUTE.format(False), dml=["run"]))
     commit, queued = MemorySession.commit, MemorySession.put_error
 
@@ -104,7 +112,10 @@ def test_a_handler_of_one_operation_leaves_the_others_alone() -> None:
 
 
 def test_a_procedures_exception_puts_its_whole_transaction_into_the_error_queue_and_no_other() -> None:
-    text = "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('two')\n    lcr.execute(True)\n"
+    text = (
+        "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise"
+        " ValueError('two')\n    lcr.execute(True)\n"
+    )
     at = Handled(rules_of(text, dml=["run"]))
     at.apply(inserts(1), [*inserts(7, table="d"), *inserts(2)], inserts(3))
     (error,) = at.errors()
@@ -135,8 +146,10 @@ def test_a_procedure_never_commits_on_an_error_that_only_the_attempt_has() -> No
 def test_a_procedure_adds_columns_that_the_destination_has_and_sets_null() -> None:
     text = (
         "def run(lcr, session):\n    for column in ('b', 'u'):\n        lcr.delete_column(column, 'new')\n"
-        "    lcr.add_column('new', 'b', 'added')\n    lcr.add_column('new', 'u', lcr.NULL)\n    lcr.set_value('new', 'a', lcr.NULL)\n"
-        "    assert (lcr.get_value('new', 'b').decoded, lcr.get_value('new', 'u').is_null) == ('added', True)\n    lcr.execute(False)\n"
+        "    lcr.add_column('new', 'b', 'added')\n    lcr.add_column('new', 'u', lcr.NULL)\n    lcr.set_value('new',"
+        " 'a', lcr.NULL)\n"
+        "    assert (lcr.get_value('new', 'b').decoded, lcr.get_value('new', 'u').is_null) == ('added', True)\n   "
+        " lcr.execute(False)\n"
     )
     at = Handled(rules_of(text, dml=["run"]))
     at.apply(inserts(1))
@@ -149,7 +162,10 @@ def test_a_column_that_neither_the_lcr_nor_the_destination_has_cannot_be_added()
     at = Handled(rules_of("def run(lcr, session):\n    lcr.add_column('new', 'nowhere', 'x')\n", dml=["run"]))
     at.apply(inserts(1))
     (error,) = at.errors()
-    assert "line 2, in run: neither the LCR nor public.c at the destination has a column nowhere (correct the name; " in error.message
+    assert (
+        "line 2, in run: neither the LCR nor public.c at the destination has a column nowhere (correct the name; "
+        in error.message
+    )
 
 
 # --------------------------------------------------------------------------- with an update conflict handler
@@ -178,18 +194,32 @@ def test_a_conflict_that_the_conflict_handler_cannot_resolve_is_the_procedures()
 def test_an_unresolved_conflict_that_the_procedure_does_not_handle_is_the_transactions_error() -> None:
     at = Handled(rules_of(EXECUTE.format(True), dml=["run"]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM])
     at.apply([*inserts(5, table="d"), *updates(1, "a", "b", times=(10, 20))])
-    assert (at.values(), at.values("d"), kinds(at), deciders(at)) == ({1: "x"}, {}, ["update_differs"], [("", "ERROR QUEUE")])
+    assert (at.values(), at.values("d"), kinds(at), deciders(at)) == (
+        {1: "x"},
+        {},
+        ["update_differs"],
+        [("", "ERROR QUEUE")],
+    )
 
 
 def test_a_procedure_may_handle_the_conflict_that_it_wants_no_handler_asked_for() -> None:
     at = Handled(rules_of(CATCH.format(False), dml=["run"]), rows=[row(1, "x", 15)], conflicts=[MAXIMUM])
     at.apply(updates(1, "a", "b", times=(10, 20)))
-    assert (at.values(), at.values("log"), at.errors(), deciders(at)) == ({1: "x"}, {1: "ConflictError"}, (), [("own:run", "HANDLED")])
+    assert (at.values(), at.values("log"), at.errors(), deciders(at)) == (
+        {1: "x"},
+        {1: "ConflictError"},
+        (),
+        [("own:run", "HANDLED")],
+    )
 
 
 @pytest.mark.parametrize("is_caught", [False, True])
-@pytest.mark.parametrize(("change", "kind"), [(inserts(1), "insert_exists"), (updates(2, "a", "b", times=(10, 20)), "update_missing")])
-def test_another_conflict_in_execute_is_no_conflict_handlers_business(change: Any, kind: str, *, is_caught: bool) -> None:
+@pytest.mark.parametrize(
+    ("change", "kind"), [(inserts(1), "insert_exists"), (updates(2, "a", "b", times=(10, 20)), "update_missing")]
+)
+def test_another_conflict_in_execute_is_no_conflict_handlers_business(
+    change: Any, kind: str, *, is_caught: bool
+) -> None:
     text = CATCH.format(True) if is_caught else EXECUTE.format(True)
     at = Handled(rules_of(text, dml=["run"]), rows=[row(1, "x", 15)], conflicts=[MAXIMUM])
     at.apply(change)
@@ -223,7 +253,9 @@ def test_what_an_error_handler_executes_can_fail_and_it_may_handle_that() -> Non
 
 
 def test_what_an_error_handler_executes_and_does_not_handle_is_the_transactions_error() -> None:
-    at = Handled(rules_of("def fix(lcr, error, session):\n    lcr.execute(False)\n", errors=["fix"]), rows=[row(1, "x")])
+    at = Handled(
+        rules_of("def fix(lcr, error, session):\n    lcr.execute(False)\n", errors=["fix"]), rows=[row(1, "x")]
+    )
     at.apply([*inserts(2), *inserts(1)])
     assert (at.values(), kinds(at)) == ({1: "x"}, ["insert_exists"])
 
@@ -238,10 +270,17 @@ def test_what_an_error_handler_changes_and_executes_goes_to_the_conflict_handler
 
 def test_an_unresolved_update_conflict_that_the_error_handler_refuses_is_the_transactions_error() -> None:
     at = Handled(
-        rules_of("def fix(lcr, error, session):\n    raise ValueError('no')\n", errors=["fix"]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM],
+        rules_of("def fix(lcr, error, session):\n    raise ValueError('no')\n", errors=["fix"]),
+        rows=[row(1, "x", 20)],
+        conflicts=[MAXIMUM],
     )
     at.apply([*inserts(5, table="d"), *updates(1, "a", "b", times=(10, 20))])
-    assert (at.values(), at.values("d"), kinds(at), deciders(at)) == ({1: "x"}, {}, ["update_differs"], [("", "ERROR QUEUE")])
+    assert (at.values(), at.values("d"), kinds(at), deciders(at)) == (
+        {1: "x"},
+        {},
+        ["update_differs"],
+        [("", "ERROR QUEUE")],
+    )
 
 
 def test_an_error_handler_gets_what_fails() -> None:
@@ -251,14 +290,19 @@ def test_an_error_handler_gets_what_fails() -> None:
 
 
 def test_an_error_handler_may_change_the_row_and_execute_it() -> None:
-    text = "def fix(lcr, error, session):\n    lcr.set_value('new', 'id', lcr.get_value('new', 'id').decoded + 100)\n    lcr.execute(False)\n"
+    text = (
+        "def fix(lcr, error, session):\n    lcr.set_value('new', 'id', lcr.get_value('new', 'id').decoded + 100)\n"
+        "    lcr.execute(False)\n"
+    )
     at = Handled(rules_of(text, errors=["fix"]), rows=[row(1, "x")])
     at.apply(inserts(1))
     assert at.values() == {1: "x", 101: "a"}
 
 
 def test_an_error_handler_that_raises_leaves_the_first_error_with_its_own_behind_it() -> None:
-    at = Handled(rules_of("def fix(lcr, error, session):\n    raise ValueError('no')\n", errors=["fix"]), rows=[row(1, "x")])
+    at = Handled(
+        rules_of("def fix(lcr, error, session):\n    raise ValueError('no')\n", errors=["fix"]), rows=[row(1, "x")]
+    )
     at.apply(inserts(1))
     (error,) = at.errors()
     assert error.conflict_type == "insert_exists"
@@ -312,13 +356,19 @@ LOGGED = "INSERT INTO public.log (id, a) VALUES (:new.id, :old.a)"
 @pytest.mark.parametrize("resolves", [False, True])
 def test_a_statement_handlers_execute_asks_the_conflict_handler_if_it_says_so(*, resolves: bool) -> None:
     at = Handled(
-        rules_of(dml=[statements(LOGGED, f"lcr.execute {str(resolves).lower()}")]), rows=[row(1, "x", 15), row(2, "x", 90)], conflicts=[MAXIMUM],
+        rules_of(dml=[statements(LOGGED, f"lcr.execute {str(resolves).lower()}")]),
+        rows=[row(1, "x", 15), row(2, "x", 90)],
+        conflicts=[MAXIMUM],
     )
     at.apply(updates(1, "a", "b", times=(10, 20)), updates(2, "a", "b", times=(10, 20)))
     if resolves:
         assert (at.values(), at.values("log"), at.errors()) == ({1: "b", 2: "x"}, {1: "a", 2: "a"}, ())
     else:
-        assert (at.values(), at.values("log"), kinds(at)) == ({1: "x", 2: "x"}, {}, ["update_differs", "update_differs"])
+        assert (at.values(), at.values("log"), kinds(at)) == (
+            {1: "x", 2: "x"},
+            {},
+            ["update_differs", "update_differs"],
+        )
 
 
 def test_an_unresolved_conflict_of_a_statement_handler_undoes_its_statements_and_is_the_transactions_error() -> None:
@@ -330,16 +380,22 @@ def test_an_unresolved_conflict_of_a_statement_handler_undoes_its_statements_and
 def test_with_statement_conflict_and_error_handler_each_is_asked_when_the_one_before_did_not_do() -> None:
     at = Handled(
         rules_of(LOG_ERROR, dml=[statements(LOGGED, "lcr.execute true")], errors=["fix"]),
-        rows=[row(1, "x", 15), row(2, "x", 20)], conflicts=[MAXIMUM],
+        rows=[row(1, "x", 15), row(2, "x", 20)],
+        conflicts=[MAXIMUM],
     )
-    # Of the first the conflict handler decides; of the second it cannot, and what the statement had written is undone; the third finds no row.
+    # Of the first the conflict handler decides; of the second it cannot, and what the statement had written is undone;
+    # the third finds no row.
     at.apply(*[updates(key, "a", "b", times=(10, 20)) for key in (1, 2, 3)])
     assert (at.values(), at.errors()) == ({1: "b", 2: "x"}, ())
     assert at.values("log") == {1: "a", 2: "update_differs", 3: "update_missing"}
 
 
 def test_every_statement_handler_gets_the_row_as_it_came() -> None:
-    both = [statements("INSERT INTO public.log (id, a) VALUES (:new.id, :new.a)"), statements("lcr.execute true"), statements(f"{LOGGED} -- again")]
+    both = [
+        statements("INSERT INTO public.log (id, a) VALUES (:new.id, :new.a)"),
+        statements("lcr.execute true"),
+        statements(f"{LOGGED} -- again"),
+    ]
     at = Handled(rules_of(dml=both), rows=[row(1)])
     at.store.sql["INSERT INTO public.log (id, a) VALUES ($1, $2) -- again"] = lambda session, values: at.store.sql[
         "INSERT INTO public.log (id, a) VALUES ($1, $2)"
@@ -353,8 +409,10 @@ def test_every_statement_handler_gets_the_row_as_it_came() -> None:
 
 def test_a_precommit_handler_is_called_once_for_each_applied_transaction() -> None:
     text = (
-        "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('two')\n    lcr.execute(True)\n"
-        "def commit(commit_scn, session):\n    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', commit_scn, 'done')\n"
+        "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('two')\n   "
+        " lcr.execute(True)\n"
+        "def commit(commit_scn, session):\n    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)',"
+        " commit_scn, 'done')\n"
     )
     at = Handled(rules_of(text, dml=["run"], precommit="commit"))
     at.apply(inserts(1), inserts(2), inserts(3, table="d"))
@@ -375,8 +433,10 @@ def test_a_savepoint_of_a_handler_undoes_what_is_inside_and_nothing_else() -> No
     text = (
         "LOG = 'INSERT INTO public.log (id, a) VALUES ($1, $2)'\n"
         "def run(lcr, session):\n    key = lcr.get_value('new', 'id').decoded\n    session.execute(LOG, key, 'kept')\n"
-        "    try:\n        with session.savepoint():\n            session.execute(LOG, key + 100, 'gone')\n            lcr.execute(True)\n"
-        "            raise ValueError\n    except ValueError:\n        pass\n    session.execute(LOG, key + 200, 'kept')\n"
+        "    try:\n        with session.savepoint():\n            session.execute(LOG, key + 100, 'gone')\n           "
+        " lcr.execute(True)\n"
+        "            raise ValueError\n    except ValueError:\n        pass\n    session.execute(LOG, key + 200,"
+        " 'kept')\n"
     )
     at = Handled(rules_of(text, dml=["run"]))
     at.apply(inserts(1), inserts(2))
@@ -390,9 +450,12 @@ def test_a_handler_finds_its_transaction_as_it_was_behind_the_rows_before_it() -
         "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', key, found[0][0] if found else 'none')\n"
     )
     at = Handled(rules_of(text, dml=["run"]))
-    at.store.sql["SELECT a FROM public.d WHERE id = $1"] = lambda session, values: [(each[1],) for each in at.rows("d") if each[0] == values[0]]
+    at.store.sql["SELECT a FROM public.d WHERE id = $1"] = lambda session, values: [
+        (each[1],) for each in at.rows("d") if each[0] == values[0]
+    ]
     at.apply(
-        [*inserts(1), *inserts(1, "late", "d")], [*inserts(2, "early", "d"), *inserts(2), *updates(2, "early", "later", "d")],
+        [*inserts(1), *inserts(1, "late", "d")],
+        [*inserts(2, "early", "d"), *inserts(2), *updates(2, "early", "later", "d")],
         updates(2, "later", "last", "d"),
     )
     assert at.values("log") == {1: "none", 2: "early"}
@@ -402,10 +465,13 @@ def test_a_handler_finds_its_transaction_as_it_was_behind_the_rows_before_it() -
 def test_a_declared_table_keeps_its_order_with_handled_rows() -> None:
     text = (
         "def run(lcr, session):\n    found = session.execute('SELECT a FROM public.d WHERE id = $1', 1)\n"
-        "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, found[0][0])\n"
+        "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded,"
+        " found[0][0])\n"
     )
     at = Handled(rules_of(text, dml=["run"], tables=[("public", "d")]), others=[row(1, "first")])
-    at.store.sql["SELECT a FROM public.d WHERE id = $1"] = lambda session, values: [(each[1],) for each in at.rows("d") if each[0] == values[0]]
+    at.store.sql["SELECT a FROM public.d WHERE id = $1"] = lambda session, values: [
+        (each[1],) for each in at.rows("d") if each[0] == values[0]
+    ]
     at.apply(inserts(1), updates(1, "first", "second", "d"), inserts(2))
     assert at.values("log") == {1: "first", 2: "second"}
 
@@ -413,9 +479,15 @@ def test_a_declared_table_keeps_its_order_with_handled_rows() -> None:
 def test_other_tables_rows_stay_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Handled(rules_of(EXECUTE.format(True), dml=["run"]))
     sizes: list[tuple[str, int]] = []
-    session_type = type(at.database.open_session("other", "x", server=0, epoch=at.database.raise_epoch("other", "x").epoch, tag=b""))
+    session_type = type(
+        at.database.open_session("other", "x", server=0, epoch=at.database.raise_epoch("other", "x").epoch, tag=b"")
+    )
     write = session_type.write
-    monkeypatch.setattr(session_type, "write", lambda self, writes: sizes.extend((w.table.name, w.row_count) for w in writes) or write(self, writes))
+    monkeypatch.setattr(
+        session_type,
+        "write",
+        lambda self, writes: sizes.extend((w.table.name, w.row_count) for w in writes) or write(self, writes),
+    )
     at.apply(*[each for key in range(50) for each in (inserts(key), inserts(key, table="d"))])
     assert sizes == [("d", 50), ("c", 50)]
 
@@ -423,17 +495,25 @@ def test_other_tables_rows_stay_sets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_handler_never_sees_the_error_of_rows_that_are_under_way(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     text = (
-        "def run(lcr, session):\n    try:\n        lcr.add_column('new', 'nowhere', 'x')\n    except Exception as error:\n"
-        f"        open({str(seen)!r}, 'a').write(type(error).__name__ + ' ')\n"
+        "def run(lcr, session):\n    try:\n        lcr.add_column('new', 'nowhere', 'x')\n    except Exception as"
+        f" error:\n        open({str(seen)!r}, 'a').write(type(error).__name__ + ' ')\n"
     )
     at = Handled(rules_of(text, dml=["run"]), others=[row(7)])
     assert isinstance(at.apply(inserts(7, table="d"), inserts(1), below_applied=False), GroupRetry)
     assert set(seen.read_text().split() if seen.exists() else ()) <= {"LcrError"}
 
 
-def test_a_handler_that_runs_sql_waits_for_rows_that_are_under_way_before_its_time_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_runs_sql_waits_for_rows_that_are_under_way_before_its_time_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As soon as it is known that it does: from the second group on."""
-    at = Handled(rules_of(f"def run(lcr, session):\n    session.execute({READ!r}, 1)\n    lcr.execute(True)\n", dml=["run"], timeout_s=1.0))
+    at = Handled(
+        rules_of(
+            f"def run(lcr, session):\n    session.execute({READ!r}, 1)\n    lcr.execute(True)\n",
+            dml=["run"],
+            timeout_s=1.0,
+        )
+    )
     write = MemorySession.write
 
     def slow(session: MemorySession, writes: Any) -> tuple[int, ...]:
@@ -447,7 +527,9 @@ def test_a_handler_that_runs_sql_waits_for_rows_that_are_under_way_before_its_ti
 
 
 @pytest.mark.parametrize("text", [EXECUTE.format(False), RAISE], ids=["executes", "raises"])
-def test_a_table_altered_under_rows_that_are_under_way_is_described_again(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_table_altered_under_rows_that_are_under_way_is_described_again(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     """Once: what is planned from its old description, and the order of transactions, would be wrong from then on."""
     at = Handled(rules_of(text, dml=["run"]))
     write, refused = MemorySession.write, []
@@ -467,15 +549,23 @@ def test_a_table_altered_under_rows_that_are_under_way_is_described_again(monkey
 @pytest.mark.parametrize(("text", "shown"), [(EXECUTE.format(False), "a"), (SHOUT, "A")])
 @pytest.mark.parametrize("reads", [False, True])
 def test_rows_between_handled_ones_wait_for_a_statement_that_can_see_them_and_no_longer(
-    text: str, shown: str, monkeypatch: pytest.MonkeyPatch, *, reads: bool,
+    text: str,
+    shown: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    reads: bool,
 ) -> None:
     if reads:
         text = text.replace("session):\n", f"session):\n    session.execute({READ!r}, 1)\n", 1)
     at = Handled(rules_of(text, dml=["run"]))
     written: list[int] = []
     write = MemorySession.write
-    monkeypatch.setattr(MemorySession, "write", lambda session, writes: written.append(len(writes)) or write(session, writes))
-    result = at.apply(*[[*inserts(2 * key, table="d"), *inserts(key), *inserts(2 * key + 1, table="d")] for key in range(20)])
+    monkeypatch.setattr(
+        MemorySession, "write", lambda session, writes: written.append(len(writes)) or write(session, writes)
+    )
+    result = at.apply(
+        *[[*inserts(2 * key, table="d"), *inserts(key), *inserts(2 * key + 1, table="d")] for key in range(20)]
+    )
     assert isinstance(result, GroupResult)
     assert (result.statistics.commits, result.statistics.rollbacks) == (1, 0)
     assert (at.values(), at.values("d")) == (dict.fromkeys(range(20), shown), dict.fromkeys(range(40), "a"))
@@ -483,22 +573,28 @@ def test_rows_between_handled_ones_wait_for_a_statement_that_can_see_them_and_no
 
 
 def test_rows_and_what_a_handler_makes_of_others_keep_their_order_where_they_meet_one_key() -> None:
-    """Each handled row becomes a change of the row of `d` that its neighbours change: only in their order each finds what it expects."""
+    """Each handled row becomes a change of the row of `d` that its neighbours change: only in their order each finds
+    what it expects.
+    """
     text = (
-        "def run(lcr, session):\n    lcr.object_name = 'd'\n    lcr.set_value('new', 'a', 'h' + lcr.get_value('new', 'a').decoded)\n"
-        "    lcr.execute(conflict_resolution=False)\n"
+        "def run(lcr, session):\n    lcr.object_name = 'd'\n    lcr.set_value('new', 'a', 'h' + lcr.get_value('new',"
+        " 'a').decoded)\n    lcr.execute(conflict_resolution=False)\n"
     )
     at = Handled(rules_of(text, dml=["run"], tables=[("public", "d")]), others=[row(1, "0")])
     result = at.apply(
         [*updates(1, "0", "1", table="d"), *updates(1, "1", "2"), *updates(1, "h2", "3", table="d")],
-        [*updates(1, "3", "4"), *updates(1, "h4", "5", table="d")], updates(1, "5", "6", table="d"),
+        [*updates(1, "3", "4"), *updates(1, "h4", "5", table="d")],
+        updates(1, "5", "6", table="d"),
     )
     assert isinstance(result, GroupResult)
     assert (result.statistics.commits, result.statistics.rollbacks, at.errors(), at.values("d")) == (1, 0, (), {1: "6"})
 
 
 def test_a_transaction_behind_a_failed_one_is_held_by_its_keys_alone() -> None:
-    text = "def run(lcr, session):\n    if lcr.command_type == 'INSERT' and lcr.get_value('new', 'id').decoded == 1:\n        raise ValueError\n    lcr.execute(True)\n"
+    text = (
+        "def run(lcr, session):\n    if lcr.command_type == 'INSERT' and lcr.get_value('new', 'id').decoded =="
+        " 1:\n        raise ValueError\n    lcr.execute(True)\n"
+    )
     at = Handled(rules_of(text, dml=["run"]))
     at.apply(inserts(1), inserts(2), updates(1, "a", "b"))
     assert [(error.failed_position, error.depends_on > 0) for error in at.errors()] == [(0, False), (-1, True)]
@@ -515,12 +611,14 @@ def test_a_streamed_transactions_rows_go_to_their_handlers() -> None:
     assert (at.values(), at.values("d")) == (dict.fromkeys(range(4), "A"), {9: "a"})
 
 
-def test_rows_of_a_streamed_transaction_have_their_time_and_scn_and_no_commit_scn_which_the_precommit_handler_gets() -> None:
+def test_rows_of_a_streamed_transaction_have_their_time_and_scn_and_no_commit_scn_which_the_precommit_handler_gets() -> (
+    None
+):
     text = (
         "LOG = 'INSERT INTO public.log (id, a) VALUES ($1, $2)'\n"
         "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded < 3:\n"
-        "        session.execute(LOG, lcr.position, f'{lcr.commit_scn} {lcr.scn} {lcr.source_time:%S.%f}')\n    lcr.execute(True)\n"
-        "def commit(commit_scn, session):\n    session.execute(LOG, 9, str(commit_scn))\n"
+        "        session.execute(LOG, lcr.position, f'{lcr.commit_scn} {lcr.scn} {lcr.source_time:%S.%f}')\n   "
+        " lcr.execute(True)\ndef commit(commit_scn, session):\n    session.execute(LOG, 9, str(commit_scn))\n"
     )
     at = Handled(rules_of(text, dml=["run"], precommit="commit"))
     at.apply_large(*inserts(1), *inserts(2), *inserts(3))
@@ -528,14 +626,21 @@ def test_rows_of_a_streamed_transaction_have_their_time_and_scn_and_no_commit_sc
 
 
 def test_binds_of_a_statement_in_a_streamed_transaction_are_null_where_the_commit_scn_is_not_known_yet() -> None:
-    at = Handled(rules_of(dml=[statements("INSERT INTO public.log (id, a) VALUES (:new.id, :commit_scn)", "lcr.execute true")]))
-    at.store.sql["INSERT INTO public.log (id, a) VALUES ($1, $2)"] = lambda session, values: insert_log(session, (values[0], str(values[1])))
+    at = Handled(
+        rules_of(dml=[statements("INSERT INTO public.log (id, a) VALUES (:new.id, :commit_scn)", "lcr.execute true")])
+    )
+    at.store.sql["INSERT INTO public.log (id, a) VALUES ($1, $2)"] = lambda session, values: insert_log(
+        session, (values[0], str(values[1]))
+    )
     at.apply_large(*inserts(1), *inserts(2))
     assert at.values("log") == {1: "None", 2: "100"}
 
 
 def test_a_streamed_transaction_whose_handler_raises_is_given_back_whole() -> None:
-    text = "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('two')\n    lcr.execute(True)\n"
+    text = (
+        "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise"
+        " ValueError('two')\n    lcr.execute(True)\n"
+    )
     at = Handled(rules_of(text, dml=["run"]))
     result = at.apply_large(*[each for key in range(4) for each in inserts(key)])
     assert isinstance(result, GroupRetry)
@@ -555,15 +660,26 @@ def test_an_error_transaction_is_executed_through_its_handlers() -> None:
     failure = at.execute_error(error.number).failure
     assert failure is not None
     assert "seven is missing" in failure.message
-    at.store.insert("public", "c", [tuple(None if v is None else v.to_bytes(4, "big") if isinstance(v, int) else v.encode() for v in row(7))])
+    at.store.insert(
+        "public",
+        "c",
+        [tuple(None if v is None else v.to_bytes(4, "big") if isinstance(v, int) else v.encode() for v in row(7))],
+    )
     assert at.execute_error(error.number).failure is None
     assert (at.values(), at.errors()) == ({1: "a", 7: "a"}, ())
 
 
-@pytest.mark.parametrize(("change", "kind", "differs"), [
-    (inserts(1), "insert_exists", ()), (updates(1, "a", "b"), "update_differs", ("a",)), (deletes(1), "delete_differs", ("a", "t")),
-])
-def test_an_error_of_a_procedure_shows_the_row_in_the_way_of_what_it_executed(change: Any, kind: str, differs: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("change", "kind", "differs"),
+    [
+        (inserts(1), "insert_exists", ()),
+        (updates(1, "a", "b"), "update_differs", ("a",)),
+        (deletes(1), "delete_differs", ("a", "t")),
+    ],
+)
+def test_an_error_of_a_procedure_shows_the_row_in_the_way_of_what_it_executed(
+    change: Any, kind: str, differs: tuple[str, ...]
+) -> None:
     at = Handled(rules_of(EXECUTE.format(True), dml=["run"]), rows=[row(1, "x", 15)])
     at.apply(change)
     (error,), (record,) = at.errors(), at.history()
@@ -572,9 +688,13 @@ def test_an_error_of_a_procedure_shows_the_row_in_the_way_of_what_it_executed(ch
     # The LCR as it came, once, and the row that was there.
     names = ("id", "a", "b", "t", "n", "u")
     images = [image for image in ("old", "new") if getattr(change[0][1], image) is not None]
-    assert [text.partition("=")[0] for text in error.readable if text.startswith(("old.", "new."))] == [f"{image}.{name}" for image in images for name in names]
+    assert [text.partition("=")[0] for text in error.readable if text.startswith(("old.", "new."))] == [
+        f"{image}.{name}" for image in images for name in names
+    ]
     assert [text.partition("=")[0] for text in record.current] == list(names)
-    assert [text for text in error.readable if text.startswith("current.")] == [f"current.{text}" for text in record.current]
+    assert [text for text in error.readable if text.startswith("current.")] == [
+        f"current.{text}" for text in record.current
+    ]
 
 
 def test_the_row_in_the_way_is_not_told_of_another_error_of_the_procedure() -> None:
@@ -588,13 +708,23 @@ def test_the_row_in_the_way_is_not_told_of_another_error_of_the_procedure() -> N
 # --------------------------------------------------------------------------- the history of what functions dealt with
 
 
-@pytest.mark.parametrize("text", [LOG_ERROR, "def fix(lcr, error, session):\n    lcr.set_value('new', 'id', 101)\n    lcr.execute(False)\n"])
+@pytest.mark.parametrize(
+    "text", [LOG_ERROR, "def fix(lcr, error, session):\n    lcr.set_value('new', 'id', 101)\n    lcr.execute(False)\n"]
+)
 def test_a_conflict_that_an_error_handler_deals_with_is_in_the_history_and_counted(text: str) -> None:
     at = Handled(rules_of(text, errors=["fix"]), rows=[row(1, "x", 15)])
     result = at.apply(inserts(1), inserts(2))
     (record,) = at.history()
-    assert (record.kind, record.handler.partition(" (")[0], record.outcome, record.error_number) == ("insert_exists", "own:fix", "HANDLED", 0)
-    assert ([each for each in record.new if each.startswith("a=")], [each for each in record.current if each.startswith("a=")]) == ([r"a=\x61"], ["a=x"])
+    assert (record.kind, record.handler.partition(" (")[0], record.outcome, record.error_number) == (
+        "insert_exists",
+        "own:fix",
+        "HANDLED",
+        0,
+    )
+    assert (
+        [each for each in record.new if each.startswith("a=")],
+        [each for each in record.current if each.startswith("a=")],
+    ) == ([r"a=\x61"], ["a=x"])
     assert (record.commit_scn, record.position, record.command) == (100, 0, "INSERT")
     assert result.statistics.conflicts == 1
 
@@ -608,7 +738,10 @@ def test_a_conflict_is_there_once_where_the_error_handler_meets_no_other_and_twi
 
 
 def test_a_conflict_that_a_procedure_undoes_by_its_savepoint_and_survives_is_in_the_history() -> None:
-    text = "def run(lcr, session):\n    try:\n        with session.savepoint():\n            lcr.execute(False)\n    except Exception:\n        pass\n"
+    text = (
+        "def run(lcr, session):\n    try:\n        with session.savepoint():\n            lcr.execute(False)\n   "
+        " except Exception:\n        pass\n"
+    )
     at = Handled(rules_of(text, dml=["run"]), rows=[row(1, "x")])
     at.apply([*inserts(2), *inserts(1)])
     assert (at.values(), deciders(at)) == ({1: "x", 2: "a"}, [("own:run", "HANDLED")])
@@ -617,13 +750,25 @@ def test_a_conflict_that_a_procedure_undoes_by_its_savepoint_and_survives_is_in_
 
 
 def test_a_conflict_that_was_caught_is_not_in_the_history_where_its_transaction_fails_later() -> None:
-    at = Handled(rules_of(CATCH.format(False) + "    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('no')\n", dml=["run"]), rows=[row(1, "x")])
+    at = Handled(
+        rules_of(
+            CATCH.format(False) + "    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('no')\n",
+            dml=["run"],
+        ),
+        rows=[row(1, "x")],
+    )
     at.apply([*inserts(1), *inserts(2)])
     assert (at.values(), at.values("log"), deciders(at), len(at.errors())) == ({1: "x"}, {}, [], 1)
 
 
 def test_an_error_that_is_no_conflict_is_in_no_history() -> None:
-    at = Handled(rules_of("def run(lcr, session):\n    try:\n        session.execute('SELECT broken')\n    except Exception:\n        pass\n    lcr.execute(True)\n", dml=["run"]))
+    at = Handled(
+        rules_of(
+            "def run(lcr, session):\n    try:\n        session.execute('SELECT broken')\n    except Exception:\n       "
+            " pass\n    lcr.execute(True)\n",
+            dml=["run"],
+        )
+    )
     at.apply(inserts(1))
     assert (at.values(), at.history()) == ({1: "a"}, ())
 

@@ -1,4 +1,5 @@
-"""Handlers that hang, end the process, use threads or hide errors; servers that die under them: nothing is lost, nothing is twice.
+"""Handlers that hang, end the process, use threads or hide errors; servers that die under them: nothing is lost,
+nothing is twice.
 
 Longer than 500 lines: one place lists what a handler can do wrong, so that a missing case is seen.
 """
@@ -33,7 +34,10 @@ LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr
 
 @pytest.mark.parametrize("wait", ["import time\n    time.sleep(60)", "while True:\n        pass"])
 def test_a_handler_that_hangs_is_interrupted_and_told(wait: str) -> None:
-    text = f"def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 1:\n        {wait.replace(chr(10), chr(10) + '    ')}\n"
+    text = (
+        "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 1:\n       "
+        f" {wait.replace(chr(10), chr(10) + '    ')}\n"
+    )
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
     began = time.monotonic()
     at.apply(inserts(1), inserts(2))
@@ -43,7 +47,9 @@ def test_a_handler_that_hangs_is_interrupted_and_told(wait: str) -> None:
 
 
 @pytest.mark.parametrize("late", [1, 3, 5])
-def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_with(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_with(
+    late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = types.ModuleType("own_state")
     state.calls = 0  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_state", state)
@@ -79,7 +85,10 @@ def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, mo
 
 
 def test_a_handler_that_catches_the_interruption_has_still_had_its_time() -> None:
-    text = "import time\ndef run(lcr, session):\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass\n"
+    text = (
+        "import time\ndef run(lcr, session):\n    try:\n        time.sleep(60)\n    except BaseException:\n       "
+        " pass\n"
+    )
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
     at.apply(inserts(1))
     assert "did not end within 0.2 s" in only(at)
@@ -116,29 +125,39 @@ def test_a_handler_that_raises_keyboard_interrupt_is_an_error(place: str) -> Non
 
 
 def test_an_operator_can_still_interrupt_a_handler() -> None:
-    handlers = Handlers(rules_of("import signal\ndef run(lcr, session):\n    signal.raise_signal(signal.SIGINT)\n", dml=["run"]))
+    handlers = Handlers(
+        rules_of("import signal\ndef run(lcr, session):\n    signal.raise_signal(signal.SIGINT)\n", dml=["run"])
+    )
     with pytest.raises(KeyboardInterrupt):
         handlers.call(handlers.rules.dml[0].function, None, None, holds=lambda: False)
 
 
 def test_a_session_can_not_be_used_in_another_thread_nor_later() -> None:
     text = (
-        "import threading\nkept = []\ndef run(lcr, session):\n    found = []\n    def work():\n        try:\n            lcr.execute(True)\n"
-        "        except Exception as error:\n            found.append(error)\n    thread = threading.Thread(target=work)\n    thread.start()\n    thread.join()\n"
-        "    raise found[0]\n"
+        "import threading\nkept = []\ndef run(lcr, session):\n    found = []\n    def work():\n        try:\n          "
+        "  lcr.execute(True)\n"
+        "        except Exception as error:\n            found.append(error)\n    thread ="
+        " threading.Thread(target=work)\n    thread.start()\n    thread.join()\n    raise found[0]\n"
     )
     at = Handled(rules_of(text, dml=["run"]))
     at.apply(inserts(1))
     assert "used its session in another thread" in only(at)
-    at = Handled(rules_of("kept = []\ndef run(lcr, session):\n    kept.append(lcr)\n    kept[0].execute(True)\n", dml=["run"]))
+    at = Handled(
+        rules_of("kept = []\ndef run(lcr, session):\n    kept.append(lcr)\n    kept[0].execute(True)\n", dml=["run"])
+    )
     at.apply(inserts(1))
     at.apply(inserts(2))
     assert "only be used inside the handler's call" in only(at)
 
 
-@pytest.mark.parametrize("use", ["kept[0].execute(True)", "kept[0].set_value('new', 'a', 'z')", "kept[0].get_value('new', 'a')"])
+@pytest.mark.parametrize(
+    "use", ["kept[0].execute(True)", "kept[0].set_value('new', 'a', 'z')", "kept[0].get_value('new', 'a')"]
+)
 def test_an_lcr_that_was_kept_is_of_no_use_in_a_later_call_of_the_same_transaction(use: str) -> None:
-    text = f"kept = []\ndef run(lcr, session):\n    kept.append(lcr)\n    if lcr.get_value('new', 'id').decoded == 2:\n        {use}\n    lcr.execute(True)\n"
+    text = (
+        "kept = []\ndef run(lcr, session):\n    kept.append(lcr)\n    if lcr.get_value('new', 'id').decoded =="
+        f" 2:\n        {use}\n    lcr.execute(True)\n"
+    )
     at = Handled(rules_of(text, dml=["run"]))
     at.apply([*inserts(1), *inserts(2)])
     assert "only be used inside the handler's call" in only(at)
@@ -146,7 +165,10 @@ def test_an_lcr_that_was_kept_is_of_no_use_in_a_later_call_of_the_same_transacti
 
 
 def test_a_call_that_asks_for_more_memory_than_it_may_have_is_an_error_with_its_line() -> None:
-    text = "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 1:\n        bytearray(5 << 30)\n"
+    text = (
+        "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 1:\n       "
+        " bytearray(5 << 30)\n"
+    )
     at = Handled(rules_of(text, dml=["run"]))
     before = resource.getrlimit(resource.RLIMIT_DATA)
     at.apply(inserts(1), inserts(2))
@@ -158,7 +180,10 @@ def test_a_call_that_asks_for_more_memory_than_it_may_have_is_an_error_with_its_
 @pytest.mark.long
 def test_what_the_process_itself_holds_by_now_is_not_taken_from_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_bounds, "CALL_BYTES_MAX", 512 << 20)
-    text = "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 2:\n        bytearray(16 << 20)\n"
+    text = (
+        "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 2:\n       "
+        " bytearray(16 << 20)\n"
+    )
     at = Handled(rules_of(text, dml=["run"]))
     at.apply(inserts(1))
     held = bytearray(1 << 30)  # as groups of a slow destination would; no page of it is touched
@@ -167,12 +192,22 @@ def test_what_the_process_itself_holds_by_now_is_not_taken_from_a_call(monkeypat
     del held
 
 
-def test_a_handler_that_leaks_ends_its_process_between_transactions_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_leaks_ends_its_process_between_transactions_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(process_bounds, "GROWTH_BYTES_MAX", 8 << 20)
     monkeypatch.setattr(process_bounds, "_LOOK_CALLS", 1)
     gc.collect()  # what earlier tests left must not be freed between the two looks: the process would have shrunk
-    at = Handled(rules_of("kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    kept.append(b'x' * (128 << 20))\n", dml=["run"]))
-    with pytest.raises(process_bounds.HandlersGrew, match=r"has grown by .* MiB since its handlers were loaded \(own:run \(handlers/own\.py, line 2, in run\)\)") as told:
+    at = Handled(
+        rules_of(
+            "kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    kept.append(b'x' * (128 << 20))\n",
+            dml=["run"],
+        )
+    )
+    with pytest.raises(
+        process_bounds.HandlersGrew,
+        match=r"has grown by .* MiB since its handlers were loaded \(own:run \(handlers/own\.py, line 2, in run\)\)",
+    ) as told:
         at.apply(inserts(1), inserts(2))
     assert told.value.retry is Retry.TIMED
     assert "keeps what it should forget" in told.value.hint
@@ -188,7 +223,9 @@ def test_printing_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_handler_can_not_hide_that_the_database_went_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = f"def run(lcr, session):\n    try:\n    {LOG}    except BaseException:\n        pass\n    lcr.execute(True)\n"
+    text = (
+        f"def run(lcr, session):\n    try:\n    {LOG}    except BaseException:\n        pass\n    lcr.execute(True)\n"
+    )
     at = Handled(rules_of(text, dml=["run"]))
     run_sql, calls = MemorySession.run_sql, []
 
@@ -214,14 +251,23 @@ def ends_its_session(session: MemorySession, values: tuple[Any, ...]) -> tuple[t
     raise DatabaseUnavailable("terminating connection due to administrator command", sqlstate="57P01")
 
 
-QUITS = f"def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 3:\n        session.execute({ENDS!r})\n    lcr.execute(True)\n"
+QUITS = (
+    "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 3:\n       "
+    f" session.execute({ENDS!r})\n    lcr.execute(True)\n"
+)
 
 
 @pytest.mark.parametrize("hides", [False, True])
-def test_a_handler_that_ends_its_session_each_time_sends_its_transaction_and_no_other_into_the_error_queue(hides: bool) -> None:
-    text = QUITS if not hides else (
-        f"def run(lcr, session):\n    try:\n        if lcr.get_value('new', 'id').decoded == 3:\n            session.execute({ENDS!r})\n"
-        "    except BaseException:\n        pass\n    lcr.execute(True)\n"
+def test_a_handler_that_ends_its_session_each_time_sends_its_transaction_and_no_other_into_the_error_queue(
+    hides: bool,
+) -> None:
+    text = (
+        QUITS
+        if not hides
+        else (
+            "def run(lcr, session):\n    try:\n        if lcr.get_value('new', 'id').decoded == 3:\n           "
+            f" session.execute({ENDS!r})\n    except BaseException:\n        pass\n    lcr.execute(True)\n"
+        )
     )
     at = Handled(rules_of(text, dml=["run"]))
     at.store.sql[ENDS] = ends_its_session
@@ -229,7 +275,10 @@ def test_a_handler_that_ends_its_session_each_time_sends_its_transaction_and_no_
     assert isinstance(result, GroupResult)
     assert at.values() == dict.fromkeys((1, 2, 4, 5), "a")
     assert only(at).startswith("own:run (")
-    assert f"is not called again: its session at the destination ended {1 + CRASHES_MAX} times while it ran for this transaction" in only(at)
+    assert (
+        f"is not called again: its session at the destination ended {1 + CRASHES_MAX} times while it ran for this"
+        " transaction" in only(at)
+    )
 
 
 def test_a_handler_that_ends_its_session_in_a_streamed_transaction_is_bounded_too() -> None:
@@ -298,7 +347,10 @@ def test_a_commit_whose_answer_is_lost_is_made_once(committed: bool) -> None:
 
 
 def test_a_server_that_dies_in_a_handler_leaves_nothing_behind() -> None:
-    text = f"import own_state\ndef run(lcr, session):\n    lcr.execute(True)\n{LOG}    own_state.calls += 1\n    if own_state.calls == 2:\n        import signal; signal.raise_signal(signal.SIGINT)\n"
+    text = (
+        f"import own_state\ndef run(lcr, session):\n    lcr.execute(True)\n{LOG}    own_state.calls += 1\n    if"
+        " own_state.calls == 2:\n        import signal; signal.raise_signal(signal.SIGINT)\n"
+    )
     state = types.ModuleType("own_state")
     state.calls = 0  # type: ignore[attr-defined]
     sys.modules["own_state"] = state
@@ -318,14 +370,21 @@ def test_a_server_that_dies_in_a_handler_leaves_nothing_behind() -> None:
 
 
 def lives_until_it_ends(at: Handled, *found: list[tuple[str, Any]], large: bool = False) -> int:
-    """Apply it as often as a handler ends the process; how often it did. The coordinator says `is_careful` behind the first death."""
+    """Apply it as often as a handler ends the process; how often it did.
+
+    The coordinator says `is_careful` behind the first death.
+    """
     deaths, scn, whole = 0, at.scn, found
     while deaths < 20:
         done = len(at.values())  # they are committed in order
         at.scn, found = scn + 10 * done, whole[done:]
         try:
-            result = at.apply_large(*found[0], is_careful=deaths > 0) if large else at.apply(*found, is_careful=deaths > 0)
-        except KeyboardInterrupt:  # stands for os._exit, a segmentation fault, the out-of-memory killer: nothing of the process is left
+            result = (
+                at.apply_large(*found[0], is_careful=deaths > 0) if large else at.apply(*found, is_careful=deaths > 0)
+            )
+        except (
+            KeyboardInterrupt
+        ):  # stands for os._exit, a segmentation fault, the out-of-memory killer: nothing of the process is left
             deaths += 1
             at.server = at.new_server()
         else:
@@ -338,7 +397,10 @@ def lives_until_it_ends(at: Handled, *found: list[tuple[str, Any]], large: bool 
     raise AssertionError("no end")
 
 
-DIES = "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 3:\n        import signal; signal.raise_signal(signal.SIGINT)\n    lcr.execute(True)\n"
+DIES = (
+    "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 3:\n        import signal;"
+    " signal.raise_signal(signal.SIGINT)\n    lcr.execute(True)\n"
+)
 
 
 def test_a_handler_that_ends_its_process_each_time_sends_its_transaction_and_no_other_into_the_error_queue() -> None:
@@ -367,7 +429,13 @@ def test_a_handler_that_ends_its_process_in_a_streamed_transaction_is_bounded_to
 
 
 def test_a_precommit_handler_that_ends_its_process_is_bounded_too() -> None:
-    at = Handled(rules_of("def run(commit_scn, session):\n    if commit_scn == 110:\n        import signal; signal.raise_signal(signal.SIGINT)\n", precommit="run"))
+    at = Handled(
+        rules_of(
+            "def run(commit_scn, session):\n    if commit_scn == 110:\n        import signal;"
+            " signal.raise_signal(signal.SIGINT)\n",
+            precommit="run",
+        )
+    )
     assert lives_until_it_ends(at, inserts(1), inserts(2), inserts(3)) == 1 + CRASHES_MAX
     assert at.values() == {1: "a", 3: "a"}
     assert "own:run" in only(at)
@@ -383,7 +451,8 @@ def test_a_server_that_was_killed_beside_a_sound_handler_costs_it_nothing() -> N
 
 @pytest.mark.parametrize("has_handler", [False, True])
 def test_a_server_that_dies_while_a_conflict_is_resolved_leaves_nothing_and_the_next_resolves_it_once(
-    monkeypatch: pytest.MonkeyPatch, has_handler: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    has_handler: bool,
 ) -> None:
     fired: list[str] = []
 
@@ -407,7 +476,10 @@ def test_a_server_that_dies_while_a_conflict_is_resolved_leaves_nothing_and_the_
 
 
 def test_a_refused_statement_leaves_the_rest_of_the_handler_standing() -> None:
-    text = f"def run(lcr, session):\n    try:\n        session.execute('COMMIT')\n    except Exception:\n        pass\n    lcr.execute(True)\n{LOG}"
+    text = (
+        "def run(lcr, session):\n    try:\n        session.execute('COMMIT')\n    except Exception:\n       "
+        f" pass\n    lcr.execute(True)\n{LOG}"
+    )
     at = Handled(rules_of(text, dml=["run"]), rows=[row(9)])
     at.apply(inserts(1))
     assert (at.values(), at.values("log"), at.store.commit_count) == ({9: "a", 1: "a"}, {1: "x"}, 1)
@@ -436,7 +508,10 @@ def test_a_time_limit_inside_sql_of_an_attempt_waits_for_the_database(monkeypatc
 
 def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly all of its time it waits for the database, where it must not be interrupted."""
-    text = "def run(lcr, session):\n    while not session.execute('SELECT a FROM public.log WHERE id = $1', 77):\n        pass\n"
+    text = (
+        "def run(lcr, session):\n    while not session.execute('SELECT a FROM public.log WHERE id = $1', 77):\n   "
+        "     pass\n"
+    )
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.1))
     ended, rings = list[int](), list[int]()
 
@@ -451,7 +526,9 @@ def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytes
         rings.append(1)
         return 0.0, 0.0
 
-    monkeypatch.setattr(time_limits, "_signal", types.SimpleNamespace(**vars(time_limits._signal) | {"setitimer": never_rings}))  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        time_limits, "_signal", types.SimpleNamespace(**vars(time_limits._signal) | {"setitimer": never_rings})
+    )  # type: ignore[attr-defined]
     monkeypatch.setattr(MemorySession, "run_sql", slow)
     at.apply(inserts(1))
     assert len(ended) == 2  # the attempt, and alone
@@ -492,7 +569,10 @@ def test_a_handler_that_goes_on_after_its_time_ends_its_process(waits: str, monk
             for later in range(0, 100, 5):
                 handlers.bounds.stuck(time.monotonic() + later)
         else:
-            told = r"own:run .* has not ended within 0.2 s, and goes on at handlers/own.py, line ., in run although it was interrupted"
+            told = (
+                r"own:run .* has not ended within 0.2 s, and goes on at handlers/own.py, line ., in run although"
+                r" it was interrupted"
+            )
             with pytest.raises(process_bounds.HandlersGrew, match=told):
                 handlers.bounds.stuck(time.monotonic() + process_bounds.VAIN_S + 1)
     finally:
@@ -506,7 +586,10 @@ def test_a_handler_that_goes_on_after_its_time_ends_its_process(waits: str, monk
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_savepoint_that_a_handler_leaves_open_is_its_error(large: bool) -> None:
-    text = "kept = []\ndef run(lcr, session):\n    kept.append(session.savepoint())\n    kept[-1].__enter__()\n    lcr.execute(True)\n"
+    text = (
+        "kept = []\ndef run(lcr, session):\n    kept.append(session.savepoint())\n    kept[-1].__enter__()\n   "
+        " lcr.execute(True)\n"
+    )
     at = Handled(rules_of(text, dml=["run"]))
     (at.apply_large if large else at.apply)(*(inserts(1) if large else [inserts(1)]))
     if large:
@@ -518,8 +601,9 @@ def test_a_savepoint_that_a_handler_leaves_open_is_its_error(large: bool) -> Non
 
 def test_a_savepoint_of_an_earlier_call_undoes_nothing_in_a_later_one() -> None:
     text = (
-        "kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    if kept:\n        kept.clear()\n    elif lcr.get_value('new', 'id').decoded == 1:\n"
-        "        kept.append(session.savepoint())\n        kept[0].__enter__()\n"
+        "kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    if kept:\n        kept.clear()\n    elif"
+        " lcr.get_value('new', 'id').decoded == 1:\n        kept.append(session.savepoint())\n       "
+        " kept[0].__enter__()\n"
     )
     at = Handled(rules_of(text, dml=["run"]))
     at.apply(inserts(1), inserts(2))
@@ -539,17 +623,24 @@ CROSSED = """def run(lcr, session):
 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("between", ["pass", "third.__enter__(), fourth.__enter__()"], ids=["gone", "its place taken"])
-def test_savepoints_that_do_not_end_in_their_order_are_the_handlers_error_and_not_the_servers(between: str, large: bool) -> None:
+def test_savepoints_that_do_not_end_in_their_order_are_the_handlers_error_and_not_the_servers(
+    between: str, large: bool
+) -> None:
     at = Handled(rules_of(CROSSED.format(between=between), dml=["run"]))
     message = at.refusal(inserts(1), large=large)
     assert "line 7, in run: a savepoint ended behind one that was begun before it" in message
 
 
-@pytest.mark.parametrize("text", [
-    "def run(lcr, session):\n    lcr.execute(True)\n    yield\n",
-    "async def later(lcr, session):\n    lcr.execute(True)\ndef run(lcr, session):\n    return later(lcr, session)\n",
-    "class Later:\n    async def __call__(self, lcr, session):\n        lcr.execute(True)\nrun = Later()\n",
-], ids=["generator", "coroutine", "callable"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def run(lcr, session):\n    lcr.execute(True)\n    yield\n",
+        "async def later(lcr, session):\n    lcr.execute(True)\ndef run(lcr, session):\n    return later(lcr,"
+        " session)\n",
+        "class Later:\n    async def __call__(self, lcr, session):\n        lcr.execute(True)\nrun = Later()\n",
+    ],
+    ids=["generator", "coroutine", "callable"],
+)
 def test_a_call_that_only_promises_to_do_something_is_an_error(text: str) -> None:
     """Nothing of it ran, and nothing would say so: what a handler does not execute is not applied."""
     rules = rules_of(text, dml=["run"])
@@ -564,18 +655,32 @@ def test_a_call_that_only_promises_to_do_something_is_an_error(text: str) -> Non
 
 
 def test_a_generator_that_a_function_returns_is_an_error() -> None:
-    at = Handled(rules_of("def each(lcr):\n    yield lcr.execute(True)\ndef run(lcr, session):\n    return each(lcr)\n", dml=["run"]))
+    at = Handled(
+        rules_of(
+            "def each(lcr):\n    yield lcr.execute(True)\ndef run(lcr, session):\n    return each(lcr)\n", dml=["run"]
+        )
+    )
     at.apply(inserts(1))
     assert "returned a generator, and nothing of it ran" in only(at)
 
 
-@pytest.mark.parametrize(("line", "told"), [
-    ("session.execute(b'SELECT 1')", "a statement is a text, and not of type bytes"), ("session.execute(None)", "a statement is a text, and not of type NoneType"),
-    ("session.execute_count(['SELECT 1'])", "a statement is a text, and not of type list"), ("lcr.object_name = 5", "5 is no name of a table, a schema or a column"),
-    ("lcr.object_owner = None", "None is no name"), ("lcr.object_name = 'a\\0b'", "is no name"), ("lcr.object_name = '\\ud800'", "is no name"),
-    ("lcr.add_column('new', 7, b'x')", "7 is no name"), ("lcr.rename_column('a', '', 'new')", "'' is no name"),
-])
-def test_what_cannot_be_a_statement_or_a_name_is_the_handlers_error_and_does_not_end_the_server(line: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("session.execute(b'SELECT 1')", "a statement is a text, and not of type bytes"),
+        ("session.execute(None)", "a statement is a text, and not of type NoneType"),
+        ("session.execute_count(['SELECT 1'])", "a statement is a text, and not of type list"),
+        ("lcr.object_name = 5", "5 is no name of a table, a schema or a column"),
+        ("lcr.object_owner = None", "None is no name"),
+        ("lcr.object_name = 'a\\0b'", "is no name"),
+        ("lcr.object_name = '\\ud800'", "is no name"),
+        ("lcr.add_column('new', 7, b'x')", "7 is no name"),
+        ("lcr.rename_column('a', '', 'new')", "'' is no name"),
+    ],
+)
+def test_what_cannot_be_a_statement_or_a_name_is_the_handlers_error_and_does_not_end_the_server(
+    line: str, told: str
+) -> None:
     at = Handled(rules_of(f"def run(lcr, session):\n    {line}\n    lcr.execute(True)\n", dml=["run"]))
     at.apply(inserts(1), inserts(2, table="d"))
     assert "line 2, in run: " in only(at)
@@ -583,11 +688,17 @@ def test_what_cannot_be_a_statement_or_a_name_is_the_handlers_error_and_does_not
     assert (at.values(), at.values("d")) == ({}, {2: "a"})
 
 
-@pytest.mark.parametrize(("raised", "told"), [
-    ("type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()", "Mute (its message cannot be read: ZeroDivisionError)"),
-    ("ValueError('a\\0b \\ud800 \\x1b[31m\\r ünï\\nnext')", "ValueError: a\\x00b \\ud800 \\x1b[31m\\r ünï\nnext"),
-    ("ValueError('H' * 1_000_000)", "H ... (1,000,012 characters)"),
-])
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (
+            "type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()",
+            "Mute (its message cannot be read: ZeroDivisionError)",
+        ),
+        ("ValueError('a\\0b \\ud800 \\x1b[31m\\r ünï\\nnext')", "ValueError: a\\x00b \\ud800 \\x1b[31m\\r ünï\nnext"),
+        ("ValueError('H' * 1_000_000)", "H ... (1,000,012 characters)"),
+    ],
+)
 def test_what_a_handler_raises_is_told_in_words_that_can_be_kept(raised: str, told: str) -> None:
     at = Handled(rules_of(f"def run(lcr, session):\n    raise {raised}\n", dml=["run"]))
     at.apply(inserts(1))

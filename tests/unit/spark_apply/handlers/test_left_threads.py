@@ -14,7 +14,10 @@ import pytest
 from spark_apply.handlers import process_bounds
 from tests.support.handlers import Handled, inserts, only, row, rules_of, through
 
-THREADS = "import threading\ndef run(lcr, session):\n    import own_gate  # that of this test: the module is loaded once\n    lcr.execute(True)\n    threading.Thread(target=own_gate.wait, daemon=True).start()\n"
+THREADS = (
+    "import threading\ndef run(lcr, session):\n    import own_gate  # that of this test: the module is loaded"
+    " once\n    lcr.execute(True)\n    threading.Thread(target=own_gate.wait, daemon=True).start()\n"
+)
 
 
 @pytest.fixture
@@ -48,8 +51,14 @@ def test_a_handler_that_leaves_a_thread_per_row_costs_a_process_now_and_then_and
     assert at.store.handler_calls == {}
     assert 4 <= len(told) <= 8
     assert most <= process_bounds.TRANSACTION_THREADS_MAX
-    assert all("own:run (handlers/own.py, line 2, in run) has left" in each and "must end the threads that it starts" in each for each in told)
-    assert "has left 65 threads running in the apply server's process, and 64 are allowed: another process takes its place" in told[-1]
+    assert all(
+        "own:run (handlers/own.py, line 2, in run) has left" in each and "must end the threads that it starts" in each
+        for each in told
+    )
+    assert (
+        "has left 65 threads running in the apply server's process, and 64 are allowed: another process takes its place"
+        in told[-1]
+    )
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -60,13 +69,19 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.usefixtures("gate")
-def test_a_transaction_that_leaves_more_threads_than_a_process_may_have_goes_into_the_error_queue_and_no_other_one() -> None:
+def test_a_transaction_that_leaves_more_threads_than_a_process_may_have_goes_into_the_error_queue_and_no_other_one() -> (
+    None
+):
     at = Handled(rules_of(THREADS, dml=["run"]))
     large = [row for key in range(10, 210) for row in inserts(key)]
     with pytest.raises(process_bounds.HandlersGrew):
         at.apply(inserts(1), large, inserts(2), is_careful=True)
     # Some more than the bound: after the attempt its rows were applied one by one.
-    assert re.search(r"own:run \(handlers/own\.py, line 2, in run\) left 1[23]\d threads running, 1[23]\d of them since its transaction began", only(at))
+    assert re.search(
+        r"own:run \(handlers/own\.py, line 2, in run\) left 1[23]\d threads running, 1[23]\d of them since its"
+        r" transaction began",
+        only(at),
+    )
     assert at.values() == {1: "a"}
     at.server, at.scn = at.new_server(), 120
     at.apply(inserts(2))
@@ -76,8 +91,10 @@ def test_a_transaction_that_leaves_more_threads_than_a_process_may_have_goes_int
 def test_threads_that_end_those_of_a_module_and_those_of_the_process_are_not_counted(gate: threading.Event) -> None:
     own = [threading.Thread(target=gate.wait, args=(60,), daemon=True) for _ in range(40)]
     text = (
-        "import own_gate, threading\nfor _ in range(40):\n    threading.Thread(target=own_gate.wait, daemon=True).start()\n"
-        "def run(lcr, session):\n    lcr.execute(True)\n    thread = threading.Thread(target=print)\n    thread.start()\n    thread.join()\n"
+        "import own_gate, threading\nfor _ in range(40):\n    threading.Thread(target=own_gate.wait,"
+        " daemon=True).start()\n"
+        "def run(lcr, session):\n    lcr.execute(True)\n    thread = threading.Thread(target=print)\n   "
+        " thread.start()\n    thread.join()\n"
     )
     at = Handled(rules_of(text, dml=["run"]))
     at.apply(inserts(1))
@@ -91,11 +108,15 @@ def test_threads_that_end_those_of_a_module_and_those_of_the_process_are_not_cou
 @pytest.mark.usefixtures("gate")
 def test_threads_that_a_handlers_thread_starts_are_the_handlers() -> None:
     text = (
-        "import own_gate, threading\ndef many():\n    for _ in range(70):\n        threading.Thread(target=own_gate.wait, daemon=True).start()\n"
-        "def run(commit_scn, session):\n    thread = threading.Thread(target=many)\n    thread.start()\n    thread.join()\n"
+        "import own_gate, threading\ndef many():\n    for _ in range(70):\n       "
+        " threading.Thread(target=own_gate.wait, daemon=True).start()\n"
+        "def run(commit_scn, session):\n    thread = threading.Thread(target=many)\n    thread.start()\n   "
+        " thread.join()\n"
     )
     at = Handled(rules_of(text, precommit="run"))
-    with pytest.raises(process_bounds.HandlersGrew, match=r"own:run \(handlers/own\.py, line 5, in run\) has left 70 threads"):
+    with pytest.raises(
+        process_bounds.HandlersGrew, match=r"own:run \(handlers/own\.py, line 5, in run\) has left 70 threads"
+    ):
         at.apply(inserts(1))
     assert at.values() == {1: "a"}
 
@@ -119,12 +140,15 @@ def test_an_execution_that_fails_and_leaves_threads_is_told_before_its_process_i
 def test_threads_that_one_execution_after_the_other_leaves_are_counted_together() -> None:
     at = Handled(rules_of(), rows=[row(key, "theirs") for key in range(1, 6)])
     mend = through(
-        "import own_gate, threading\ndef mend(lcr, error, session):\n    for _ in range(20):\n        threading.Thread(target=own_gate.wait, daemon=True).start()\n"
+        "import own_gate, threading\ndef mend(lcr, error, session):\n    for _ in range(20):\n       "
+        " threading.Thread(target=own_gate.wait, daemon=True).start()\n"
     )
     at.apply(*map(inserts, range(1, 6)))
     errors = at.errors()
     for error in errors[:4]:
         assert at.execute_error(error.number, mend).failure is None
-    with pytest.raises(process_bounds.HandlersGrew, match=r"own:mend \(handlers/own\.py, line 2, in mend\) has left 80 threads running"):
+    with pytest.raises(
+        process_bounds.HandlersGrew, match=r"own:mend \(handlers/own\.py, line 2, in mend\) has left 80 threads running"
+    ):
         at.execute_error(errors[4].number, mend)
     assert at.errors() == errors[4:]

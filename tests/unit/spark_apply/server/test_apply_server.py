@@ -67,8 +67,13 @@ class Serving:
 
     def start(self, error_batches: Callable[[int], Iterable[bytes]] | None = None) -> ApplyServer:
         server = ApplyServer(
-            apply=APPLY, source=SOURCE, open_session=self._open, decode=codec.decode, encode=codec.encode,
-            error_batches=error_batches or self.database.error_batches, copied_scns=lambda: self.copied,
+            apply=APPLY,
+            source=SOURCE,
+            open_session=self._open,
+            decode=codec.decode,
+            encode=codec.encode,
+            error_batches=error_batches or self.database.error_batches,
+            copied_scns=lambda: self.copied,
         )
         server.connect()
         return server
@@ -80,14 +85,29 @@ class Serving:
     def assign(self, *transactions: Transaction, below_applied: bool = True, **fields: object) -> None:
         batch = batch_of(transactions, 50)
         held = fields.pop("held", ())
-        self.server.receive(GroupAssignment(**{  # type: ignore[arg-type]
-            "group": 1, "attempt": 0, "mode": GroupMode.SETS, "streamed": False, "batches": (codec.encode(batch),),
-            "after_scn": 50, "through_scn": batch.through_scn, **fields,
-        }))
-        self.server.receive(GroupGo(
-            group=1, attempt=int(fields.get("attempt", 0)), low_watermark=50, below_applied=below_applied,  # type: ignore[call-overload]
-            held=held,  # type: ignore[arg-type]
-        ))
+        self.server.receive(
+            GroupAssignment(
+                **{  # type: ignore[arg-type]
+                    "group": 1,
+                    "attempt": 0,
+                    "mode": GroupMode.SETS,
+                    "streamed": False,
+                    "batches": (codec.encode(batch),),
+                    "after_scn": 50,
+                    "through_scn": batch.through_scn,
+                    **fields,
+                }
+            )
+        )
+        self.server.receive(
+            GroupGo(
+                group=1,
+                attempt=int(fields.get("attempt", 0)),
+                low_watermark=50,
+                below_applied=below_applied,  # type: ignore[call-overload]
+                held=held,  # type: ignore[arg-type]
+            )
+        )
 
     def work(self, steps: int = 200) -> list[ServerMessage]:
         """Step until nothing is left to do; the time moves to where the server wants it."""
@@ -123,9 +143,17 @@ def test_a_group_is_one_destination_transaction() -> None:
 def test_nothing_is_written_before_the_go_but_the_group_is_prepared() -> None:
     at = Serving()
     batch = batch_of([Transaction(1, [insert(1)])], 50)
-    at.server.receive(GroupAssignment(
-        group=1, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=50, through_scn=150,
-    ))
+    at.server.receive(
+        GroupAssignment(
+            group=1,
+            attempt=0,
+            mode=GroupMode.SETS,
+            streamed=False,
+            batches=(codec.encode(batch),),
+            after_scn=50,
+            through_scn=150,
+        )
+    )
     assert at.work() == []
     assert (at.server.state, at.store.commit_count) == ("WAIT DEPENDENCY", 0)
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
@@ -136,10 +164,17 @@ def test_of_the_groups_that_may_write_the_lowest_goes_first() -> None:
     at = Serving()
     for group, key in ((3, 3), (2, 2)):
         data = codec.encode(batch_of([Transaction(group, [insert(key)])], group * 100 - 50))
-        at.server.receive(GroupAssignment(
-            group=group, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(data,), after_scn=group * 100 - 50,
-            through_scn=group * 100 + 50,
-        ))
+        at.server.receive(
+            GroupAssignment(
+                group=group,
+                attempt=0,
+                mode=GroupMode.SETS,
+                streamed=False,
+                batches=(data,),
+                after_scn=group * 100 - 50,
+                through_scn=group * 100 + 50,
+            )
+        )
         at.server.receive(GroupGo(group=group, attempt=0, low_watermark=50, below_applied=False))
     assert [report.group for report in at.work()] == [2, 3]
 
@@ -150,7 +185,12 @@ def test_a_conflict_goes_to_the_error_queue_alone_and_the_others_are_applied() -
     (result,) = at.work()
     assert isinstance(result, GroupResult)
     (error,) = at.errors()
-    assert (error.transaction_id, error.conflict_type, error.failed_position, error.depends_on) == (3, "update_missing", 1, 0)
+    assert (error.transaction_id, error.conflict_type, error.failed_position, error.depends_on) == (
+        3,
+        "update_missing",
+        1,
+        0,
+    )
     assert "new.v=\\x78" in error.readable
     assert [(e.transaction, e.number) for e in result.errors] == [(2, error.number)]
     assert sorted(at.values()) == [1, 11, 12, 14, 15, 16]
@@ -164,7 +204,9 @@ def test_a_conflict_goes_to_the_error_queue_alone_and_the_others_are_applied() -
 def test_transactions_of_the_group_that_depend_on_a_failed_one_join_it() -> None:
     at = Serving(1)
     at.assign(
-        Transaction(1, [update(5, b"x")]), Transaction(2, [update(5, b"y"), insert(6)]), Transaction(3, [update(6, b"z")]),
+        Transaction(1, [update(5, b"x")]),
+        Transaction(2, [update(5, b"y"), insert(6)]),
+        Transaction(3, [update(6, b"z")]),
         Transaction(4, [insert(7)]),
     )
     at.work()
@@ -174,7 +216,9 @@ def test_transactions_of_the_group_that_depend_on_a_failed_one_join_it() -> None
 
 def test_what_the_coordinator_holds_joins_the_error_queue_with_the_data_of_the_others() -> None:
     at = Serving()
-    at.assign(Transaction(1, [insert(1)]), Transaction(2, [insert(2)]), held=(HeldTransaction(transaction=0, depends_on=77),))
+    at.assign(
+        Transaction(1, [insert(1)]), Transaction(2, [insert(2)]), held=(HeldTransaction(transaction=0, depends_on=77),)
+    )
     at.work()
     assert [(e.transaction_id, e.depends_on, e.failed_position) for e in at.errors()] == [(1, 77, -1)]
     assert at.store.commit_count == 1
@@ -183,7 +227,9 @@ def test_what_the_coordinator_holds_joins_the_error_queue_with_the_data_of_the_o
 
 def test_a_failure_is_no_conflict_before_everything_below_is_applied() -> None:
     at = Serving()
-    at.assign(Transaction(1, [insert(1)]), Transaction(2, [update(9, b"x")]), Transaction(3, [insert(3)]), below_applied=False)
+    at.assign(
+        Transaction(1, [insert(1)]), Transaction(2, [update(9, b"x")]), Transaction(3, [insert(3)]), below_applied=False
+    )
     (retry,) = at.work()
     assert isinstance(retry, GroupRetry)
     assert (retry.reason, retry.next_transaction) == (RetryReason.BELOW, 1)
@@ -191,8 +237,11 @@ def test_a_failure_is_no_conflict_before_everything_below_is_applied() -> None:
     assert at.errors() == []
     at.store.insert("public", "plain", [(k(9), b"there now", b"b")])
     at.assign(
-        Transaction(1, [insert(1)]), Transaction(2, [update(9, b"x")]), Transaction(3, [insert(3)]),
-        attempt=1, first_transaction=1,
+        Transaction(1, [insert(1)]),
+        Transaction(2, [update(9, b"x")]),
+        Transaction(3, [insert(3)]),
+        attempt=1,
+        first_transaction=1,
     )
     (result,) = at.work()
     assert isinstance(result, GroupResult)
@@ -240,14 +289,26 @@ def test_a_lock_that_cannot_be_had_is_waited_for_with_the_same_session() -> None
     at = Serving(1)
     other = at.database.open_session(TOPOLOGY, APPLY, server=9, epoch=at.epoch, tag=b"\0")
     blocker = ApplyServer(
-        apply=APPLY, source=SOURCE, open_session=lambda: other, decode=codec.decode, encode=codec.encode,
+        apply=APPLY,
+        source=SOURCE,
+        open_session=lambda: other,
+        decode=codec.decode,
+        encode=codec.encode,
         error_batches=at.database.error_batches,
     )
     blocker.connect()
     part = codec.encode(batch_of([Transaction(9, [update(1, b"x"), insert(2)])], 50, first=0, last=1, is_open=True))
-    blocker.receive(GroupAssignment(
-        group=1, attempt=0, mode=GroupMode.SETS, streamed=True, batches=(), after_scn=50, through_scn=0,
-    ))
+    blocker.receive(
+        GroupAssignment(
+            group=1,
+            attempt=0,
+            mode=GroupMode.SETS,
+            streamed=True,
+            batches=(),
+            after_scn=50,
+            through_scn=0,
+        )
+    )
     blocker.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
     blocker.receive(GroupPart(group=1, attempt=0, part=0, batch=part, is_last=False, through_scn=0))
     assert isinstance(blocker.step(0.0).reports[0], PartDone)
@@ -314,18 +375,34 @@ def parts(transaction: Transaction, size: int = 10) -> list[LcrBatch]:
 
 
 def stream(at: Serving, transaction: Transaction, **fields: object) -> list[ServerMessage]:
-    at.server.receive(GroupAssignment(**{  # type: ignore[arg-type]
-        "group": 1, "attempt": 0, "mode": GroupMode.SETS, "streamed": True, "batches": (), "after_scn": 50,
-        "through_scn": 0, **fields,
-    }))
+    at.server.receive(
+        GroupAssignment(
+            **{  # type: ignore[arg-type]
+                "group": 1,
+                "attempt": 0,
+                "mode": GroupMode.SETS,
+                "streamed": True,
+                "batches": (),
+                "after_scn": 50,
+                "through_scn": 0,
+                **fields,
+            }
+        )
+    )
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
     reports: list[ServerMessage] = []
     for number, batch in enumerate(parts(transaction)):
         is_last = not batch.is_open
-        at.server.receive(GroupPart(
-            group=1, attempt=0, part=number, batch=codec.encode(batch), is_last=is_last,
-            through_scn=batch.through_scn if is_last else 0,
-        ))
+        at.server.receive(
+            GroupPart(
+                group=1,
+                attempt=0,
+                part=number,
+                batch=codec.encode(batch),
+                is_last=is_last,
+                through_scn=batch.through_scn if is_last else 0,
+            )
+        )
         reports += at.work()
     return reports
 
@@ -344,9 +421,7 @@ def test_a_streamed_transaction_that_cannot_go_as_sets_goes_row_by_row_at_once()
     unique.create(at.store)
     changes = [Change(unique, Command.INSERT, new=(k(n), f"u{n}".encode(), b"v")) for n in range(10)]
     moved = [(k(n), f"u{n + 1}".encode(), b"v") for n in range(10)]
-    changes += [
-        Change(unique, Command.UPDATE, old=changes[n].new, new=moved[n]) for n in range(9, -1, -1)
-    ]
+    changes += [Change(unique, Command.UPDATE, old=changes[n].new, new=moved[n]) for n in range(9, -1, -1)]
     assert isinstance(stream(at, Transaction(1, changes))[-1], GroupResult)
     assert at.store.rows("public", "twice") == moved
 
@@ -378,9 +453,17 @@ def test_a_streamed_transaction_that_fails_is_rolled_back_and_comes_again_for_th
 
 def test_a_streamed_transaction_that_breaks_off_comes_again_without_blame() -> None:
     at = Serving()
-    at.server.receive(GroupAssignment(
-        group=1, attempt=0, mode=GroupMode.SETS, streamed=True, batches=(), after_scn=50, through_scn=0,
-    ))
+    at.server.receive(
+        GroupAssignment(
+            group=1,
+            attempt=0,
+            mode=GroupMode.SETS,
+            streamed=True,
+            batches=(),
+            after_scn=50,
+            through_scn=0,
+        )
+    )
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
     first, second, _ = (codec.encode(batch) for batch in parts(LARGE))
     at.server.receive(GroupPart(group=1, attempt=0, part=0, batch=first, is_last=False, through_scn=0))
@@ -394,13 +477,28 @@ def test_a_streamed_transaction_that_breaks_off_comes_again_without_blame() -> N
 
 def test_an_abandoned_group_is_rolled_back() -> None:
     at = Serving()
-    at.server.receive(GroupAssignment(
-        group=1, attempt=0, mode=GroupMode.SETS, streamed=True, batches=(), after_scn=50, through_scn=0,
-    ))
+    at.server.receive(
+        GroupAssignment(
+            group=1,
+            attempt=0,
+            mode=GroupMode.SETS,
+            streamed=True,
+            batches=(),
+            after_scn=50,
+            through_scn=0,
+        )
+    )
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
-    at.server.receive(GroupPart(
-        group=1, attempt=0, part=0, batch=codec.encode(parts(LARGE)[0]), is_last=False, through_scn=0,
-    ))
+    at.server.receive(
+        GroupPart(
+            group=1,
+            attempt=0,
+            part=0,
+            batch=codec.encode(parts(LARGE)[0]),
+            is_last=False,
+            through_scn=0,
+        )
+    )
     at.work()
     assert (at.server.state, len(at.values())) == ("WAIT FOR NEXT CHUNK", 10)
     at.server.receive(GroupAbandon(group=1, attempt=0))
@@ -419,10 +517,18 @@ def failed_update(at: Serving) -> int:
 
 
 def execute(at: Serving, number: int) -> GroupResult:
-    at.server.receive(GroupAssignment(
-        group=2, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=150, through_scn=150,
-        error_numbers=(number,),
-    ))
+    at.server.receive(
+        GroupAssignment(
+            group=2,
+            attempt=0,
+            mode=GroupMode.EXECUTE_ERROR,
+            streamed=False,
+            batches=(),
+            after_scn=150,
+            through_scn=150,
+            error_numbers=(number,),
+        )
+    )
     at.server.receive(GroupGo(group=2, attempt=0, low_watermark=150, below_applied=True))
     (result,) = at.work()
     assert isinstance(result, GroupResult)
@@ -464,7 +570,8 @@ def test_an_error_whose_table_is_copied_again_while_it_is_executed_changes_nothi
     at.store.insert("public", "plain", [(k(5), b"newer", b"b")])
 
     def begins(number: int) -> Iterator[bytes]:
-        at.copied = {("public", "plain"): at.errors()[0].commit_scn}  # recorded, emptied, copied and proved equal meanwhile
+        # recorded, emptied, copied and proved equal meanwhile
+        at.copied = {("public", "plain"): at.errors()[0].commit_scn}
         return iter(at.database.error_batches(number))
 
     at.server = at.start(begins)
@@ -508,7 +615,13 @@ def test_every_failpoint_of_the_server_is_passed(monkeypatch: pytest.MonkeyPatch
     number = failed_update(at)
     at.store.insert("public", "plain", [(k(5), b"mended", b"b")])
     execute(at, number)
-    assert passed == {"apply.before_commit", "apply.after_commit", "apply.conflict", "apply.error_queue_write", "apply.execute_error"}
+    assert passed == {
+        "apply.before_commit",
+        "apply.after_commit",
+        "apply.conflict",
+        "apply.error_queue_write",
+        "apply.execute_error",
+    }
 
 
 def test_bisection_finds_any_set_of_failing_transactions() -> None:
@@ -528,7 +641,11 @@ def test_a_failure_without_a_session_is_reported_to_the_host() -> None:
     at = Serving()
     at.store.is_reachable = False
     server = ApplyServer(
-        apply=APPLY, source=SOURCE, open_session=at._open, decode=codec.decode, encode=codec.encode,
+        apply=APPLY,
+        source=SOURCE,
+        open_session=at._open,
+        decode=codec.decode,
+        encode=codec.encode,
         error_batches=at.database.error_batches,
     )
     with pytest.raises(DatabaseUnavailable):

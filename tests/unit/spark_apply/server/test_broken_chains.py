@@ -1,4 +1,6 @@
-"""Changes of one row in one group, between which one did not come: the group must end as one by one does, and not hide what is different."""
+"""Changes of one row in one group, between which one did not come: the group must end as one by one does, and not hide
+what is different.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,25 @@ FIRST, SECOND, THIRD = row(3, "one"), row(3, "two"), row(3, "three")
 MISSING = {
     "insert, (update), delete": ([Lcr(new=FIRST)], [Lcr(old=SECOND)], "delete_differs"),
     "insert, (update), update": ([Lcr(new=FIRST)], [Lcr(old=SECOND, new=THIRD)], "update_differs"),
-    "update, (update), update": ([Lcr(old=row(1), new=row(1, "one"))], [Lcr(old=row(1, "two"), new=row(1, "three"))], "update_differs"),
+    "update, (update), update": (
+        [Lcr(old=row(1), new=row(1, "one"))],
+        [Lcr(old=row(1, "two"), new=row(1, "three"))],
+        "update_differs",
+    ),
     "update, (update), delete": ([Lcr(old=row(1), new=row(1, "one"))], [Lcr(old=row(1, "two"))], "delete_differs"),
     "delete, insert, (update), update": (
-        [Lcr(old=row(1)), Lcr(new=row(1, "one"))], [Lcr(old=row(1, "two"), new=row(1, "three"))], "update_differs",
+        [Lcr(old=row(1)), Lcr(new=row(1, "one"))],
+        [Lcr(old=row(1, "two"), new=row(1, "three"))],
+        "update_differs",
     ),
 }
 
 
 @pytest.mark.parametrize("name", MISSING)
 @pytest.mark.parametrize("together", [True, False])
-def test_a_change_that_does_not_find_what_the_one_before_it_left_is_the_conflict_that_it_is_alone(name: str, together: bool) -> None:
+def test_a_change_that_does_not_find_what_the_one_before_it_left_is_the_conflict_that_it_is_alone(
+    name: str, together: bool
+) -> None:
     first, last, kind = MISSING[name]
     at = Handled(rules_of(), rows=[row(1)])
     found = [[("c", lcr)] for lcr in [*first, *last]]
@@ -35,7 +45,9 @@ def test_a_change_that_does_not_find_what_the_one_before_it_left_is_the_conflict
 def test_a_column_that_is_not_compared_breaks_no_chain() -> None:
     at = Handled(rules_of(), rows=[row(1)])
     at.settings = at.settings.__class__(
-        apply=at.settings.apply, source=at.settings.source, site="b",
+        apply=at.settings.apply,
+        source=at.settings.source,
+        site="b",
         rules=at.settings.rules.__class__(uncompared=(UncomparedColumns(owner="public", name="c", columns=("a",)),)),
     )
     at.server = at.new_server()
@@ -48,8 +60,17 @@ def test_unbroken_changes_of_a_row_are_still_one_write(monkeypatch: pytest.Monke
 
     written: list[int] = []
     write = MemorySession.write
-    monkeypatch.setattr(MemorySession, "write", lambda self, writes: (written.append(sum(each.row_count for each in writes)), write(self, writes))[1])
+    monkeypatch.setattr(
+        MemorySession,
+        "write",
+        lambda self, writes: (written.append(sum(each.row_count for each in writes)), write(self, writes))[1],
+    )
     at = Handled(rules_of(), rows=[row(1)])
     texts = [str(number) for number in range(20)]
-    at.apply(*[[("c", Lcr(old=row(1, before), new=row(1, after)))] for before, after in zip(["a", *texts], texts, strict=False)])
+    at.apply(
+        *[
+            [("c", Lcr(old=row(1, before), new=row(1, after)))]
+            for before, after in zip(["a", *texts], texts, strict=False)
+        ]
+    )
     assert (at.values(), sum(written)) == ({1: "19"}, 1)

@@ -69,10 +69,17 @@ def shown(steps: list) -> list[tuple]:
             found.append(("TRUNCATE", *(found.table.name for found in step.tables)))
             continue
         write = step.write
-        found.append((
-            write.version.name, write.command.name, step.expected, rows(write.old), rows(write.new),
-            write.set_columns, write.compare_columns,
-        ))
+        found.append(
+            (
+                write.version.name,
+                write.command.name,
+                step.expected,
+                rows(write.old),
+                rows(write.new),
+                write.set_columns,
+                write.compare_columns,
+            )
+        )
     return found
 
 
@@ -97,7 +104,9 @@ def delete(table: Table, row: tuple) -> Change:
 
 
 def test_an_insert_and_its_updates_become_one_insert() -> None:
-    found = Destination().plan(insert(PLAIN, A), update(PLAIN, A, (k(1), b"b", b"a"), 2), update(PLAIN, A, (k(1), None, b"a"), 2))
+    found = Destination().plan(
+        insert(PLAIN, A), update(PLAIN, A, (k(1), b"b", b"a"), 2), update(PLAIN, A, (k(1), None, b"a"), 2)
+    )
     assert shown(found) == [("plain", "INSERT", 1, None, [(k(1), NULL, b"a")], (0, 1, 2), ())]
 
 
@@ -133,12 +142,15 @@ def test_an_unchanged_value_keeps_the_one_an_earlier_change_of_the_group_gave() 
 
 def test_a_deleted_and_inserted_row_is_deleted_before_it_is_inserted() -> None:
     assert [step[:3] for step in shown(Destination().plan(delete(FULL, A), insert(FULL, B)))] == [
-        ("full", "DELETE", 1), ("full", "INSERT", 1),
+        ("full", "DELETE", 1),
+        ("full", "INSERT", 1),
     ]
 
 
 def test_an_updated_and_deleted_row_is_found_by_its_first_values() -> None:
-    assert shown(Destination().plan(update(FULL, A, B), delete(FULL, B))) == [("full", "DELETE", 1, [A], None, (), (1, 2))]
+    assert shown(Destination().plan(update(FULL, A, B), delete(FULL, B))) == [
+        ("full", "DELETE", 1, [A], None, (), (1, 2))
+    ]
 
 
 def test_rows_of_a_set_compare_and_set_every_column_that_one_of_them_changed() -> None:
@@ -152,7 +164,8 @@ def test_many_rows_that_changed_the_same_columns_are_a_set_of_their_own() -> Non
     old = [(k(n), b"a", b"a") for n in range(600)]
     changes = [update(FULL, row, (row[0], b"b", b"a") if n % 2 else (row[0], b"a", b"b")) for n, row in enumerate(old)]
     assert [(step[2], step[5]) for step in shown(Destination().plan(*changes))] in (
-        [(300, (1,)), (300, (2,))], [(300, (2,)), (300, (1,))],
+        [(300, (1,)), (300, (2,))],
+        [(300, (2,)), (300, (1,))],
     )
 
 
@@ -171,7 +184,10 @@ def test_changes_of_the_key_are_written_in_source_order() -> None:
 
 def test_a_table_with_two_unique_keys_is_written_in_runs_without_repeated_keys() -> None:
     changes = [insert(TWICE, (k(n), f"u{n}".encode(), b"v")) for n in range(5)]
-    changes += [update(TWICE, changes[0].new, (k(0), b"free", b"v")), update(TWICE, changes[1].new, (k(1), b"u0", b"v"))]
+    changes += [
+        update(TWICE, changes[0].new, (k(0), b"free", b"v")),
+        update(TWICE, changes[1].new, (k(1), b"u0", b"v")),
+    ]
     found = shown(Destination().plan(*changes))
     assert [(step[1], step[2]) for step in found] == [("INSERT", 5), ("UPDATE", 1), ("UPDATE", 1)]
 
@@ -250,7 +266,9 @@ def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
         assert before == {table.name: there.store.rows("public", table.name) for table in TABLES}
         there.session.begin()
         # Sets may fail where rows do not: a set compares what only some of its rows changed.
-        assert (apply_rows(there.session, batch_of([made], 0), there.fits.fit, without_handlers()) is not None) == bool(reference.failed)
+        assert (apply_rows(there.session, batch_of([made], 0), there.fits.fit, without_handlers()) is not None) == bool(
+            reference.failed
+        )
     if reference.failed:
         assert written is None
         return
@@ -259,19 +277,22 @@ def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
         assert there.store.rows("public", table.name) == expected
 
 
-@pytest.mark.parametrize(("change", "expected"), [
-    (Change(TWICE, Command.INSERT, new=(k(1), b"new", b"v")), "insert_exists"),
-    (Change(TWICE, Command.INSERT, new=(k(9), b"u2", b"v")), "insert_exists"),
-    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u2", b"v")), "update_exists"),
-    (Change(TWICE, Command.UPDATE, old=(k(9), b"u9", b"v"), new=(k(9), b"u9", b"w")), "update_missing"),
-    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(1), b"u1", b"w")), "update_differs"),
-    # The row differs, and what it would become is there already.
-    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(2), b"u1", b"w")), "update_differs"),
-    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(1), b"u2", b"w")), "update_differs"),
-    (Change(TWICE, Command.DELETE, old=(k(9), b"u9", b"v")), "delete_missing"),
-    (Change(TWICE, Command.DELETE, old=(k(1), b"u1", b"other")), "delete_differs"),
-    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u1", b"w")), ""),
-])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (Change(TWICE, Command.INSERT, new=(k(1), b"new", b"v")), "insert_exists"),
+        (Change(TWICE, Command.INSERT, new=(k(9), b"u2", b"v")), "insert_exists"),
+        (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u2", b"v")), "update_exists"),
+        (Change(TWICE, Command.UPDATE, old=(k(9), b"u9", b"v"), new=(k(9), b"u9", b"w")), "update_missing"),
+        (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(1), b"u1", b"w")), "update_differs"),
+        # The row differs, and what it would become is there already.
+        (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(2), b"u1", b"w")), "update_differs"),
+        (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(1), b"u2", b"w")), "update_differs"),
+        (Change(TWICE, Command.DELETE, old=(k(9), b"u9", b"v")), "delete_missing"),
+        (Change(TWICE, Command.DELETE, old=(k(1), b"u1", b"other")), "delete_differs"),
+        (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u1", b"w")), ""),
+    ],
+)
 def test_conflict_of_a_row_has_the_type_that_its_old_values_and_keys_make(change: Change, expected: str) -> None:
     there = Destination()
     there.store.insert("public", "twice", [(k(1), b"u1", b"v"), (k(2), b"u2", b"v")])
@@ -306,7 +327,12 @@ def test_rows_one_by_one_leave_what_the_reference_does_and_fail_at_the_same_row(
     assert (failure.position if failure else -1) == position
     if failure is not None:
         assert failure.conflict_type in {
-            "insert_exists", "update_exists", "update_missing", "update_differs", "delete_missing", "delete_differs",
+            "insert_exists",
+            "update_exists",
+            "update_missing",
+            "update_differs",
+            "delete_missing",
+            "delete_differs",
         }
         assert failure.readable
         assert np.all([b"=" in text.encode() or text.startswith(DIFFERS) for text in failure.readable])

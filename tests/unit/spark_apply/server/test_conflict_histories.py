@@ -1,7 +1,8 @@
-"""Groups, sets and parallel servers leave what each transaction alone and row by row leaves: rows, error queue and history of conflicts.
+"""Groups, sets and parallel servers leave what each transaction alone and row by row leaves: rows, error queue and
+history of conflicts.
 
-All handlers with column lists, rows that differ or are missing, NULLs, changes of the key, a second unique key, values that the log lacks, old values
-that are not compared. `tests/integration` has the same on PostgreSQL.
+All handlers with column lists, rows that differ or are missing, NULLs, changes of the key, a second unique key, values
+that the log lacks, old values that are not compared. `tests/integration` has the same on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -48,9 +49,12 @@ def test_groups_leave_what_each_transaction_alone_leaves(made) -> None:
         (alone, at_first), (grouped, at_last) = place_of(history), place_of(history)
         version = described(at_first, history)
         expected, found = one_by_one(at_first, "t", version, history), by_engine(at_last, "t", version, history, seed)
-        assert [shown(row) for row in grouped.rows("public", "c")] == [shown(row) for row in alone.rows("public", "c")], seed
+        assert [shown(row) for row in grouped.rows("public", "c")] == [
+            shown(row) for row in alone.rows("public", "c")
+        ], seed
         assert found.errors == expected.errors, seed
-        # By time the last change of a row takes it whole: an earlier one of the same group that alone had lost is not met.
+        # By time the last change of a row takes it whole: an earlier one of the same group that alone had lost is not
+        # met.
         assert found.met == expected.met if not history.ages else set(found.met) <= set(expected.met), seed
         met, errors = met + len(found.met), errors + len(found.errors)
     assert met > len(histories), "hardly a conflict: the histories show nothing"
@@ -58,7 +62,9 @@ def test_groups_leave_what_each_transaction_alone_leaves(made) -> None:
 
 
 def test_a_change_that_lacks_columns_gets_none_from_one_that_lost() -> None:
-    """By time, an INSERT that is older than the row's DELETE loses: the UPDATE behind it has not the whole row, in one group with it or not."""
+    """By time, an INSERT that is older than the row's DELETE loses: the UPDATE behind it has not the whole row, in one
+    group with it or not.
+    """
     history = random_timed_history(125)
     (alone, at_first), (grouped, at_last) = place_of(history), place_of(history)
     version = described(at_first, history)

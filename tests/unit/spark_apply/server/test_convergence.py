@@ -14,13 +14,19 @@ from tests.support.matrices import cases
 from tests.support.seeds import seeds
 
 WRITES = 14  # in a history: several for each row and site
-HISTORIES, MORE = 20, 200  # of each combination: eight hundred of all together in `make test`, eight thousand in `make soak`
+# of each combination: eight hundred of all together in `make test`, eight thousand in `make soak`
+HISTORIES, MORE = 20, 200
 
 
 def without_twins(combinations: Sequence[Combination]) -> list[ParameterSet]:
-    """The combinations; in `make test` without those of three sites that differ from another one by the order of values or sites alone."""
+    """The combinations; in `make test` without those of three sites that differ from another one by the order of values
+    or sites alone.
+    """
     twins = ("minimum", "site_priority dbs2", "site_priority, a list for each column dbs2")
-    return cases({named(each): each for each in combinations}, core=[named(each) for each in combinations if each.sites < 3 or not each.name.startswith(twins)])
+    return cases(
+        {named(each): each for each in combinations},
+        core=[named(each) for each in combinations if each.sites < 3 or not each.name.startswith(twins)],
+    )
 
 
 @pytest.mark.long
@@ -55,7 +61,10 @@ def test_a_spoke_that_only_receives_follows_its_hub_under_latest_timestamp():
     (combination,) = (each for each in DIVERGENT if each.hub)
     met = 0
     for seed in (histories := seeds("a spoke that only receives", test=HISTORIES, soak=MORE)):
-        steps, sites = [step for step in random_steps(combination, seed, WRITES) if not step.startswith("dbs3:")], Sites(combination)
+        steps, sites = (
+            [step for step in random_steps(combination, seed, WRITES) if not step.startswith("dbs3:")],
+            Sites(combination),
+        )
         assert sites.run(steps), steps
         met += sites.met
     assert met > len(histories)
@@ -75,7 +84,9 @@ class SubsetSites(Sites):
 
 def test_the_last_change_of_a_row_that_left_a_subset_does_not_reach_those_who_have_the_subset():
     """Why `check` warns of a subset that several sites write (`topology.proof.meetings`)."""
-    (combination,) = (each for each in CONVERGENT if each.name == "latest_timestamp with tombstones" and each.sites == 2)
+    (combination,) = (
+        each for each in CONVERGENT if each.name == "latest_timestamp with tombstones" and each.sites == 2
+    )
     sites = SubsetSites(combination)
     for step in ("dbs1: add 1", "dbs2: update 1", "dbs2: update 1", "dbs1: update 1", "dbs1: update 1", "deliver"):
         sites.take(step)
@@ -102,7 +113,9 @@ def test_the_document_has_every_combination_that_fails_with_a_history_that_shows
 @pytest.mark.soak
 @pytest.mark.parametrize("combination", DIVERGENT, ids=named)
 def test_no_shorter_history_than_the_documented_one_shows_that_a_combination_fails(combination):
-    shorter = [steps for count in range(len(documented()[named(combination)])) for steps in every_history(combination, count)]
+    shorter = [
+        steps for count in range(len(documented()[named(combination)])) for steps in every_history(combination, count)
+    ]
     assert shorter
     assert [steps for steps in shorter if not Sites(combination).run(steps)] == []
 

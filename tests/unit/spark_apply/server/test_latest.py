@@ -1,4 +1,6 @@
-"""latest_timestamp in groups of an apply server: sets, rows that go one by one, and what is forgotten between destination transactions."""
+"""latest_timestamp in groups of an apply server: sets, rows that go one by one, and what is forgotten between
+destination transactions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ class Destination:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.store.create_table("public", "c", [destination_column(name, f"pg_catalog.{kind}", equality="bytes") for name, kind in COLUMNS], key=["id"])
+        self.store.create_table(
+            "public",
+            "c",
+            [destination_column(name, f"pg_catalog.{kind}", equality="bytes") for name, kind in COLUMNS],
+            key=["id"],
+        )
         self.database = MemoryDestination(store=self.store)
         handlers, times = by_time(*SITES)
         self.rules = ConflictRules(handlers=handlers, times=replace(times, site="b", age_s=100.0, count=50))
@@ -48,7 +55,11 @@ class Destination:
     def server(self, source: str) -> ApplyServer:
         epoch = self.database.raise_epoch(TOPOLOGY, source).epoch
         server = ApplyServer(
-            apply=source, source=source, decode=codec.decode, encode=codec.encode, error_batches=self.database.error_batches,
+            apply=source,
+            source=source,
+            decode=codec.decode,
+            encode=codec.encode,
+            error_batches=self.database.error_batches,
             open_session=lambda: self.database.open_session(TOPOLOGY, source, server=0, epoch=epoch, tag=b"\0"),
             conflicts=ConflictSettings(apply=source, source=source, site="b", rules=self.rules),
         )
@@ -59,10 +70,17 @@ class Destination:
         """One group, each LCR a transaction."""
         batch = batch_of(self.version, lcrs, each=True, first_scn=self.scn, source=source, times_us=times)
         server = self.servers[source]
-        server.receive(GroupAssignment(
-            group=self.scn, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=self.scn - 10,
-            through_scn=batch.through_scn,
-        ))
+        server.receive(
+            GroupAssignment(
+                group=self.scn,
+                attempt=0,
+                mode=GroupMode.SETS,
+                streamed=False,
+                batches=(codec.encode(batch),),
+                after_scn=self.scn - 10,
+                through_scn=batch.through_scn,
+            )
+        )
         server.receive(GroupGo(group=self.scn, attempt=0, low_watermark=self.scn - 10, below_applied=True))
         self.scn = int(batch.through_scn) + 10
         for _ in range(1000):
@@ -97,7 +115,9 @@ class Destination:
 
 
 def concurrent(seed: int, *, one_by_one: bool) -> Destination:
-    """Two sources that know nothing of each other and a user change the same keys; what it leaves is the same whatever the groups are."""
+    """Two sources that know nothing of each other and a user change the same keys; what it leaves is the same whatever
+    the groups are.
+    """
     rng, at = random.Random(seed), Destination()
     known: dict[str, dict[int, Shown]] = {"a": {}, "c": {}}
     clock = {"a": 1, "c": 1}
@@ -133,12 +153,27 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("concurrent changes", test=5, soak=80))
 def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
-    """No history can be collapsed wrongly, and a change that lost is in the history also where a later one of its group won."""
+    """No history can be collapsed wrongly, and a change that lost is in the history also where a later one of its group
+    won.
+    """
     groups, rows = concurrent(seed, one_by_one=False), concurrent(seed, one_by_one=True)
-    found, expected = ([
-        (each.source, each.command, each.kind, each.handler, each.outcome, each.columns, each.old, each.new, each.current)
-        for each in at.database.conflicts(TOPOLOGY, last=1000)
-    ] for at in (groups, rows))
+    found, expected = (
+        [
+            (
+                each.source,
+                each.command,
+                each.kind,
+                each.handler,
+                each.outcome,
+                each.columns,
+                each.old,
+                each.new,
+                each.current,
+            )
+            for each in at.database.conflicts(TOPOLOGY, last=1000)
+        ]
+        for at in (groups, rows)
+    )
     assert {each[3] for each in expected} == {"latest_timestamp"}
     assert Counter(found) == Counter(expected)
     assert groups.store.changes == rows.store.changes
@@ -152,7 +187,11 @@ def test_where_times_are_lost_a_change_is_refused_or_right(seed: int) -> None:
     known: dict[str, dict[int, Shown]] = {"a": {}, "c": {}}
     clock, refused, applied = {"a": 1, "c": 1}, set[int](), 0
     for number in range(150):
-        key, source, latest = rng.randrange(25), rng.choice("ac"), max((time for time, *_ in at.latest.values()), default=1)
+        key, source, latest = (
+            rng.randrange(25),
+            rng.choice("ac"),
+            max((time for time, *_ in at.latest.values()), default=1),
+        )
         if rng.random() < 0.25:
             at.user(key, f"b{number}", may_delete=rng.random() < 0.5)
         elif rng.random() < 0.1:
@@ -172,12 +211,16 @@ def test_where_times_are_lost_a_change_is_refused_or_right(seed: int) -> None:
                 applied += 1
             at.note(source, time, key, found)
         there = {found[0]: found for found in at.rows()}
-        assert {key: there.get(key) for key in at.latest if key not in refused} == {key: last[2] for key, last in at.latest.items() if key not in refused}
+        assert {key: there.get(key) for key in at.latest if key not in refused} == {
+            key: last[2] for key, last in at.latest.items() if key not in refused
+        }
     assert refused or is_soak()  # one seed in thousands refuses none
     assert applied > 20
 
 
-def test_a_group_without_conflicts_is_one_transaction_of_sets_and_none_of_its_rows_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_without_conflicts_is_one_transaction_of_sets_and_none_of_its_rows_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at = Destination()
     at.group("a", [Lcr(new=row(key, "first")) for key in range(50)], [10] * 50)
     session = at.servers["a"]._session()
@@ -197,8 +240,15 @@ def test_a_servers_session_forgets_now_and_then_what_is_kept_no_longer(monkeypat
         return next(forgotten)
 
     monkeypatch.setattr(at.servers["a"]._session(), "forget_changes", forget)
-    for moment, times in ((1.0, 0), (FORGET_EVERY_S, 0), (FORGET_EVERY_S + 1, 1), (FORGET_EVERY_S + 2, 1), (FORGET_EVERY_S + FORGET_AGAIN_S + 1, 2),
-                          (FORGET_EVERY_S + 3 * FORGET_AGAIN_S, 2), (2 * FORGET_EVERY_S + 2 * FORGET_AGAIN_S, 3)):
+    for moment, times in (
+        (1.0, 0),
+        (FORGET_EVERY_S, 0),
+        (FORGET_EVERY_S + 1, 1),
+        (FORGET_EVERY_S + 2, 1),
+        (FORGET_EVERY_S + FORGET_AGAIN_S + 1, 2),
+        (FORGET_EVERY_S + 3 * FORGET_AGAIN_S, 2),
+        (2 * FORGET_EVERY_S + 2 * FORGET_AGAIN_S, 3),
+    ):
         at.servers["a"].step(moment)
         assert len(asked) == times, moment
     assert asked[0] == (100.0, 50)
@@ -206,7 +256,9 @@ def test_a_servers_session_forgets_now_and_then_what_is_kept_no_longer(monkeypat
 
 def test_how_far_commit_times_go_back_is_noted_with_a_session_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[tuple[float, float]] = []
-    monkeypatch.setattr(MemorySession, "sample_times", lambda session, *, age_s, every_s: noted.append((age_s, every_s)))
+    monkeypatch.setattr(
+        MemorySession, "sample_times", lambda session, *, age_s, every_s: noted.append((age_s, every_s))
+    )
     at = Destination()
     assert noted == [(100.0, FORGET_EVERY_S / 2)] * 2  # before the first group of each server
     for moment in (1.0, FORGET_EVERY_S, FORGET_EVERY_S + 1):

@@ -1,4 +1,6 @@
-"""Groups with conflicts that handlers resolve: the rows that conflict go one by one, all others as sets, in one destination transaction."""
+"""Groups with conflicts that handlers resolve: the rows that conflict go one by one, all others as sets, in one
+destination transaction.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,17 @@ class Serving:
     """An apply server at a destination with table `c`."""
 
     def __init__(
-        self, *handlers: ConflictHandler, rows: list[Shown], uncompared: tuple[UncomparedColumns, ...] = (), not_null: str = "",
+        self,
+        *handlers: ConflictHandler,
+        rows: list[Shown],
+        uncompared: tuple[UncomparedColumns, ...] = (),
+        not_null: str = "",
     ) -> None:
         self.store = MemoryStore()
-        columns = [destination_column(name, f"pg_catalog.{kind}", not_null=name == not_null, equality="bytes") for name, kind in COLUMNS]
+        columns = [
+            destination_column(name, f"pg_catalog.{kind}", not_null=name == not_null, equality="bytes")
+            for name, kind in COLUMNS
+        ]
         self.store.create_table("public", "c", columns, key=["id"])
         self.store.insert("public", "c", [raw(row) for row in rows])
         self.database = MemoryDestination(store=self.store)
@@ -54,8 +63,13 @@ class Serving:
         rules = ConflictRules(handlers=handlers, uncompared=uncompared)
         self.settings = ConflictSettings(apply=APPLY, source=SOURCE, site="b", rules=rules)
         self.server = ApplyServer(
-            apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode, error_batches=self.database.error_batches,
-            open_session=lambda: self.database.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0"), conflicts=self.settings,
+            apply=APPLY,
+            source=SOURCE,
+            decode=codec.decode,
+            encode=codec.encode,
+            error_batches=self.database.error_batches,
+            open_session=lambda: self.database.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0"),
+            conflicts=self.settings,
         )
         self.server.connect()
         table = self.database.describe("public", "c")
@@ -74,11 +88,20 @@ class Serving:
 
     def _apply(self, lcrs: Sequence[Lcr], *, each: bool, below_applied: bool) -> GroupResult:
         batch = replace(batch_of(self.version, lcrs, each=each, first_scn=self.scn), source=SOURCE)
-        self.server.receive(GroupAssignment(
-            group=self.scn, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=self.scn - 10,
-            through_scn=batch.through_scn,
-        ))
-        self.server.receive(GroupGo(group=self.scn, attempt=0, low_watermark=self.scn - 10, below_applied=below_applied))
+        self.server.receive(
+            GroupAssignment(
+                group=self.scn,
+                attempt=0,
+                mode=GroupMode.SETS,
+                streamed=False,
+                batches=(codec.encode(batch),),
+                after_scn=self.scn - 10,
+                through_scn=batch.through_scn,
+            )
+        )
+        self.server.receive(
+            GroupGo(group=self.scn, attempt=0, low_watermark=self.scn - 10, below_applied=below_applied)
+        )
         self.scn = int(batch.through_scn) + 10
         for _ in range(2000):
             done = self.server.step(self.now)
@@ -115,7 +138,9 @@ def test_rows_that_conflict_are_resolved_in_the_groups_one_transaction() -> None
     ]
 
 
-def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at = Serving(MAXIMUM, rows=[row(k, time=15 if k < 2 else 10) for k in range(20)])
     assert at.apply(*[update(k) for k in range(0, 20, 2)]).statistics.rollbacks == 1
     assert at.apply(*[update(k) for k in range(1, 20, 2)]).statistics.rollbacks == 0
@@ -123,7 +148,11 @@ def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_bac
     # No conflict: it is written as sets, and the next one is not looked at any more.
     looked: list[object] = []
     conflicting = memory_destination.conflicting
-    monkeypatch.setattr(memory_destination, "conflicting", lambda found, write, table: looked.append(write) or conflicting(found, write, table))
+    monkeypatch.setattr(
+        memory_destination,
+        "conflicting",
+        lambda found, write, table: looked.append(write) or conflicting(found, write, table),
+    )
     for before in (20, 30, 40):
         result = at.apply(*[Lcr(old=row(k, "lcr", before), new=row(k, "lcr", before + 10)) for k in range(20)])
         assert (result.statistics.rollbacks, len(looked)) == (0, 1)
@@ -183,11 +212,20 @@ def test_a_deleted_row_whose_update_conflicts_is_not_deleted_though_the_delete_d
 
 
 HANDLERS = (
-    (MAXIMUM, handler("maximum", by="t", on="insert_exists"), handler("discard", on="delete_missing"), handler("overwrite", on="update_missing"),
-     handler("overwrite", on="delete_differs")),
+    (
+        MAXIMUM,
+        handler("maximum", by="t", on="insert_exists"),
+        handler("discard", on="delete_missing"),
+        handler("overwrite", on="update_missing"),
+        handler("overwrite", on="delete_differs"),
+    ),
     (handler("minimum", "a", "t", by="t"), handler("delta", "n"), handler("overwrite", "b", "u")),
     (handler("discard"), handler("discard", on="insert_exists"), handler("discard", on="update_missing")),
-    (handler("site_priority", priority=(SOURCE, "b")), handler("overwrite", on="insert_exists"), handler("discard", on="delete_differs")),
+    (
+        handler("site_priority", priority=(SOURCE, "b")),
+        handler("overwrite", on="insert_exists"),
+        handler("discard", on="delete_differs"),
+    ),
 )
 
 
@@ -219,7 +257,9 @@ def _one_by_one(at: Serving, lcrs: list[Lcr]) -> None:
     for number, lcr in enumerate(lcrs):
         resolution = Resolution(at.settings)
         session.begin()
-        assert apply_rows(session, batch_of(at.version, [lcr], first_scn=100 + 10 * number), fits.fit, resolution) is None
+        assert (
+            apply_rows(session, batch_of(at.version, [lcr], first_scn=100 + 10 * number), fits.fit, resolution) is None
+        )
         resolution.write(session)
         session.commit((), 0)  # type: ignore[arg-type]
 
@@ -230,8 +270,12 @@ def _told(at: Serving) -> list[tuple]:
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("deaths while conflicts are resolved", test=3, soak=60))
-def test_what_dies_while_a_conflict_is_resolved_resolves_it_neither_twice_nor_not_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums are what they are once: parallel servers, killed before and after their commits, and drivers that begin again."""
+def test_what_dies_while_a_conflict_is_resolved_resolves_it_neither_twice_nor_not_at_all(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums are what they are once: parallel servers, killed before and after their commits, and drivers that begin
+    again.
+    """
     rng = random.Random(seed)
     here: list[Shown] = [(k, "a", "b", 10, rng.randrange(500), "u") for k in range(8)]
     there = {k: (k, "a", "b", 10, 100, "u") for k in range(8)}
@@ -243,12 +287,23 @@ def test_what_dies_while_a_conflict_is_resolved_resolves_it_neither_twice_nor_no
     handlers = (handler("delta", "n"), handler("overwrite", "a"))
     crashed, serial = Serving(*handlers, rows=here), Serving(*handlers, rows=here)
     batches = [
-        replace(batch_of(crashed.version, lcrs[k : k + 6], each=True, first_scn=100 + 10 * k), source=SOURCE, previous_scn=100 + 10 * k - 10 if k else 0)
+        replace(
+            batch_of(crashed.version, lcrs[k : k + 6], each=True, first_scn=100 + 10 * k),
+            source=SOURCE,
+            previous_scn=100 + 10 * k - 10 if k else 0,
+        )
         for k in range(0, 60, 6)
     ]
     arm(monkeypatch, rng, 0.1)
     engine = Engine(
-        seed=seed, batches=batches, destination=crashed.database, parallelism=3, group_transactions=5, crash=0.01, conflicts=crashed.settings.rules, site="b",
+        seed=seed,
+        batches=batches,
+        destination=crashed.database,
+        parallelism=3,
+        group_transactions=5,
+        crash=0.01,
+        conflicts=crashed.settings.rules,
+        site="b",
         on_commit_lost=lambda dice: crashed.store.lose_next_commit_answer(committed=dice.random() < 0.5),
     )
     engine.run()
@@ -284,11 +339,22 @@ def test_groups_end_as_row_by_row_does_with_the_same_history(seed: int, chosen: 
 # --------------------------------------------------------------------------- large transactions, the error queue
 
 
-def _streamed(at: Serving, parts: list[list[Lcr]], *, mode: GroupMode = GroupMode.SETS, failure: Failure | None = None) -> list[ServerMessage]:
+def _streamed(
+    at: Serving, parts: list[list[Lcr]], *, mode: GroupMode = GroupMode.SETS, failure: Failure | None = None
+) -> list[ServerMessage]:
     """One transaction that arrives in parts; what the server answered."""
-    at.server.receive(GroupAssignment(
-        group=1, attempt=0, mode=mode, streamed=True, batches=(), after_scn=90, through_scn=0, failure=failure,
-    ))
+    at.server.receive(
+        GroupAssignment(
+            group=1,
+            attempt=0,
+            mode=mode,
+            streamed=True,
+            batches=(),
+            after_scn=90,
+            through_scn=0,
+            failure=failure,
+        )
+    )
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=90, below_applied=True))
     found: list[ServerMessage] = []
     position = 0
@@ -297,12 +363,21 @@ def _streamed(at: Serving, parts: list[list[Lcr]], *, mode: GroupMode = GroupMod
         batch = replace(batch_of(at.version, lcrs), source=SOURCE, first_position=position, continues=number > 0)
         if not is_last:
             batch = replace(
-                batch, through_scn=batch.previous_scn, transactions=replace(batch.transactions, commit_scn=batch.transactions.commit_scn * 0),
+                batch,
+                through_scn=batch.previous_scn,
+                transactions=replace(batch.transactions, commit_scn=batch.transactions.commit_scn * 0),
             )
         position += len(lcrs)
-        at.server.receive(GroupPart(
-            group=1, attempt=0, part=number, batch=codec.encode(batch), is_last=is_last, through_scn=100 if is_last else 0,
-        ))
+        at.server.receive(
+            GroupPart(
+                group=1,
+                attempt=0,
+                part=number,
+                batch=codec.encode(batch),
+                is_last=is_last,
+                through_scn=100 if is_last else 0,
+            )
+        )
         for _ in range(3):
             found += at.server.step(at.now).reports
     return found
@@ -314,7 +389,11 @@ def test_a_large_transaction_resolves_its_conflicts_part_by_part() -> None:
     assert isinstance(answers[-1], GroupResult)
     assert at.rows() == [row(k, "lcr", 20) for k in range(9)]
     assert at.store.commit_count == 1
-    assert [(record.position, record.outcome) for record in at.history()] == [(0, "LCR APPLIED"), (3, "LCR APPLIED"), (6, "LCR APPLIED")]
+    assert [(record.position, record.outcome) for record in at.history()] == [
+        (0, "LCR APPLIED"),
+        (3, "LCR APPLIED"),
+        (6, "LCR APPLIED"),
+    ]
 
 
 def test_a_large_transaction_that_fails_leaves_its_conflict_in_the_history_with_the_error() -> None:
@@ -337,7 +416,9 @@ REFUSED = (Lcr(old=row(1), new=(1, None, "b", 10, 100, "u")), Lcr(new=(9, None, 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=["update", "insert"])
 def test_a_resolved_conflict_leaves_nothing_when_a_later_row_of_the_part_is_refused(refused: Lcr) -> None:
-    """The destination refuses the NULL, which is no conflict: the session takes nothing but a rollback then, also no history."""
+    """The destination refuses the NULL, which is no conflict: the session takes nothing but a rollback then, also no
+    history.
+    """
     at = Serving(MAXIMUM, rows=[row(0, time=15), row(1)], not_null="a")
     retry = _streamed(at, [[update(0), refused]])[-1]
     assert isinstance(retry, GroupRetry)
@@ -359,9 +440,18 @@ def test_a_transaction_with_a_resolved_conflict_and_a_refused_row_goes_into_the_
 
 
 def _execute(at: Serving, number: int) -> GroupResult:
-    at.server.receive(GroupAssignment(
-        group=7, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=at.scn, through_scn=at.scn, error_numbers=(number,),
-    ))
+    at.server.receive(
+        GroupAssignment(
+            group=7,
+            attempt=0,
+            mode=GroupMode.EXECUTE_ERROR,
+            streamed=False,
+            batches=(),
+            after_scn=at.scn,
+            through_scn=at.scn,
+            error_numbers=(number,),
+        )
+    )
     at.server.receive(GroupGo(group=7, attempt=0, low_watermark=at.scn, below_applied=True))
     (result,) = at.server.step(at.now).reports
     assert isinstance(result, GroupResult)

@@ -49,7 +49,15 @@ def test_long_statement_is_told_of_while_it_goes_on(monkeypatch: pytest.MonkeyPa
         links[0].inbox(pb.CoordinatorMessage(stop=pb.StopServer()))
         return ServerStep(reports=(), wake_at=None, is_idle=False)
 
-    server = SimpleNamespace(state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, check_calls=lambda _: None, close=lambda: None)
+    server = SimpleNamespace(
+        state="IDLE",
+        unfit=None,
+        last_error="",
+        connect=lambda: None,
+        step=step,
+        check_calls=lambda _: None,
+        close=lambda: None,
+    )
     monkeypatch.setattr(apply_link, "CoordinatorLink", connect)
     monkeypatch.setattr(tasks, "_server_factory", lambda: lambda *_: server)
     monkeypatch.setattr(tasks, "_HEARTBEAT_S", 0.05)
@@ -83,7 +91,15 @@ def test_a_function_that_nothing_interrupts_is_told_of_and_ends_the_process(monk
         links[0].inbox(pb.CoordinatorMessage(stop=pb.StopServer()))
         return ServerStep(reports=(), wake_at=None, is_idle=False)
 
-    server = SimpleNamespace(state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, check_calls=check_calls, close=lambda: None)
+    server = SimpleNamespace(
+        state="IDLE",
+        unfit=None,
+        last_error="",
+        connect=lambda: None,
+        step=step,
+        check_calls=check_calls,
+        close=lambda: None,
+    )
     monkeypatch.setattr(apply_link, "CoordinatorLink", connect)
     monkeypatch.setattr(tasks, "_server_factory", lambda: lambda *_: server)
     monkeypatch.setattr(tasks, "_HEARTBEAT_S", 0.05)
@@ -113,7 +129,14 @@ def test_what_comes_behind_an_idle_step_is_done_at_once(monkeypatch: pytest.Monk
         return ServerStep(reports=(), wake_at=None, is_idle=len(steps) == 1)
 
     server = SimpleNamespace(
-        state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, receive=received.append, check_calls=lambda _: None, close=lambda: None,
+        state="IDLE",
+        unfit=None,
+        last_error="",
+        connect=lambda: None,
+        step=step,
+        receive=received.append,
+        check_calls=lambda _: None,
+        close=lambda: None,
     )
     monkeypatch.setattr(apply_link, "CoordinatorLink", connect)
     monkeypatch.setattr(tasks, "_server_factory", lambda: lambda *_: server)

@@ -55,24 +55,38 @@ def downstream(tmp_path: Path) -> TopologySpec:
     return read(tmp_path, DOWNSTREAM)
 
 
-def found(before: TopologySpec | None, after: TopologySpec, oldest: dict[tuple[str, str], int], applied: int) -> list[str]:
-    return [each.path for each in scn_findings(
-        before, after, oldest_scn=lambda source, site: Scn(oldest[source, site]), applied_scn=lambda apply: Scn(applied),
-    )]
+def found(
+    before: TopologySpec | None, after: TopologySpec, oldest: dict[tuple[str, str], int], applied: int
+) -> list[str]:
+    return [
+        each.path
+        for each in scn_findings(
+            before,
+            after,
+            oldest_scn=lambda source, site: Scn(oldest[source, site]),
+            applied_scn=lambda apply: Scn(applied),
+        )
+    ]
 
 
-def test_a_downstream_capture_process_that_replaces_a_local_one_needs_the_redo_of_the_source(local: TopologySpec, downstream: TopologySpec) -> None:
+def test_a_downstream_capture_process_that_replaces_a_local_one_needs_the_redo_of_the_source(
+    local: TopologySpec, downstream: TopologySpec
+) -> None:
     assert found(local, downstream, {("a", "a"): 100}, applied=100) == []
     assert found(local, downstream, {("a", "a"): 101}, applied=100) == ["captures.d"]
 
 
-def test_a_local_capture_process_that_replaces_a_downstream_one_needs_the_redo_of_the_source_too(local: TopologySpec, downstream: TopologySpec) -> None:
+def test_a_local_capture_process_that_replaces_a_downstream_one_needs_the_redo_of_the_source_too(
+    local: TopologySpec, downstream: TopologySpec
+) -> None:
     """The source keeps redo only as far as the receiver has none."""
     assert found(downstream, local, {("a", "a"): 100}, applied=100) == []
     assert found(downstream, local, {("a", "a"): 101}, applied=100) == ["captures.c"]
 
 
-def test_an_apply_process_that_is_new_or_never_ran_needs_no_redo_of_before(local: TopologySpec, downstream: TopologySpec) -> None:
+def test_an_apply_process_that_is_new_or_never_ran_needs_no_redo_of_before(
+    local: TopologySpec, downstream: TopologySpec
+) -> None:
     assert found(local, downstream, {("a", "a"): 101}, applied=FIRST_SCN) == []
     anew = replace(downstream, applies=tuple(replace(each, name="y") for each in downstream.applies))
     assert found(local, anew, {("a", "a"): 101}, applied=100) == []
@@ -83,7 +97,9 @@ def test_what_did_not_change_is_not_looked_at(local: TopologySpec) -> None:
     assert found(None, local, {}, applied=1) == []
 
 
-def test_check_reads_the_redo_on_this_machine(local: TopologySpec, downstream: TopologySpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_check_reads_the_redo_on_this_machine(
+    local: TopologySpec, downstream: TopologySpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     source = Source(tmp_path / "redo")
     source.applied()
     source.turn()
@@ -91,7 +107,9 @@ def test_check_reads_the_redo_on_this_machine(local: TopologySpec, downstream: T
     assert oldest > FIRST_SCN
     assert read_oldest_scn(tmp_path / "redo") == oldest
     monkeypatch.setattr(kept_redo, "prepared_topology", lambda folder: local)
-    monkeypatch.setattr(kept_redo, "redo_folder", lambda spec, *, source, site: tmp_path / ("redo" if site == source else "elsewhere"))
+    monkeypatch.setattr(
+        kept_redo, "redo_folder", lambda spec, *, source, site: tmp_path / ("redo" if site == source else "elsewhere")
+    )
     asked = []
 
     class Progress:

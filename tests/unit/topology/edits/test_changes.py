@@ -1,4 +1,6 @@
-"""What an edit of a topology changes: every field of it changes some component's part, and only parts that depend on it."""
+"""What an edit of a topology changes: every field of it changes some component's part, and only parts that depend on
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ NEVER = "combined: never\n"
 ONE = NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"
 TWO_TABLES = NEVER + SITES + "replicate: [{tables: [hr.a, hr.b], from: dbs1, to: [dbs2]}]"
 TWO_SITES = NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2, dbs3]}]"
-ONE_MORE_FOR_ANOTHER = NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}, {tables: [hr.b], from: dbs1, to: [dbs3]}]"
+ONE_MORE_FOR_ANOTHER = (
+    NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}, {tables: [hr.b], from: dbs1, to: [dbs3]}]"
+)
 
 
 def edit(folder: Path, before: str, after: str) -> dict[str, str]:
@@ -40,12 +44,22 @@ def test_the_same_topology_touches_nothing(tmp_path):
 
 def test_an_added_destination_is_taken_over_by_the_sources_site_and_queue_and_restarts_nothing(tmp_path):
     assert edit(tmp_path, ONE, TWO_SITES) == {
-        "site:dbs1": "takes over", "queue:q_dbs1": "takes over", "site:dbs3": "takes over",
-        "spark:dbs3": "new", "queue:q_dbs3_in": "new", "propagation:dbs1_to_dbs3": "new", "apply:apply_from_dbs1_at_dbs3": "new",
+        "site:dbs1": "takes over",
+        "queue:q_dbs1": "takes over",
+        "site:dbs3": "takes over",
+        "spark:dbs3": "new",
+        "queue:q_dbs3_in": "new",
+        "propagation:dbs1_to_dbs3": "new",
+        "apply:apply_from_dbs1_at_dbs3": "new",
     }
     assert edit(tmp_path, TWO_SITES, ONE) == {
-        "site:dbs1": "takes over", "queue:q_dbs1": "takes over", "site:dbs3": "takes over",
-        "spark:dbs3": "ends", "queue:q_dbs3_in": "ends", "propagation:dbs1_to_dbs3": "ends", "apply:apply_from_dbs1_at_dbs3": "ends",
+        "site:dbs1": "takes over",
+        "queue:q_dbs1": "takes over",
+        "site:dbs3": "takes over",
+        "spark:dbs3": "ends",
+        "queue:q_dbs3_in": "ends",
+        "propagation:dbs1_to_dbs3": "ends",
+        "apply:apply_from_dbs1_at_dbs3": "ends",
     }
 
 
@@ -55,8 +69,12 @@ def test_a_second_destination_ends_combined_capture_and_apply_and_restarts_nothi
     grown = edit(tmp_path, one, two)
     between = {"queue:q_dbs1"}
     assert not {"queue:q_dbs3_in", "propagation:dbs1_to_dbs3"} & grown.keys()
-    assert {name: action for name, action in grown.items() if not name.endswith("dbs3") and name != "queue:q_dbs3_in"} == {
-        "site:dbs1": "takes over", "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "takes over",
+    assert {
+        name: action for name, action in grown.items() if not name.endswith("dbs3") and name != "queue:q_dbs3_in"
+    } == {
+        "site:dbs1": "takes over",
+        "capture:capture_dbs1": "takes over",
+        "apply:apply_from_dbs1_at_dbs2": "takes over",
         **dict.fromkeys(between, "new"),
     }
     shrunk = edit(tmp_path, two, one)
@@ -68,31 +86,51 @@ def test_direct_dequeuing_begins_and_ends_while_everything_runs(tmp_path):
     parted = edit(tmp_path, TWO_SITES.removeprefix(NEVER), TWO_SITES)
     streams = ("propagation:dbs1_to_dbs2", "queue:q_dbs2_in", "propagation:dbs1_to_dbs3", "queue:q_dbs3_in")
     applies = ("apply:apply_from_dbs1_at_dbs2", "apply:apply_from_dbs1_at_dbs3")
-    assert parted == {"queue:q_dbs1": "takes over", **dict.fromkeys(applies, "takes over"), **dict.fromkeys(streams, "new")}
+    assert parted == {
+        "queue:q_dbs1": "takes over",
+        **dict.fromkeys(applies, "takes over"),
+        **dict.fromkeys(streams, "new"),
+    }
     joined = edit(tmp_path, TWO_SITES, TWO_SITES.removeprefix(NEVER))
-    assert joined == {"queue:q_dbs1": "takes over", **dict.fromkeys(applies, "takes over"), **dict.fromkeys(streams, "ends")}
+    assert joined == {
+        "queue:q_dbs1": "takes over",
+        **dict.fromkeys(applies, "takes over"),
+        **dict.fromkeys(streams, "ends"),
+    }
 
 
 def test_combined_never_is_taken_over_while_everything_runs(tmp_path):
     assert edit(tmp_path, ONE.removeprefix(NEVER), ONE) == {
-        "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "takes over",
-        "queue:q_dbs1": "new", "propagation:dbs1_to_dbs2": "new", "queue:q_dbs2_in": "new",
+        "capture:capture_dbs1": "takes over",
+        "apply:apply_from_dbs1_at_dbs2": "takes over",
+        "queue:q_dbs1": "new",
+        "propagation:dbs1_to_dbs2": "new",
+        "queue:q_dbs2_in": "new",
     }
 
 
 def test_processes_that_come_apart_restart_what_shared_them_and_leave_sites_and_spark_alone(tmp_path):
     apart = "processes: apart\n"
-    shared = {"capture:capture_dbs1", "queue:q_dbs1", "propagation:dbs1_to_dbs2", "queue:q_dbs2_in", "apply:apply_from_dbs1_at_dbs2"}
+    shared = {
+        "capture:capture_dbs1",
+        "queue:q_dbs1",
+        "propagation:dbs1_to_dbs2",
+        "queue:q_dbs2_in",
+        "apply:apply_from_dbs1_at_dbs2",
+    }
     assert edit(tmp_path, ONE, apart + ONE) == edit(tmp_path, apart + ONE, ONE) == dict.fromkeys(shared, "restarts")
     assert edit(tmp_path, ONE.removeprefix(NEVER), apart + ONE.removeprefix(NEVER)) == dict.fromkeys(
-        {"capture:capture_dbs1", "apply:apply_from_dbs1_at_dbs2"}, "restarts",
+        {"capture:capture_dbs1", "apply:apply_from_dbs1_at_dbs2"},
+        "restarts",
     )
     assert edit(tmp_path, ONE, "processes: shared\n" + ONE) == {}
 
 
 def test_an_added_table_restarts_the_apply_process_that_gets_it(tmp_path):
     assert edit(tmp_path, ONE, TWO_TABLES) == {
-        "site:dbs1": "takes over", "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "restarts",
+        "site:dbs1": "takes over",
+        "capture:capture_dbs1": "takes over",
+        "apply:apply_from_dbs1_at_dbs2": "restarts",
     }
 
 
@@ -105,24 +143,47 @@ def test_a_table_for_another_destination_leaves_an_apply_process_alone(tmp_path)
 
 
 def test_a_change_names_what_changed(tmp_path):
-    found = {change.component: change.facets for change in changes(read(tmp_path, ONE), read(tmp_path, TWO_TABLES)) if change.facets}
+    found = {
+        change.component: change.facets
+        for change in changes(read(tmp_path, ONE), read(tmp_path, TWO_TABLES))
+        if change.facets
+    }
     assert found == {
-        "site:dbs1": ("captures",), "capture:capture_dbs1": ("rules",), "apply:apply_from_dbs1_at_dbs2": ("tables",),
+        "site:dbs1": ("captures",),
+        "capture:capture_dbs1": ("rules",),
+        "apply:apply_from_dbs1_at_dbs2": ("tables",),
     }
 
 
-EXPLICIT = NEVER + SITES + """
+EXPLICIT = (
+    NEVER
+    + SITES
+    + """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}}
 captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
 propagations: {p: {from: q1, to: q2}}
 applies: {a: {site: dbs2, source: dbs1, queue: q2}}
 """
+)
 OTHER = RuleSet(include=(Rule(owner="other"),))
-# Names and places in the file, and what `check` forgives, are no part of a component; sites and queues are changed by what
-# refers to them. When a stream is split off or merged, and who gets alerts, the controller alone decides; that it is comes with queues (`topology.split`).
+# Names and places in the file, and what `check` forgives, are no part of a component; sites and queues are changed by
+# what refers to them. When a stream is split off or merged, and who gets alerts, the controller alone decides; that it
+# is comes with queues (`topology.split`).
 UNTOUCHED = {
-    "alerts", "allow_cycle", "file", "environment", "name", "sites", "queues", "captures", "propagations", "applies",
-    "split_after_s", "merge_within_s", "held_in", "split_from",
+    "alerts",
+    "allow_cycle",
+    "file",
+    "environment",
+    "name",
+    "sites",
+    "queues",
+    "captures",
+    "propagations",
+    "applies",
+    "split_after_s",
+    "merge_within_s",
+    "held_in",
+    "split_from",
 }
 
 
@@ -158,7 +219,9 @@ def variants(spec: TopologySpec) -> dict[str, TopologySpec]:
     for each in dataclasses.fields(database):
         if each.name not in UNTOUCHED:
             changed = replace(database, **{each.name: other_values(getattr(database, each.name))})
-            found[f"database.{each.name}"] = replace(spec, sites=(replace(spec.sites[0], database=changed), *spec.sites[1:]))
+            found[f"database.{each.name}"] = replace(
+                spec, sites=(replace(spec.sites[0], database=changed), *spec.sites[1:])
+            )
     return found
 
 
@@ -170,7 +233,9 @@ def test_every_field_of_a_topology_changes_some_components_part(tmp_path):
 
 
 def test_a_topology_survives_its_storage_without_its_secrets(tmp_path):
-    text = EXPLICIT.replace("dbs1: {database: {kind: embedded}}", 'dbs1: {database: {kind: postgres, dsn: "${D}"}, node: {big: 1}}')
+    text = EXPLICIT.replace(
+        "dbs1: {database: {kind: embedded}}", 'dbs1: {database: {kind: postgres, dsn: "${D}"}, node: {big: 1}}'
+    )
     spec = read(tmp_path, f"tls: none\n{text.lstrip()}", {"D": "password=hunter2"})
     stored = json.dumps(spec_to_json(spec))
     assert "hunter2" not in stored
@@ -178,13 +243,24 @@ def test_a_topology_survives_its_storage_without_its_secrets(tmp_path):
     assert with_secrets_of(again, spec) == spec
     assert all(change.action == "same" for change in changes(again, spec))
     other = read(tmp_path, f"tls: none\n{text.lstrip()}", {"D": "password=hunter3"})
-    assert {c.component: c.action for c in changes(again, other) if c.action != "same"} == {"site:dbs1": "restarts", "apply:a": "restarts"}
+    assert {c.component: c.action for c in changes(again, other) if c.action != "same"} == {
+        "site:dbs1": "restarts",
+        "apply:a": "restarts",
+    }
 
 
-@pytest.mark.parametrize("written", ["department_id = 50", "new.status = 'shipped'", "old.id > 1 and command_type = 'DELETE'"])
+@pytest.mark.parametrize(
+    "written", ["department_id = 50", "new.status = 'shipped'", "old.id > 1 and command_type = 'DELETE'"]
+)
 def test_a_stored_topology_with_a_condition_that_is_refused_now_can_be_replaced(tmp_path, written):
-    """An earlier build took comments to the end of the line; without the stored topology no `up` could bring the corrected file."""
-    text = (EXAMPLES / "rules.yaml").read_text(encoding="utf-8").replace('"command_type = \'DELETE\'"', '"old.id > 1 and command_type = \'DELETE\'"')
+    """An earlier build took comments to the end of the line; without the stored topology no `up` could bring the
+    corrected file.
+    """
+    text = (
+        (EXAMPLES / "rules.yaml")
+        .read_text(encoding="utf-8")
+        .replace("\"command_type = 'DELETE'\"", "\"old.id > 1 and command_type = 'DELETE'\"")
+    )
     corrected = read(tmp_path, text.replace("state_dir: ../.headrace/rules\n", ""))
     stored = json.dumps(spec_to_json(corrected))
     assert written in stored
@@ -203,30 +279,48 @@ def test_what_is_no_stored_topology_is_refused(document):
 
 
 def sent(folder: Path, *hops: str, sources: str = "a") -> TopologySpec:
-    """Sites of one letter, each with a queue and an apply process for each source; propagations such as "ab", and what a source sends where no path leads does not come."""
+    """Sites of one letter, each with a queue and an apply process for each source; propagations such as "ab", and what
+    a source sends where no path leads does not come.
+    """
     names = sorted({name for hop in hops for name in hop})
-    return route(TopologySpec(
-        name="t", file=folder / "t.yaml", state_dir=folder,
-        sites=tuple(SiteSpec(name=name, database=DatabaseSpec(kind="none")) for name in names),
-        queues=tuple(QueueSpec(name=f"q{name}", site=name) for name in names),
-        captures=tuple(CaptureSpec(name=f"c{name}", site=name, source=name, queue=f"q{name}", rules=RuleSet()) for name in sources),
-        propagations=tuple(PropagationSpec(name=hop, from_queue=f"q{hop[0]}", to_queue=f"q{hop[1]}") for hop in hops),
-        applies=tuple(
-            ApplySpec(name=f"{source}_at_{name}", site=name, source=source, queue=f"q{name}", combined=False)
-            for source in sources for name in names if name != source
-        ),
-    ))
+    return route(
+        TopologySpec(
+            name="t",
+            file=folder / "t.yaml",
+            state_dir=folder,
+            sites=tuple(SiteSpec(name=name, database=DatabaseSpec(kind="none")) for name in names),
+            queues=tuple(QueueSpec(name=f"q{name}", site=name) for name in names),
+            captures=tuple(
+                CaptureSpec(name=f"c{name}", site=name, source=name, queue=f"q{name}", rules=RuleSet())
+                for name in sources
+            ),
+            propagations=tuple(
+                PropagationSpec(name=hop, from_queue=f"q{hop[0]}", to_queue=f"q{hop[1]}") for hop in hops
+            ),
+            applies=tuple(
+                ApplySpec(name=f"{source}_at_{name}", site=name, source=source, queue=f"q{name}", combined=False)
+                for source in sources
+                for name in names
+                if name != source
+            ),
+        )
+    )
 
 
-@pytest.mark.parametrize(("before", "after", "found"), [
-    (("ab", "bc"), ("ab", "ac"), {"queue:qb": ("queue:qa",)}),
-    (("ab", "ac"), ("ab", "bc"), {}),  # a does not hold less than before: who is behind b is behind it, too
-    (("ab", "bc", "cd"), ("ab", "bc", "ad"), {"queue:qb": ("queue:qa",), "queue:qc": ("queue:qa",)}),
-    (("ab", "bc", "cd"), ("ab", "bc", "bd"), {"queue:qc": ("queue:qb",)}),
-    (("ab", "bc"), ("ab",), {}),
-    (("ab", "bc"), ("ab", "bd", "dc"), {}),
-])
-def test_a_queue_that_gives_a_site_up_waits_for_the_one_before_it_from_which_the_site_gets_its_changes_then(tmp_path, before, after, found):
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        (("ab", "bc"), ("ab", "ac"), {"queue:qb": ("queue:qa",)}),
+        (("ab", "ac"), ("ab", "bc"), {}),  # a does not hold less than before: who is behind b is behind it, too
+        (("ab", "bc", "cd"), ("ab", "bc", "ad"), {"queue:qb": ("queue:qa",), "queue:qc": ("queue:qa",)}),
+        (("ab", "bc", "cd"), ("ab", "bc", "bd"), {"queue:qc": ("queue:qb",)}),
+        (("ab", "bc"), ("ab",), {}),
+        (("ab", "bc"), ("ab", "bd", "dc"), {}),
+    ],
+)
+def test_a_queue_that_gives_a_site_up_waits_for_the_one_before_it_from_which_the_site_gets_its_changes_then(
+    tmp_path, before, after, found
+):
     assert adopted_first(sent(tmp_path, *before), sent(tmp_path, *after)) == found
 
 

@@ -12,7 +12,9 @@ from tests.support.topologies import SITES, read_anyway
 from topology.edits.receivers import Receivers
 
 # Its apply process names tables that never come, which `check` refuses.
-NARROW = SITES + """
+NARROW = (
+    SITES
+    + """
 queues: {qa: {site: dbs1}, qr: {site: relay}, qb: {site: dbs2}}
 captures: {c: {site: dbs1, source: dbs1, queue: qa, rules: {include: [{schema: hr}]}}}
 propagations:
@@ -20,6 +22,7 @@ propagations:
   narrow: {from: qr, to: qb, rules: {exclude: [{table: hr.private*}]}}
 applies: {apply: {site: dbs2, source: dbs1, queue: qb, rules: {include: [{table: hr.a*, tagged: true}, {table: hr.private*}]}}}
 """
+)
 
 
 def captured(number: int, name: str) -> CapturedTable:

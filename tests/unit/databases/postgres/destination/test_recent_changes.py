@@ -32,7 +32,16 @@ def test_the_newest_moment_that_is_earlier_counts() -> None:
     horizon = Horizon()
     for number, time_us in ((10, 100), (20, 200), (20, 250), (30, 300)):
         horizon.note(number, time_us)
-    assert [horizon.ended_before(each) for each in (100, 101, 200, 201, 251, 300, 301, 1000)] == [0, 10, 10, 20, 20, 20, 30, 30]
+    assert [horizon.ended_before(each) for each in (100, 101, 200, 201, 251, 300, 301, 1000)] == [
+        0,
+        10,
+        10,
+        20,
+        20,
+        20,
+        30,
+        30,
+    ]
 
 
 def test_a_moment_before_the_one_that_is_known_is_not_earlier() -> None:

@@ -41,7 +41,9 @@ def stream(monkeypatch):
 
 
 @pytest.mark.parametrize("redo", [0, 1], ids=["no redo yet", "redo of timeline 1"])
-def test_a_stream_of_another_timeline_than_the_one_that_was_checked_is_not_read_but_tried_again(monkeypatch, stream, redo):
+def test_a_stream_of_another_timeline_than_the_one_that_was_checked_is_not_read_but_tried_again(
+    monkeypatch, stream, redo
+):
     source, session = PostgresSource("dsn", site="dbs1"), Session()
     monkeypatch.setattr(PostgresSource, "_session", lambda self: session)
     source._connection = session

@@ -80,7 +80,8 @@ def test_insert_update_delete_become_rows_of_one_transaction() -> None:
     [version] = chunk.versions
     assert (version.qualified_name, version.object_number, version.old_image) == ("hr.t", 50, OldImage.KEY)
     assert [(c.name, c.type_name, c.is_key) for c in version.columns] == [
-        ("id", "pg_catalog.int4", True), ("a", "pg_catalog.text", False),
+        ("id", "pg_catalog.int4", True),
+        ("a", "pg_catalog.text", False),
     ]
 
 
@@ -128,7 +129,9 @@ def test_equal_descriptions_have_equal_versions_in_another_decoder() -> None:
         ("n", [("a", INT4, False)], OldImage.NONE),
     ],
 )
-def test_replica_identity_tells_the_old_image(identity: str, columns: list[tuple[str, int, bool]], image: OldImage) -> None:
+def test_replica_identity_tells_the_old_image(
+    identity: str, columns: list[tuple[str, int, bool]], image: OldImage
+) -> None:
     data = pg.stream(pg.relation(5, "", "t", columns, identity=identity))
     [version] = decode(data).versions
     assert version.old_image is image
@@ -137,8 +140,12 @@ def test_replica_identity_tells_the_old_image(identity: str, columns: list[tuple
 
 def test_truncate_takes_one_row_with_all_its_tables() -> None:
     data = pg.stream(
-        pg.begin(1, 1), pg.insert(5, [b"1"]), pg.truncate([5, 6], cascade=True), pg.truncate([7], restart_identity=True),
-        pg.insert(5, [b"2"]), pg.commit(1, 2),
+        pg.begin(1, 1),
+        pg.insert(5, [b"1"]),
+        pg.truncate([5, 6], cascade=True),
+        pg.truncate([7], restart_identity=True),
+        pg.insert(5, [b"2"]),
+        pg.commit(1, 2),
     )
     chunk = decode(data)
     assert chunk.command.tolist() == [Command.INSERT, Command.TRUNCATE, Command.TRUNCATE, Command.INSERT]
@@ -148,10 +155,21 @@ def test_truncate_takes_one_row_with_all_its_tables() -> None:
 
 def test_tags_come_from_our_origins_only() -> None:
     data = pg.stream(
-        pg.begin(1, 1), pg.origin(OURS), pg.insert(5, [b"1"]), pg.commit(1, 2),
-        pg.begin(3, 2), pg.origin("somebody"), pg.insert(5, [b"1"]), pg.commit(3, 4),
-        pg.begin(5, 3), pg.insert(5, [b"1"]), pg.commit(5, 6),
-        pg.begin(7, 4), pg.origin("headrace:topo/apply_1/1:00ff"), pg.insert(5, [b"1"]), pg.commit(7, 8),
+        pg.begin(1, 1),
+        pg.origin(OURS),
+        pg.insert(5, [b"1"]),
+        pg.commit(1, 2),
+        pg.begin(3, 2),
+        pg.origin("somebody"),
+        pg.insert(5, [b"1"]),
+        pg.commit(3, 4),
+        pg.begin(5, 3),
+        pg.insert(5, [b"1"]),
+        pg.commit(5, 6),
+        pg.begin(7, 4),
+        pg.origin("headrace:topo/apply_1/1:00ff"),
+        pg.insert(5, [b"1"]),
+        pg.commit(7, 8),
     )
     decoder = PostgresLogDecoder(options())
     chunk = decode(data, decoder)
@@ -185,13 +203,25 @@ def test_origin_names_that_begin_like_ours_are_null_tags_only_when_they_say_so(n
 
 def test_a_message_before_the_first_change_tags_its_transaction_and_no_other() -> None:
     data = pg.stream(
-        pg.begin(1, 1), pg.message("headrace.tag", b"\x0b"), pg.insert(5, [b"1"]), pg.insert(5, [b"2"]), pg.commit(1, 2),
-        pg.begin(3, 3), pg.insert(5, [b"3"]), pg.commit(3, 4),
-        pg.begin(5, 5), pg.origin(OURS), pg.message("headrace.tag", b"\x0c"), pg.insert(5, [b"4"]), pg.commit(5, 6),
+        pg.begin(1, 1),
+        pg.message("headrace.tag", b"\x0b"),
+        pg.insert(5, [b"1"]),
+        pg.insert(5, [b"2"]),
+        pg.commit(1, 2),
+        pg.begin(3, 3),
+        pg.insert(5, [b"3"]),
+        pg.commit(3, 4),
+        pg.begin(5, 5),
+        pg.origin(OURS),
+        pg.message("headrace.tag", b"\x0c"),
+        pg.insert(5, [b"4"]),
+        pg.commit(5, 6),
     )
     decoder = PostgresLogDecoder(options())
     chunk = decode(data, decoder)
-    assert [None if number < 0 else chunk.tags[number].value for number in chunk.tag] == [b"\x0b", None, b"\x00\xff"], "an apply process's stays"
+    assert [None if number < 0 else chunk.tags[number].value for number in chunk.tag] == [b"\x0b", None, b"\x00\xff"], (
+        "an apply process's stays"
+    )
     assert chunk.messages == ()
     decoder = PostgresLogDecoder(options())
     first = decode(data, decoder, rows_max=1)
@@ -205,9 +235,15 @@ def test_more_tags_than_a_chunk_can_name_are_told_apart_and_not_kept_for_ever(ro
     """Users may make up a tag for each transaction."""
     count = 40_000
     ours = pg.stream(pg.begin(1, 1), pg.origin(OURS), pg.insert(5, [b"0", b""]), pg.commit(1, 2))
-    data = pg.stream(pg.relation(5, "public", "t", COLUMNS)) + ours + b"".join(
-        pg.stream(pg.begin(k, k), pg.message("headrace.tag", b"%d" % k), pg.insert(5, [b"1", b""]), pg.commit(k, k + 1))
-        for k in range(3, 3 + 2 * count, 2)
+    data = (
+        pg.stream(pg.relation(5, "public", "t", COLUMNS))
+        + ours
+        + b"".join(
+            pg.stream(
+                pg.begin(k, k), pg.message("headrace.tag", b"%d" % k), pg.insert(5, [b"1", b""]), pg.commit(k, k + 1)
+            )
+            for k in range(3, 3 + 2 * count, 2)
+        )
     )
     decoder, at, found = PostgresLogDecoder(options()), 0, []
     array = np.frombuffer(data, np.uint8)
@@ -216,7 +252,8 @@ def test_more_tags_than_a_chunk_can_name_are_told_apart_and_not_kept_for_ever(ro
         assert chunk.consumed > 0
         at += chunk.consumed
         found += [
-            (int(scn), chunk.tags[number].value) for scn, number, open_ in zip(chunk.order_scn, chunk.tag, chunk.commit_scn == 0, strict=True)
+            (int(scn), chunk.tags[number].value)
+            for scn, number, open_ in zip(chunk.order_scn, chunk.tag, chunk.commit_scn == 0, strict=True)
             if not open_
         ]
     assert found == [(1, b"\x00\xff"), *((k, b"%d" % k) for k in range(3, 3 + 2 * count, 2))]
@@ -229,8 +266,16 @@ def test_more_tags_than_a_chunk_can_name_are_told_apart_and_not_kept_for_ever(ro
 def test_a_message_behind_the_first_change_tags_nothing_wherever_chunks_are_cut(rows_max: int) -> None:
     """Rules would keep one half of the transaction and drop the other."""
     data = pg.stream(
-        pg.begin(1, 1), pg.insert(5, [b"1"]), pg.insert(5, [b"2"]), pg.message("headrace.tag", b"\x0b"), pg.insert(5, [b"3"]), pg.commit(1, 2),
-        pg.begin(3, 3), pg.message("headrace.tag", b"\x0c"), pg.insert(5, [b"4"]), pg.commit(3, 4),
+        pg.begin(1, 1),
+        pg.insert(5, [b"1"]),
+        pg.insert(5, [b"2"]),
+        pg.message("headrace.tag", b"\x0b"),
+        pg.insert(5, [b"3"]),
+        pg.commit(1, 2),
+        pg.begin(3, 3),
+        pg.message("headrace.tag", b"\x0c"),
+        pg.insert(5, [b"4"]),
+        pg.commit(3, 4),
     )
     decoder, place, found = PostgresLogDecoder(options()), 0, {}
     while place < len(data):
@@ -250,8 +295,12 @@ def test_a_message_that_holds_no_tag_is_never_a_null_tag(content: bytes) -> None
 
 def test_our_messages_are_reported_and_others_skipped() -> None:
     data = pg.stream(
-        pg.begin(100, 1), pg.message("headrace", b"marker", position=50), pg.message("other", b"x" * 100), pg.commit(100, 108),
-        pg.message("headrace.now", b"", position=120, transactional=False), pg.message("head", b""),
+        pg.begin(100, 1),
+        pg.message("headrace", b"marker", position=50),
+        pg.message("other", b"x" * 100),
+        pg.commit(100, 108),
+        pg.message("headrace.now", b"", position=120, transactional=False),
+        pg.message("head", b""),
     )
     chunk = decode(data)
     assert chunk.messages == ((100, "headrace", b"marker"), (120, "headrace.now", b""))
@@ -264,8 +313,12 @@ def test_values_in_another_form_correct_the_description_before_their_row() -> No
     row = b"I" + (5).to_bytes(4, "big") + b"N" + (3).to_bytes(2, "big")
     one = b"b" + (4).to_bytes(4, "big") + b"\0\0\0\1"
     data = pg.stream(
-        pg.begin(1, 1), pg.type_name(20_000, "s", "odd"), pg.relation(5, "s", "t", columns),
-        row + one + b"nn", row + one + b"n" + b"t" + (1).to_bytes(4, "big") + b"z", pg.commit(1, 2),
+        pg.begin(1, 1),
+        pg.type_name(20_000, "s", "odd"),
+        pg.relation(5, "s", "t", columns),
+        row + one + b"nn",
+        row + one + b"n" + b"t" + (1).to_bytes(4, "big") + b"z",
+        pg.commit(1, 2),
     )
     decoder = PostgresLogDecoder(options(binary=True))
     first = decode(data, decoder)
@@ -280,8 +333,10 @@ def test_values_in_another_form_correct_the_description_before_their_row() -> No
 
 
 def test_built_in_type_without_binary_form_is_text_from_the_start() -> None:
-    [version] = decode(pg.stream(pg.relation(5, "s", "t", [("a", ACLITEM, False), ("b", INT4, True)])),
-                       PostgresLogDecoder(options(binary=True))).versions
+    [version] = decode(
+        pg.stream(pg.relation(5, "s", "t", [("a", ACLITEM, False), ("b", INT4, True)])),
+        PostgresLogDecoder(options(binary=True)),
+    ).versions
     assert [c.is_binary for c in version.columns] == [False, True]
 
 
@@ -403,8 +458,13 @@ def decoded(pieces: list[bytes], rows_max: int) -> Reference:
             for row in range(len(chunk.command)):
                 out.rows.append(_row(piece, chunk, row, tables))
             for t in range(len(chunk.transaction_id)):
-                facts = [int(chunk.transaction_id[t]), int(chunk.order_scn[t]), int(chunk.commit_scn[t]),
-                         int(chunk.commit_time_us[t]), chunk.tags[chunk.tag[t]] if chunk.tag[t] >= 0 else None]
+                facts = [
+                    int(chunk.transaction_id[t]),
+                    int(chunk.order_scn[t]),
+                    int(chunk.commit_scn[t]),
+                    int(chunk.commit_time_us[t]),
+                    chunk.tags[chunk.tag[t]] if chunk.tag[t] >= 0 else None,
+                ]
                 if t == 0 and chunk.continues:
                     assert out.transactions[-1][2] == 0
                     out.transactions[-1][2:5] = facts[2:]
@@ -455,11 +515,21 @@ def random_stream(random_: random.Random, size: int) -> list[bytes]:
             key: list[bytes | str | None] = [b"k", *[None] * (shapes[number] - 1)]
             full = [value() for _ in range(shapes[number])]
             new = [random_.choice([value(), pg.UNCHANGED]) for _ in range(shapes[number])]
-            out.append(random_.choice([
-                pg.insert(number, full), pg.update(number, new), pg.update(number, new, key=key),
-                pg.update(number, new, old=full), pg.delete(number, key=key), pg.delete(number, old=full),
-                pg.truncate([number, 9], cascade=True), pg.message("headrace", b"m"), pg.message("other", b"m"),
-            ]))
+            out.append(
+                random_.choice(
+                    [
+                        pg.insert(number, full),
+                        pg.update(number, new),
+                        pg.update(number, new, key=key),
+                        pg.update(number, new, old=full),
+                        pg.delete(number, key=key),
+                        pg.delete(number, old=full),
+                        pg.truncate([number, 9], cascade=True),
+                        pg.message("headrace", b"m"),
+                        pg.message("other", b"m"),
+                    ]
+                )
+            )
         out.append(pg.commit(order, scn))
         if random_.random() < 0.1:
             out.append(pg.message("headrace.x", b"n", position=scn, transactional=False))
@@ -471,7 +541,9 @@ def random_stream(random_: random.Random, size: int) -> list[bytes]:
 @hypothesis.given(seed=st.integers(0, 2**32), rows_max=st.integers(1, 50))
 def test_any_stream_cut_anywhere_decodes_like_the_reference(seed: int, rows_max: int) -> None:
     random_ = random.Random(seed)
-    frames = [pg.frame(m) if random_.random() < 0.9 else pg.frame(m) + pg.keepalive(1) for m in random_stream(random_, 12)]
+    frames = [
+        pg.frame(m) if random_.random() < 0.9 else pg.frame(m) + pg.keepalive(1) for m in random_stream(random_, 12)
+    ]
     pieces, at = [], 0
     while at < len(frames):
         count = random_.randint(1, 40)
@@ -519,7 +591,12 @@ def test_tables_described_in_any_order_and_again_are_read_with_their_own_columns
         columns[number] = rng.randrange(1, 5)
         described = pg.relation(number, "s", "t", [(f"c{n}", TEXT, False) for n in range(columns[number])])
         changed = rng.sample(sorted(columns), min(3, len(columns)))
-        data = pg.stream(pg.begin(90, 1), described, *(pg.insert(each, [b"x"] * columns[each]) for each in changed), pg.commit(90, 98))
+        data = pg.stream(
+            pg.begin(90, 1),
+            described,
+            *(pg.insert(each, [b"x"] * columns[each]) for each in changed),
+            pg.commit(90, 98),
+        )
         chunk = decoder.decode(np.frombuffer(data, np.uint8), 0, rows_max=100)
         assert chunk.consumed == len(data)
         assert chunk.object_number.tolist() == changed
@@ -529,7 +606,9 @@ def test_tables_described_in_any_order_and_again_are_read_with_their_own_columns
 
 
 def test_scan_names_each_transaction_that_describes_a_table_or_truncates_one() -> None:
-    described = pg.stream(pg.begin(90, 7), pg.relation(5, "s", "t", COLUMNS), pg.relation(6, "s", "u", COLUMNS), pg.commit(90, 98))
+    described = pg.stream(
+        pg.begin(90, 7), pg.relation(5, "s", "t", COLUMNS), pg.relation(6, "s", "u", COLUMNS), pg.commit(90, 98)
+    )
     plain = pg.stream(pg.begin(98, 8), pg.insert(5, [b"1"]), pg.commit(98, 99))
     truncating = pg.stream(pg.begin(99, 9), pg.truncate([5]), pg.commit(99, 110))
     assert scanned(described + plain + truncating).describers == [7, 9]
@@ -634,12 +713,19 @@ def test_scanning_piece_by_piece_takes_the_same_and_never_parts_a_type_from_its_
 
 def test_describe_finds_every_table_with_its_types_and_changes_nothing() -> None:
     data = pg.stream(
-        pg.begin(1, 1), pg.type_name(20_000, "s", "mood"), pg.relation(5, "s", "t", [("m", 20_000, True)]),
-        pg.insert(5, [b"x"]), pg.relation(6, "s", "u", COLUMNS), pg.commit(1, 2),
+        pg.begin(1, 1),
+        pg.type_name(20_000, "s", "mood"),
+        pg.relation(5, "s", "t", [("m", 20_000, True)]),
+        pg.insert(5, [b"x"]),
+        pg.relation(6, "s", "u", COLUMNS),
+        pg.commit(1, 2),
     )
     decoder = PostgresLogDecoder(options())
     versions = decoder.describe(np.frombuffer(data, np.uint8))
-    assert [(v.qualified_name, v.columns[0].type_name) for v in versions] == [("s.t", "s.mood"), ("s.u", "pg_catalog.int4")]
+    assert [(v.qualified_name, v.columns[0].type_name) for v in versions] == [
+        ("s.t", "s.mood"),
+        ("s.u", "pg_catalog.int4"),
+    ]
     first = decode(data, decoder)
     assert versions[0] == first.versions[0], "the same version as the decoder's own"
     assert decoder.describe(np.zeros(0, np.uint8)) == ()
@@ -666,15 +752,39 @@ def _best(data: bytes, rows_max: int) -> tuple[float, int]:
 @pytest.mark.slow
 def test_decoding_speed_is_reported(record_property: Callable[[str, object], None]) -> None:
     """Not asserted on absolute time: the figures go into the report (run with -s)."""
-    row: list[bytes | str | None] = [b"123456", b"7", b"some text value 12", b"12.50", b"2026-01-01 00:00:00+00", b"0.5", b"v12", b"2026-01-01"]
+    row: list[bytes | str | None] = [
+        b"123456",
+        b"7",
+        b"some text value 12",
+        b"12.50",
+        b"2026-01-01 00:00:00+00",
+        b"0.5",
+        b"v12",
+        b"2026-01-01",
+    ]
     columns = [(f"c{n}", TEXT, n == 0) for n in range(8)]
-    bulk = pg.stream(pg.begin(1, 1), pg.relation(5, "s", "t", columns)) + pg.frame(pg.insert(5, row)) * 200_000 + pg.stream(pg.commit(1, 2))
+    bulk = (
+        pg.stream(pg.begin(1, 1), pg.relation(5, "s", "t", columns))
+        + pg.frame(pg.insert(5, row)) * 200_000
+        + pg.stream(pg.commit(1, 2))
+    )
     small = [pg.stream(pg.relation(5, "s", "t", columns))]
     small += [
-        pg.stream(pg.begin(n, n), pg.update(5, row), pg.update(5, row), pg.update(5, row), pg.insert(5, row), pg.commit(n, n + 1))
+        pg.stream(
+            pg.begin(n, n),
+            pg.update(5, row),
+            pg.update(5, row),
+            pg.update(5, row),
+            pg.insert(5, row),
+            pg.commit(n, n + 1),
+        )
         for n in range(2, 40_002, 2)
     ]
-    for name, data, rows_max in (("bulk", bulk, 65_536), ("bulk, 4096 rows at a time", bulk, 4096), ("OLTP", b"".join(small), 65_536)):
+    for name, data, rows_max in (
+        ("bulk", bulk, 65_536),
+        ("bulk, 4096 rows at a time", bulk, 4096),
+        ("OLTP", b"".join(small), 65_536),
+    ):
         seconds, rows = _best(data, rows_max)
         record_property(name, f"{rows / seconds / 1e6:.1f} M rows/s")
         print(f"{name}: {rows} rows in {seconds * 1e3:.1f} ms: {rows / seconds / 1e6:.1f} M rows/s")

@@ -51,9 +51,10 @@ class Pair:
         self.stream = PostgresLogStream(connection, RawWire(client), options=options, start_scn=Scn(7))
 
     def send(self, data: bytes) -> None:
-        # The socket's limit is that of a whole `sendall`, however much of it was taken: a slow machine needs longer for megabytes.
+        # The socket's limit is that of a whole `sendall`, however much of it was taken: a slow machine needs longer for
+        # megabytes.
         for at in range(0, len(data), PIECE_BYTES):
-            self.server.sendall(data[at:at + PIECE_BYTES])
+            self.server.sendall(data[at : at + PIECE_BYTES])
 
     def chunks(self, data: bytes) -> list[LogChunk]:
         """Send, beside reading, what no socket's buffer holds; the chunks until all came."""
@@ -127,8 +128,11 @@ def test_keepalive_moves_the_position_without_data_and_is_answered(pair: Pair) -
 
 
 @pytest.mark.parametrize("version", [15, 16])
-def test_a_server_that_may_have_missed_a_commit_is_reminded_after_the_last_news_and_then_left_alone(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replication_stream, "REMINDERS_S", (*REMINDERS_S[:-1], 0.2))  # the last one is a second, which would be waited for
+def test_a_server_that_may_have_missed_a_commit_is_reminded_after_the_last_news_and_then_left_alone(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the last one is a second, which would be waited for
+    monkeypatch.setattr(replication_stream, "REMINDERS_S", (*REMINDERS_S[:-1], 0.2))
     pair = Pair(dataclasses.replace(OPTIONS, server_version=version))
     reminders = len(REMINDERS_S) if version >= 16 else 0
     for _ in range(2):
@@ -196,7 +200,9 @@ def test_chunks_are_bounded(pair: Pair) -> None:
         (b"d\0\0\0\5q", ProtocolError, "not what was asked for"),
     ],
 )
-def test_what_came_before_the_end_is_delivered_first(pair: Pair, tail: bytes, kind: type[Exception], words: str) -> None:
+def test_what_came_before_the_end_is_delivered_first(
+    pair: Pair, tail: bytes, kind: type[Exception], words: str
+) -> None:
     pair.send(TRANSACTION + tail)
     pair.server.shutdown(socket.SHUT_WR)
     chunk = pair.stream.read(1.0)
@@ -256,7 +262,7 @@ class NarrowSocket:
     def send(self, data: bytes) -> int:
         if not self.room:
             raise BlockingIOError
-        taken = data[:self.room]
+        taken = data[: self.room]
         self.room -= len(taken)
         self.taken += taken
         return len(taken)
@@ -277,7 +283,7 @@ def test_server_that_did_not_read_for_long_gets_whole_statuses_when_it_reads_aga
     server.room = 100_000
     wire.send(status(300))
     wire.send(status(301))
-    numbers = [struct.unpack(">Q", server.taken[at + 5:at + 13])[0] for at in range(0, len(server.taken), 39)]
+    numbers = [struct.unpack(">Q", server.taken[at + 5 : at + 13])[0] for at in range(0, len(server.taken), 39)]
     assert server.taken == b"".join(status(number) for number in numbers)
     assert numbers == sorted(set(numbers))
     assert numbers[-1] == 301
@@ -295,12 +301,19 @@ def test_receive_buffer_is_small_on_one_machine_and_large_over_a_network() -> No
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
         size_receive_buffer(near)
         # The system adds as much again for its own records.
-        assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in {LOCAL_RECEIVE_BUFFER_BYTES, 2 * LOCAL_RECEIVE_BUFFER_BYTES}
+        assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in {
+            LOCAL_RECEIVE_BUFFER_BYTES,
+            2 * LOCAL_RECEIVE_BUFFER_BYTES,
+        }
         with _ElsewhereSocket() as far:
             far.connect(server.getsockname())
             before = far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             size_receive_buffer(far)
-            assert far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in {before, RECEIVE_BUFFER_BYTES, 2 * RECEIVE_BUFFER_BYTES}
+            assert far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in {
+                before,
+                RECEIVE_BUFFER_BYTES,
+                2 * RECEIVE_BUFFER_BYTES,
+            }
 
 
 def test_a_value_that_is_too_long_as_text_says_what_brings_the_stream_into_its_binary_form() -> None:

@@ -37,15 +37,27 @@ def tables(draw: st.DrawFn):
 
 
 def statement(columns, elements, wrapped):
-    return SetStatement(sql="", old=None, new=_Values(
-        columns=np.array(columns, np.int64), elements=np.array(elements, np.int64), wrapped=np.array(wrapped, np.int64),
-    ))
+    return SetStatement(
+        sql="",
+        old=None,
+        new=_Values(
+            columns=np.array(columns, np.int64),
+            elements=np.array(elements, np.int64),
+            wrapped=np.array(wrapped, np.int64),
+        ),
+    )
 
 
 def insert_of(columns):
     return Write(
-        table=TABLE, version=VERSION, command=Command.INSERT, old=None, new=column_values(columns), match_columns=(),
-        compare_columns=(), set_columns=(),
+        table=TABLE,
+        version=VERSION,
+        command=Command.INSERT,
+        old=None,
+        new=column_values(columns),
+        match_columns=(),
+        compare_columns=(),
+        set_columns=(),
     )
 
 
