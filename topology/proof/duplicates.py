@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from databases.ports import Finding
 from rules.rule import ANY_TAG
 from streams.tags import DEFAULT_APPLY_TAG
-from topology.proof.hops import OWN, Hop, Place
+from topology.proof.hops import OWN, Hop, Place, is_last
 from topology.proof.reach import Proof
 from topology.proof.words import Client, as_far_as, finding_at, made_with, path_text, place_in_file, some
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
@@ -69,11 +69,7 @@ class Duplicates:
             while left:
                 table = left & -left
                 name = table.bit_length() - 1
-                turn = self._proof.path(
-                    inside,
-                    table,
-                    lambda hop, called, end=inside, name=name: (hop.site, hop.place) == end and called == name,
-                )  # type: ignore[misc]
+                turn = self._proof.path(inside, table, functools.partial(_is_end, inside, name))
                 common = self._proof.taking(inside, turn, left)
                 left &= ~common
                 if frozenset(turn) in rounds:
@@ -83,13 +79,7 @@ class Duplicates:
                 place, entry = next(
                     (place, entry)
                     for place in sorted(places, key=lambda place: (place[1], place[0] not in on_it))
-                    if (
-                        entry := self._proof.path(
-                            place,
-                            table,
-                            lambda hop, called, end=inside, name=name: (hop.site, hop.place) == end and called == name,
-                        )
-                    )  # type: ignore[misc]
+                    if (entry := self._proof.path(place, table, functools.partial(_is_end, inside, name)))
                 )
                 # From where it was made, once round: what closes the circle is what it began with.
                 hops = (*entry, *turn)
@@ -123,8 +113,7 @@ class Duplicates:
                 for (last, name), coming in by.items():
                     if coming & table:
                         end = table.bit_length() - 1 if name == OWN else name
-                        is_last = functools.partial(_is_last, last, end)
-                        path = self._proof.path(place, table, is_last)
+                        path = self._proof.path(place, table, functools.partial(is_last, last, end))
                         by_name.setdefault(name, []).append(path)
                 left = tables & ~table
                 for paths in by_name.values():
@@ -282,9 +271,9 @@ def _exclusion(tag: bytes) -> str:
     return f'exclude: [{{global: true, tags: ["{tag.hex()}"]}}]'
 
 
-def _is_last(last: Hop, end: int, hop: Hop, called: int) -> bool:
-    """Whether a path ends with this hop, under this name."""
-    return hop is last and called == end
+def _is_end(end: Place, name: int, hop: Hop, called: int) -> bool:
+    """Whether a hop brings a table to a place, under this name."""
+    return (hop.site, hop.place) == end and called == name
 
 
 def _is_home(origin: str, name: int, hop: Hop, called: int) -> bool:

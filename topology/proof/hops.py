@@ -15,7 +15,7 @@ from topology.change_classes import Naming
 from topology.spec import ApplySpec
 from topology.ways import Way
 
-__all__ = ["OWN", "Called", "Hop", "Place", "Spread", "by_names", "together"]
+__all__ = ["OWN", "Called", "Hop", "Place", "Spread", "by_names", "is_last", "together"]
 
 Place = tuple[str, int]
 """Changes in the redo of a site with one tag: the site, and where the tag stands in `ChangeClasses.tags`."""
@@ -148,3 +148,15 @@ def by_names(called: Called) -> int:
     for name, tables in called.items():
         found |= 1 << name if name != OWN and tables else 0
     return found
+
+
+def is_last(last: Hop, name: int, hop: Hop, called: int) -> bool:
+    """Whether a path may end with this hop: it is `last`, and the table is called so behind it.
+
+    Args:
+        last: where a path is to end.
+        name: the table's name behind it, as a number.
+        hop: of a path.
+        called: the table's name behind `hop`, as a number.
+    """
+    return hop is last and called == name

@@ -17,12 +17,13 @@ LCR's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from databases.ports import Finding
 from streams.errors import counted
-from topology.proof.hops import OWN, Hop, Place, by_names
+from topology.proof.hops import OWN, Hop, Place, by_names, is_last
 from topology.proof.reach import Proof
 from topology.proof.words import as_far_as, finding_at, made_with, path_text, some
 
@@ -115,9 +116,7 @@ def _times_of_others(proof: Proof, made: Iterable[Place], sources: _Sources) -> 
             if _meet(sources, hop.site, table):
                 name = hop.way.capture.name
                 if name not in found:
-                    hops = proof.path(
-                        place, 1 << made_as, lambda each, called, hop=hop, table=table: each is hop and called == table
-                    )  # type: ignore[misc]
+                    hops = proof.path(place, 1 << made_as, functools.partial(is_last, hop, table))
                     found[name] = _Late(place, hops, table, made_as)
                 found[name].tables |= 1 << table
                 found[name].sites[hop.site] = None
