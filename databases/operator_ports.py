@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -275,7 +275,14 @@ class SourceAdmin(Protocol):
         """
         ...
 
-    def take_out(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
+    def take_out(
+        self,
+        topology: str,
+        kept: Collection[str],
+        *,
+        among: Collection[str] | None = None,
+        recorded: Callable[[], Collection[str]] = tuple,
+    ) -> tuple[str, ...]:
         """Take tables out of the log that nothing that runs waits for; idempotent.
 
         Returns the statements that were run.
@@ -283,9 +290,13 @@ class SourceAdmin(Protocol):
         Args:
             topology: its name.
             kept: identities (`CapturedTable.identity`) of those that stay.
+            among: identities of those that may leave; None: all others.
+            recorded: asked once the tables are locked: identities of those that what runs knows by then. If one of
+                those that would leave is among them, nothing leaves.
 
         Raises:
             DatabaseUnavailable: a table stayed locked; call again.
+            DatabaseError: the administrator's connection string leads to another database.
         """
         ...
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from actors.security.links import server_findings
@@ -49,11 +50,11 @@ class Published:
 
     Args:
         statements: that were run.
-        before: identities of the tables that were in the log already.
+        added: identities of the tables that were not in the log before.
     """
 
     statements: tuple[str, ...]
-    before: frozenset[str]
+    added: frozenset[str]
 
 
 def administered(spec: TopologySpec) -> tuple[SiteSpec, ...]:
@@ -161,7 +162,9 @@ def publish_as_admin(
             if statements := _source_admin(site, dsn).prepare(
                 spec.name, spec.capture_rules(site.name), was_source=was_source
             ):
-                made[site.name] = Published(statements=statements, before=there)
+                with closing(open_source(access_to(site, site.database.dsn))) as source:
+                    added = frozenset(each.identity for each in source.captured(spec.name)) - there
+                made[site.name] = Published(statements=statements, added=added)
         except (DatabaseUnavailable, ConfigError) as error:
             found.append(_unpublished(spec, site, error, before))
     return tuple(found), made
@@ -183,7 +186,10 @@ def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple
         try:
             # Another call may have had them taken up since.
             _source_admin(site, admin_dsn(spec, site)).take_out(
-                spec.name, published.before | (_recorded(spec, name) or frozenset())
+                spec.name,
+                _recorded(spec, name) or frozenset(),
+                among=published.added,
+                recorded=partial(_recorded_now, spec, name),
             )
         except (DatabaseError, ConfigError) as error:
             found.append(
@@ -227,7 +233,9 @@ def finish_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
                     kept.add(each.identity)
         try:
             if kept != there:
-                _source_admin(site, admin_dsn(spec, site)).take_out(spec.name, kept)
+                _source_admin(site, admin_dsn(spec, site)).take_out(
+                    spec.name, kept, among=there, recorded=partial(_recorded_now, spec, site.name)
+                )
         except (DatabaseError, ConfigError) as error:
             found.append(
                 Finding(
@@ -245,6 +253,10 @@ def _recorded(spec: TopologySpec, source: str) -> frozenset[str] | None:
     """Identities of the tables that the controller has in its record; None: it has none of this source."""
     found = prepared_document(spec.state_dir).get("receivers", {}).get(source)
     return None if found is None else frozenset(str(each["identity"]) for each in found.get("tables", ()))
+
+
+def _recorded_now(spec: TopologySpec, source: str) -> frozenset[str]:
+    return _recorded(spec, source) or frozenset()
 
 
 def _unpublished(spec: TopologySpec, site: SiteSpec, error: StreamsError, before: TopologySpec | None) -> Finding:

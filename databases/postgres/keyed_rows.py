@@ -15,6 +15,7 @@ from databases.postgres.row_text import column_kinds, hashed, row_text, shown, v
 
 __all__ = ["rows_of_keys"]
 
+_OF_LITERALS = (psycopg.DataError, psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable)
 _KEYS_AT_ONCE = 500  # in a statement: some kilobytes of text
 # Numbers of users' objects begin with 16384.
 _ONLY_BUILT_IN = """
@@ -75,9 +76,12 @@ def rows_of_keys(
 
 
 def _first_that_can_be_asked(connection: psycopg.Connection[Any], queries: Sequence[str]) -> list[Any]:
-    """The answer to the first query whose literals its columns' types can have: the other side's may be wider."""
+    """The answer to the first query whose literals its columns' types can have, and compare.
+
+    The other side's types may be wider, or name what is not here; json and point have no `=`.
+    """
     for query in queries[:-1]:
-        with contextlib.suppress(psycopg.DataError), connection.transaction():
+        with contextlib.suppress(*_OF_LITERALS), connection.transaction():
             return connection.execute(query.encode()).fetchall()
     return connection.execute(queries[-1].encode()).fetchall()
 

@@ -44,6 +44,7 @@ __all__ = [
 # Which rows differ is found by digests of buckets of some hundred rows, in one scan of each side, then by the rows of a
 # few.
 _ROWS_READ_MAX = 10_000  # of each side
+_BUCKET_ROWS_MAX = 100_000  # of one bucket: some 100 MB in the apply driver
 DIFFERENCES_MAX = 20  # rows that are named: more than a person reads
 # Looks at which the destination shows the same row and the source another one. One would do if nobody else wrote the
 # destination; with pauses of a second, what others wrote there has two seconds to arrive at the source.
@@ -193,12 +194,15 @@ def differing_rows(
         if source[number] != destination[number]
     ]
     for number in different[:buckets_max]:
-        total += max(source[number].row_count, destination[number].row_count)
+        size = max(source[number].row_count, destination[number].row_count)
+        if size > _BUCKET_ROWS_MAX:
+            continue  # equal rows of a table without a key: they are in one bucket however many there are
+        total += size
         if wanted and total > _ROWS_READ_MAX:
             break
         wanted.append(number)
     if not wanted:
-        return FoundRows()
+        return FoundRows(unread=frozenset(different))
     rows_max = max(sum(side[number].row_count for number in wanted) for side in (source, destination))
     there, here = (Counter(side.read(buckets, wanted, rows_max)) for side in sides)
     missing, extra = there - here, here - there

@@ -111,6 +111,7 @@ replicate: [{{tables: [fixes.*], from: a, to: [b]}}]
 PART = ', {table: fixes.part, subset: "dept = 50"}'
 
 
+@pytest.mark.soak
 def test_a_capture_process_that_a_change_without_old_values_stops_goes_on_as_it_is_printed(sites: Sites):
     sites.free("fixes")
     sites.remake(

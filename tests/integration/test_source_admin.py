@@ -1,5 +1,7 @@
 """A source with an `admin_dsn`: its role makes and changes the publication, and the role that captures can read and no
 more.
+
+Longer than 500 lines: all of it is about one database with its three roles.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.admin import PostgresSourceAdmin
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.database import PostgresSource
+from databases.postgres.source.publication import publication_found
 from databases.postgres.table_copy import PostgresTableReader
 from rules.rule import Rule, RuleSet
 from streams.errors import CapturedNoMore, ConfigError, DatabaseError, DatabaseUnavailable
@@ -299,6 +302,43 @@ def test_publication_that_was_dropped_is_not_made_again_in_silence(site: Site) -
     assert site.admin().prepare("top", RULES, was_source=True) == ()
     with closing(site.source()) as source, pytest.raises(CapturedNoMore, match="was dropped"):
         source.prepare("top", RULES)
+
+
+def test_publication_that_left_out_changes_is_not_corrected_in_silence(site: Site) -> None:
+    """What was changed meanwhile is not sent: what runs refuses it, and must find it as it is."""
+    site.prepared()
+    site.superuser.execute(f"ALTER PUBLICATION {NAME} SET (publish = 'insert')")
+    assert site.admin().prepare("top", RULES, was_source=True) == ()
+    with pytest.raises(CapturedNoMore, match="does not publish all kinds of changes"):
+        publication_found(site.superuser, NAME)
+
+
+def test_table_that_another_up_took_up_meanwhile_stays_in_the_log(site: Site) -> None:
+    """It found what is to leave before it waited for a lock: the record is read again behind the lock."""
+    site.prepared()
+    _add(site, "u")
+    site.prepared()
+    assert site.published() == ["t", "u"]
+    taken_up = {site.entry("u")}
+    assert site.admin().take_out("top", {site.entry("t")}, recorded=lambda: taken_up) == ()
+    assert site.published() == ["t", "u"]
+    taken_up.clear()
+    assert site.admin().take_out("top", (), among=set(), recorded=lambda: taken_up) == ()
+    assert site.admin().take_out("top", (), among={site.entry("u")}, recorded=lambda: taken_up) != ()
+    assert site.published() == ["t"]
+
+
+def test_nothing_is_taken_out_of_another_database(
+    site: Site, pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]
+) -> None:
+    """The file is read again at the end of `up`: it may name another server by then."""
+    site.prepared()
+    elsewhere = conninfo.make_conninfo(fresh_database(pg_source), user=CAPTURES, password="secret")
+    other = PostgresSourceAdmin(site.admin_dsn, elsewhere, site="a")
+    for change in (lambda: other.take_out("top", ()), lambda: other.remove("top")):
+        with pytest.raises(DatabaseError, match="another database"):
+            change()
+    assert site.published() == ["t"]
 
 
 def test_source_that_has_no_publication_yet_names_up(site: Site) -> None:

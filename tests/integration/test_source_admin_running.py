@@ -277,6 +277,7 @@ def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_ma
     ) == [(0, 0)]
 
 
+@pytest.mark.soak
 def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_loses_nothing(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

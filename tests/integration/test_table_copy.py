@@ -423,6 +423,8 @@ def test_rows_are_read_by_keys_of_any_type_also_by_those_that_this_sides_type_ca
     source.execute("CREATE DOMAIN public.code AS text")
     source.execute("CREATE TABLE public.coded (c public.code PRIMARY KEY, f float8[])")
     source.execute("INSERT INTO public.coded VALUES ('it''s \\ %', ARRAY[0.1, NULL])")
+    source.execute("CREATE TABLE public.unequal (id int, j json, p point, k regclass)")
+    source.execute("INSERT INTO public.unequal VALUES (1, '{\"a\": 1}', '(1,2)', 'pg_class')")
     with contextlib.closing(PostgresTableReader(source_database)) as reader:
 
         def found(name: str, key: tuple[str, ...], keys: list[tuple[str | None, ...]]) -> set[tuple[str | None, ...]]:
@@ -437,6 +439,10 @@ def test_rows_are_read_by_keys_of_any_type_also_by_those_that_this_sides_type_ca
         assert found("coded", ("c",), [("it's \\ %",), ("none",)]) == {("it's \\ %",)}
         assert found("coded", ("c", "f"), [("it's \\ %", "{0.1,NULL}")]) == {("it's \\ %", "{0.1,NULL}")}
         assert found("parts", ("id",), [("499",), ("500",)]) == {("499",), ("500",)}
+        # A table without a key: all its columns are, of types that have no `=`, and names of what is not here.
+        row = ("1", '{"a": 1}', "(1,2)", "pg_class")
+        assert found("unequal", ("id", "j", "p", "k"), [row, ("2", *row[1:])]) == {row}
+        assert found("unequal", ("id", "k"), [("1", "pg_class"), ("1", "no_such_table")]) == {("1", "pg_class")}
         every = {
             row.key: row
             for row in reader.bucket_rows(

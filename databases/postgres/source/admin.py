@@ -20,7 +20,7 @@ Bounds
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -30,8 +30,8 @@ from databases.postgres.administrator import Administrator, Roles
 from databases.postgres.connection import qualified, quote
 from databases.postgres.event_triggers import SOURCE_TRIALS, own_ddl, trial_findings
 from databases.postgres.source.catalog import CatalogTable, captured_tables, select_tables, slot_name
-from databases.postgres.source.publication import publication_steps
-from streams.errors import DatabaseError
+from databases.postgres.source.publication import publication_found, publication_steps
+from streams.errors import CapturedNoMore, DatabaseError
 from streams.table_name import remark
 
 __all__ = ["PostgresSourceAdmin"]
@@ -77,8 +77,8 @@ class PostgresSourceAdmin:
     def prepare(self, topology: str, rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
         """See `SourceAdmin.prepare`.
 
-        Of a slot without a publication, and of the publication of a source that lost its slot, nothing is made again:
-        what runs says what is gone.
+        Of a slot whose publication is gone or was altered, and of the publication of a source that lost its slot,
+        nothing is made again: what runs says what is gone.
         """
         running, name = self._administrator.running_role(), self._name(topology)
         with (
@@ -91,7 +91,7 @@ class PostgresSourceAdmin:
                     raise DatabaseError(f"site {self._site}: {finding.problem}", hint=finding.fix)
             statements: list[str] = []
             is_there, has_slot = _is_true(connection, _HAS_PUBLICATION, name), _is_true(connection, _HAS_SLOT, name)
-            if not is_there and has_slot:
+            if has_slot and not _is_whole(connection, name):
                 return ()
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
@@ -105,31 +105,53 @@ class PostgresSourceAdmin:
                 )
             return tuple(statements)
 
-    def take_out(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
+    def take_out(
+        self,
+        topology: str,
+        kept: Collection[str],
+        *,
+        among: Collection[str] | None = None,
+        recorded: Callable[[], Collection[str]] = tuple,
+    ) -> tuple[str, ...]:
         """See `SourceAdmin.take_out`. A publication of which nothing is left, and that nobody reads, goes whole."""
-        name = self._name(topology)
+        running, name = self._administrator.running_role(), self._name(topology)
         with (
             own_ddl(self._admin_dsn, self._site),
             self._administrator.session("taking tables out as the source's administrator") as connection,
         ):
+            self._see_same_database(connection, running)
             there = captured_tables(connection, name)
-            gone = [qualified(table.owner, table.name) for table in there if table.identity not in kept]
+            gone = [each for each in there if each.identity not in kept and (among is None or each.identity in among)]
             if len(gone) == len(there) and not _is_true(connection, _HAS_SLOT, name):
                 return tuple(_run(connection, _drop(connection, name)))
+            if not gone:
+                return ()
+            names = ", ".join(qualified(each.owner, each.name) for each in gone)
+            done: list[str] = []
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
-                return tuple(
-                    _run(connection, [f"ALTER PUBLICATION {quote(name)} DROP TABLE {', '.join(gone)}"] if gone else [])
-                )
+                statements = tuple(_run(connection, [f"ALTER PUBLICATION {quote(name)} DROP TABLE {names}"]))
+                # Another call may have had one taken up while this one waited for the locks.
+                if not {each.identity for each in gone}.isdisjoint(recorded()):
+                    raise psycopg.Rollback
+                done += statements
+            return tuple(done)
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `SourceAdmin.remove`. Not while there is a slot, which could not be read without it."""
-        name = self._name(topology)
+        running, name = self._administrator.running_role(), self._name(topology)
         with (
             own_ddl(self._admin_dsn, self._site),
             self._administrator.session("removing as the source's administrator") as connection,
         ):
+            self._see_same_database(connection, running)
             return () if _is_true(connection, _HAS_SLOT, name) else tuple(_run(connection, _drop(connection, name)))
+
+    def _see_same_database(self, connection: psycopg.Connection[Any], running: tuple[str, str]) -> None:
+        """Refuse a file that names another database for the administrator than what runs has."""
+        roles, findings = self._administrator.roles(connection, running)
+        if roles is None:
+            raise DatabaseError(f"site {self._site}: {findings[0].problem}", hint=findings[0].fix)
 
     def _findings(
         self,
@@ -202,6 +224,15 @@ def _table_findings(
             f" {'its own' if of == roles.running else f'of {quote(of)}, as whom it can act'}",
             fix=own + remark("or another owner") if of == roles.running else f"REVOKE {quote(of)} FROM {running};",
         )
+
+
+def _is_whole(connection: psycopg.Connection[Any], name: str) -> bool:
+    """Whether a publication is there, and leaves out no change of its tables."""
+    try:
+        publication_found(connection, name)
+    except CapturedNoMore:
+        return False
+    return True
 
 
 def _drops(name: str, step: PlannedStatement) -> bool:

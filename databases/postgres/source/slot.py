@@ -17,7 +17,7 @@ from databases.postgres.connection import connect, quote, translated
 from databases.postgres.source.lsn import format_lsn, parse_lsn
 from databases.postgres.source.transactions import whole_number
 from databases.timelines import check_timeline
-from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseSetBack, LogGone
+from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseSetBack, DatabaseUnavailable, LogGone
 from streams.scn import FIRST_SCN, Scn, scn_text
 from streams.table_name import literal
 
@@ -38,7 +38,10 @@ MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
 _FAILOVER_SLOTS_FROM = 170000
 # of pgoutput's commit message: where the transaction ends in the log, which is its commit SCN
 _COMMIT_END = slice(10, 18)
-_STANDBYS_TIMEOUT = "20s"  # the site asks again, and says meanwhile what it waits for
+_BEHIND = """
+SELECT named FROM unnest(string_to_array(replace(%s, ' ', ''), ',')) named
+LEFT JOIN pg_replication_slots s ON s.slot_name = named WHERE s.restart_lsn IS NULL OR s.restart_lsn < %s::pg_lsn
+"""
 
 
 def slot_positions(connection: psycopg.Connection[Any], name: str, start: Scn) -> tuple[int, int]:
@@ -180,6 +183,7 @@ def check_same_log(
 
     Raises:
         DatabaseSetBack: it has others.
+        DatabaseUnavailable: a standby that the server waits for lacks a part of the log.
     """
     if FIRST_SCN in {start, last_commit_scn}:
         return
@@ -190,8 +194,8 @@ def check_same_log(
         (standbys,) = connection.execute(
             "SELECT coalesce(current_setting('synchronized_standby_slots', true), '')"
         ).fetchone() or ("",)
-        if standbys:  # the server shows nothing that they do not have, and may wait for one for as long as it is away
-            connection.execute(f"SET LOCAL statement_timeout = '{_STANDBYS_TIMEOUT}'".encode())
+        if standbys:
+            _see_standbys_have(connection, str(standbys), start)
         found = connection.execute(
             "SELECT xid::text::int8, data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL,"
             " 'proto_version', '1', 'messages', 'true', 'binary', %s, 'publication_names', %s) WHERE get_byte(data, 0)"
@@ -216,6 +220,17 @@ def check_same_log(
         after_scn=confirmed,
         through_scn=start,
     )
+
+
+def _see_standbys_have(connection: psycopg.Connection[Any], standbys: str, start: Scn) -> None:
+    """The server shows nothing that its named standbys do not have, and waits for one for as long as it is away."""
+    behind = [str(name) for (name,) in connection.execute(_BEHIND, (standbys, format_lsn(start))).fetchall()]
+    if behind:
+        raise DatabaseUnavailable(
+            f"the standbys of {', '.join(behind)} (synchronized_standby_slots) do not have the log up to"
+            f" {scn_text(start)} yet, and the server shows nothing beyond them",
+            hint="start these standbys, or take their slots out of synchronized_standby_slots; it goes on by itself",
+        )
 
 
 def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timeline: int, start: Scn) -> int:

@@ -68,6 +68,21 @@ def test_without_a_key_duplicates_are_counted():
     assert [(each.key, each.what) for each in found.differences] == [(("1", "same"), "missing at the destination")]
 
 
+def test_bucket_that_alone_is_too_large_stays_unread(monkeypatch: pytest.MonkeyPatch):
+    """Equal rows of a table without a key are all in one bucket."""
+    monkeypatch.setattr(comparing, "_BUCKET_ROWS_MAX", 300)
+    there, here = ([row(1)] * count + [row(2, value)] for count, value in ((400, "here"), (401, "there")))
+    found = differing_rows([side(there, COLUMNS), side(here, COLUMNS)], 1000)
+    assert {(each.key, each.what) for each in found.differences} == {
+        (("2", "here"), "missing at the destination"),
+        (("2", "there"), "only at the destination"),
+    }
+    assert len(found.unread) == 1
+    assert differing_rows([side([row(1)] * 400, COLUMNS), side([row(1)] * 401, COLUMNS)], 1) == FoundRows(
+        unread=frozenset({0})
+    )
+
+
 def test_what_is_read_and_named_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(comparing, "_ROWS_READ_MAX", 100)
     there, here = side([row(number) for number in range(5000)]), side([])
