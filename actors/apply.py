@@ -5,8 +5,7 @@ Job
 
 Main path
     ApplyHost.open -> ApplyDriver.start (`spark_apply.driver.apply_driver`) -> ApplyHost.step checks it; its apply
-      servers are
-    tasks of the site's Spark application (`actors.spark_application`).
+    servers are tasks of the site's Spark application (`actors.spark_application`).
 
 States
     The driver's: INITIALIZING, INSTANTIATING, APPLYING, PAUSED: ..., SHUTTING DOWN CLEANLY, ABORTING; see
@@ -17,8 +16,7 @@ Durable when
 
 Worked flow
     this process is killed -> its connections break: the Spark application cancels its tasks, its queue waits -> Ray
-      restarts the
-    actor -> a driver with a higher epoch: the destination refuses what a lingering task still sends
+    restarts the actor -> a driver with a higher epoch: the destination refuses what a lingering task still sends
 """
 
 from __future__ import annotations

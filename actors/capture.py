@@ -30,9 +30,8 @@ Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
     the queue loses everything: Rewind{20} -> Miner(20) -> 20..50, ...
     a destination was restored from an old backup: Rewind{20} -> the site keeps redo from 20 on -> Miner(20): the queue
-      drops
-    what it and the other destinations have; or redo begins at 40 -> gone{40}: the queue refuses that destination alone
-    -> Rewind{60}: Miner(60)
+    drops what it and the other destinations have; or redo begins at 40 -> gone{40}: the queue refuses that destination
+    alone -> Rewind{60}: Miner(60)
     the operator sets the start SCN to 20: checked by the site -> the queue answers Rewind{20} -> Miner(20): everyone
       drops what he has
     a new queue: Resume{0} -> Miner(0), redo begins at 15 -> the mark 0..15, 15..50, ...

@@ -14,8 +14,7 @@ Durable when
 
 Worked flow
     the actor is killed -> the kernel closes the child's standard input -> the child ends -> Ray restarts the actor ->
-      it waits
-    for the old process, ends it if necessary -> starts another
+    it waits for the old process, ends it if necessary -> starts another
 """
 
 from __future__ import annotations

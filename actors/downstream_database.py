@@ -7,8 +7,7 @@ Job
 Main path
     RedoReceiver.open -> RedoShippingClient.connect (the source goes on where the standby redo log ends)
     RedoReceiver.step -> RedoShippingClient.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and
-      RedoServer.announce
-    to the capture processes; their required checkpoints -> StandbyLog.purge.
+    RedoServer.announce to the capture processes; their required checkpoints -> StandbyLog.purge.
     Archived logs come the same way, complete segments only, or as files (`redo.standby.archive_folder.ArchiveFolder`):
     then the source is only told what is here.
 

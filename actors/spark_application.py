@@ -5,8 +5,8 @@ Job
 
 Main path
     SparkHost.open -> end the process of an earlier life -> `python -m spark_apply.application.process` -> its first
-      line of
-    output names its endpoint and its token -> `access`, which apply processes call -> SparkHost.step checks its health.
+    line of output names its endpoint and its token -> `access`, which apply processes call -> SparkHost.step checks its
+    health.
 
 States
     STARTING SPARK  the process was started and has not reported its endpoint. Memory only.
@@ -18,10 +18,8 @@ Durable when
 
 Worked flow
     this actor is killed -> the kernel closes the process's standard input -> it ends, and every task with it -> Ray
-      restarts the
-    actor -> another process with another endpoint and token -> the site's apply processes, which have kept their
-      coordinators
-    and epochs, ask for it and run their servers' tasks there
+    restarts the actor -> another process with another endpoint and token -> the site's apply processes, which have kept
+    their coordinators and epochs, ask for it and run their servers' tasks there
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ Job
 
 Main path
     a call -> Admission.begin: its rates -> a service's handler -> Admission.opening -> first messages are read ->
-      Admission.check
-    -> served, or `NotAdmitted`.
+    Admission.check -> served, or `NotAdmitted`.
 
 Who is refused where
     Without a certificate, with one of another authority, or without TLS where the server has it: in the handshake, by

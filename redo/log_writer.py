@@ -9,8 +9,7 @@ Job
 Main path
     LogWriter.step -> LogStream.read -> SegmentWriter.append -> SegmentWriter.sync -> LogStream.confirm
     -> LogWriter.position, which the capture processes watch. The catalog is read behind that (decision 41): a user's
-      COMMIT
-    may wait for the confirmation, and holds until then what the catalog does not show.
+    COMMIT may wait for the confirmation, and holds until then what the catalog does not show.
 
 States
     DISABLED                no stream is attached. Memory only, like all of them: redo itself is the durable state.

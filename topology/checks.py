@@ -114,9 +114,8 @@ def one_database_twice(identities: Mapping[str, str]) -> Iterator[Finding]:
     """Sites that are one database under two names.
 
     Args:
-        identities: site -> what tells its database from every other (`SourceDatabase.database_identity`); empty: it was
-          not
-            asked, or there is none.
+        identities: site -> what tells its database from every other (`SourceDatabase.database_identity`); empty: it
+            was not asked, or there is none.
     """
     first: dict[str, str] = {}
     for site, identity in identities.items():

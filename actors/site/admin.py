@@ -6,8 +6,8 @@ Only commands call it. What runs has no `admin_dsn`, and finds done what `up` di
 
 Worked flow (a table is added to the file of a running topology)
     `up`: publish_as_admin -> the publication names the table, whose changes are left out as those of a stranger -> the
-      controller is asked: preflight,
-    prepare, the table is in its record, apply processes begin that know it -> everything runs: finish_as_admin
+    controller is asked: preflight, prepare, the table is in its record, apply processes begin that know it ->
+    everything runs: finish_as_admin
     refused -> retreat_as_admin: the publication names the table no more
     this command dies anywhere -> the next one does all of it again
 """

@@ -9,11 +9,9 @@ Durable when
 
 Worked flow
     an edit takes the source c out -> prepared, and c is left -> site:c ends its log writer and drops slot and
-      publication -> c is
-    left no more -> site:c ends
+    publication -> c is left no more -> site:c ends
     site:c does not answer -> `status` names the slot -> `down`, `up`: nobody has its connection string, so the operator
-      drops the slot ->
-    c comes back: it begins as a new source, without the redo of before
+    drops the slot -> c comes back: it begins as a new source, without the redo of before
 """
 
 from __future__ import annotations

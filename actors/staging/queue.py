@@ -63,8 +63,7 @@ Worked flow
     the publisher has it only from 40 on: gone{40} -> B is refused, nothing is held for it any more -> rewind{60}: A
       continues
     C is added, A=60 B=50 -> C=60 is saved -> Resume{50}; C subscribes with needed=FIRST_SCN: gets the mark 0..60, then
-      all
-    after 60; nothing after 60 is DURABLE before C has acknowledged it
+    all after 60; nothing after 60 is DURABLE before C has acknowledged it
 
 Hosting
     QueueCore(topology, "q_dbs1", folder) is not thread-safe and calls nothing but its clock and its files.

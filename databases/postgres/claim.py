@@ -22,9 +22,8 @@ began says the database's clock, the only one they share.
 
 Worked flow
     host A runs, holds the lock -> the same file on host B: `RunsElsewhere`, nothing is touched -> A's machine dies ->
-      its
-    session ends after 35 s -> B may start. Or A cannot be reached and its session stays: B takes over, which ends that
-    session; A, if it lives, finds the lock taken when it connects again, and stops.
+    its session ends after 35 s -> B may start. Or A cannot be reached and its session stays: B takes over, which ends
+    that session; A, if it lives, finds the lock taken when it connects again, and stops.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ Job
 
 Main path
     StandbyLog.place (sent to the source) -> take (frames, written and verified) -> sync -> StandbyLog.position, which
-      the
-    capture processes watch, and StandbyLog.place, which is acknowledged -> purge.
+    the capture processes watch, and StandbyLog.place, which is acknowledged -> purge.
 
 States
     RECEIVING               the last step wrote redo. Memory only, like both others.
@@ -25,8 +24,7 @@ Worked flow
     place (2, 500) -> frames (2, 500..900), (2, 900..1000): a record ends at 950 -> sync -> position (2, 950),
       acknowledged
     the stream breaks -> rollback cuts the file to 950 -> place (2, 950) -> frame (2, 950..1200), its last record a
-      footer
-    -> sync -> segment 2 is archived; frame (3, 0..) -> segment 3
+    footer -> sync -> segment 2 is archived; frame (3, 0..) -> segment 3
     this process is killed between write and fsync: the file is read from its beginning; whole records count, the rest
     is cut
 

@@ -5,8 +5,7 @@ same LCR again by every process that follows. What a process is calling stands i
 call, and the page stays when the process ends.
 
     dies in a call -> the next process finds it unfinished: one -> dies in it -> two -> dies in it -> three: the
-      function is not called for
-    this LCR again, and the client stops with an error that names it
+    function is not called for this LCR again, and the client stops with an error that names it
 
 A call of another version of the function is another call. A power failure may lose the page: then counting begins
 again.

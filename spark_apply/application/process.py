@@ -8,8 +8,7 @@ Job
 
 Main path
     main -> one line of configuration from standard input -> SparkApplication.start -> serve_tasks (its endpoint and its
-      token
-    are the line on standard output) -> SparkRuns.run for each call; meanwhile _watch monitors the executors.
+    token are the line on standard output) -> SparkRuns.run for each call; meanwhile _watch monitors the executors.
 
 States
     None: runs live as long as their calls, see `spark_apply.application.runs`.

@@ -14,8 +14,7 @@ Durable when
 
 Worked flow
     the actor of apply a is killed -> its call breaks -> job a/7/serve is cancelled, its workers end; the job of apply b
-      is not
-    affected -> the next life of a requests job a/8/serve
+    is not affected -> the next life of a requests job a/8/serve
 """
 
 from __future__ import annotations

@@ -21,9 +21,8 @@ Worked flow
     a has 100 rows of t, b has none; both ways are new -> the driver at b finds rows at a and no record there: it waits
       -> the driver at a takes a
     snapshot of b, which has no row of t: KEPT at SCN 50 of b -> the driver at b copies 100 rows: DONE -> a row that a
-      user then writes at b comes to a
-    from the log. (One that is written before DONE makes the copy differ: b is emptied, and copied again once a has
-    applied what was written at b until then.)
+    user then writes at b comes to a from the log. (One that is written before DONE makes the copy differ: b is emptied,
+    and copied again once a has applied what was written at b until then.)
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ Job
 
 Main path
     TableInstantiation.run_first, run_beside -> a snapshot of the source -> `spark_apply.copy.rounds.CopyRound`: pieces
-      on the CopyBoard, one
-    Spark job whose tasks take them, digests of both sides
+    on the CopyBoard, one Spark job whose tasks take them, digests of both sides
     -> DONE, or COPIED -> TableJoins.
 
     The first tables of an apply process are copied before it applies anything (`run_first`): nothing can be held up.

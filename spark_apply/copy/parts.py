@@ -8,8 +8,7 @@ Job
 
 Main path
     `TableMarks.look` finds it -> a record COPYING under `PartOf.identity`, then its table's mark names it -> left out,
-      copied, joined as every table that is added
-    later (`spark_apply.copy.instantiation`).
+    copied, joined as every table that is added later (`spark_apply.copy.instantiation`).
 
     Its record stays: what of an error transaction is older than the copy is known by it. A copy of the whole table
     removes it.
@@ -20,9 +19,9 @@ A TRUNCATE of the whole table
 
 Worked flow
     copy of T at 100. ATTACH of P with 1,000 rows; UPDATE of one of them at 120 -> error transaction. Look: P is
-      COPYING. Snapshot at 150, P is COPIED at 150. Low watermark
-    170 -> P joins: its changes from 150 on are applied, those of T's others from 170 on; and the error transaction is
-      deleted, as the copy has its change.
+    COPYING. Snapshot at 150, P is COPIED at 150. Low watermark 170 -> P joins: its changes from 150 on are applied,
+    those of T's others from 170 on; and the error transaction is
+    deleted, as the copy has its change.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Main path
     CopyRound.copy -> pieces on the `CopyBoard` -> tasks (`spark_apply.copy.tasks`) -> _take -> _copied -> digests of
-      the destination
-    -> _compared -> DONE or COPIED.
+    the destination -> _compared -> DONE or COPIED.
 """
 
 from __future__ import annotations

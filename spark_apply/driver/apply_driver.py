@@ -5,8 +5,7 @@ Job
 
 Main path
     ApplyDriver.start -> prepare and raise_epoch at the destination -> serve_apply (the coordinator's endpoint) -> the
-      first time:
-    ask_beginning -> TableInstantiation.run_first -> a run of apply servers at the site's Spark application
+    first time: ask_beginning -> TableInstantiation.run_first -> a run of apply servers at the site's Spark application
     -> CoordinatorHost.run, and on a thread of its own TableInstantiation.run_beside.
 
 States
@@ -26,9 +25,8 @@ Ends when
 
 Worked flow
     epoch 7, progress 400 -> servers 0 and 1 of apply/7 join -> the application is killed: both are lost, two groups in
-      doubt ->
-    another application runs servers 0 and 1, still under epoch 7 -> one group was committed, the other is assigned
-      again
+    doubt -> another application runs servers 0 and 1, still under epoch 7 -> one group was committed, the other is
+    assigned again
 """
 
 from __future__ import annotations

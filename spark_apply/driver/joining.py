@@ -27,8 +27,8 @@ Worked flow
     hold: nothing above 90 is told to the queue; snapshot of T at 100 -> hold 100. The others go on; T's rows are
       dropped.
     T is copied, low watermark 170 -> join: low watermark 100, ahead 170, T JOINING -> dequeue from 100: only T's rows
-      up
-    to 170, everything above. A kill at 130: low watermark 130, ahead 170, T JOINING: only T's rows from 130 to 170, ...
+    up to 170, everything above. A kill at 130: low watermark 130, ahead 170, T JOINING: only T's rows from 130 to 170,
+    ...
 
 Used by the loop's thread only, but for `JoinCalls`.
 """

@@ -6,10 +6,8 @@ groups of lost servers are in doubt until their successors join, as after the de
 
 Worked flow
     the application's process is killed -> the call breaks -> the executors end, the servers' streams with them -> its
-      actor
-    starts another -> `find` answers again -> a call with a new token -> its tasks say hello, and the coordinator asks
-      the
-    destination for the outcome of the groups in doubt
+    actor starts another -> `find` answers again -> a call with a new token -> its tasks say hello, and the coordinator
+    asks the destination for the outcome of the groups in doubt
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ for a transaction, that is recorded at the destination, in a transaction of its 
 the record. One that lives forgets it, once what it called the function for is committed or in the error queue.
 
     dies in call 1 (not recorded) -> recorded, dies -> recorded, dies -> recorded, dies -> three are recorded: not
-      called again;
-    the transaction goes into the error queue, which names the function
+    called again; the transaction goes into the error queue, which names the function
 
 A session that ends (`pg_terminate_backend(pg_backend_pid())`, `exit_on_error`) says as little by itself: an
 administrator, or a network, can end it too. Its process lives and counts, so nothing is recorded. From the first such

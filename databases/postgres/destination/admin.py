@@ -9,9 +9,8 @@ Job
 
 Main path
     `headrace check` -> PostgresAdmin.preflight -> findings. `headrace up` -> prepare, before the controller is asked:
-      schema, triggers, grants; what runs
-    finds it done (`PostgresDestination.prepare` only looks). `headrace down --purge` -> the site deletes its rows ->
-      remove.
+    schema, triggers, grants; what runs finds it done (`PostgresDestination.prepare` only looks).
+    `headrace down --purge` -> the site deletes its rows -> remove.
 
 Bounds
     It runs inside a command: no process that goes on has the connection string.

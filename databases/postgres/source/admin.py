@@ -9,10 +9,9 @@ Job
 
 Main path
     `headrace check` -> PostgresSourceAdmin.preflight -> findings. `headrace up` -> prepare, before the controller is
-      asked: the publication names the new
-    tables, too; what runs takes them for strangers until the controller has them in its record (decision 95) ->
-      everything is settled -> take_out: it names
-    those that left no more. `headrace down --purge` -> the site drops its slot -> remove.
+    asked: the publication names the new tables, too; what runs takes them for strangers until the controller has them
+    in its record (decision 95) -> everything is settled -> take_out: it names those that left no more.
+    `headrace down --purge` -> the site drops its slot -> remove.
 
 Bounds
     It runs inside a command: no process that goes on has the connection string.
