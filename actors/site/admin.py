@@ -153,18 +153,16 @@ def publish_as_admin(
     for site in _published(spec):
         try:
             dsn = admin_dsn(spec, site)
+            was_source = before is not None and any(each.source == site.name for each in before.captures)
             with closing(open_source(access_to(site, site.database.dsn))) as source:
-                is_due = any(not step.is_done for step in source.plan(spec.name, spec.capture_rules(site.name)))
+                rules = spec.capture_rules(site.name)
+                is_due = any(not step.is_done for step in source.plan(spec.name, rules))
                 if is_due and any(each.is_error for each in source_findings(spec, site, source)):
                     continue
-                there = frozenset(each.identity for each in source.captured(spec.name))
-            was_source = before is not None and any(each.source == site.name for each in before.captures)
-            if statements := _source_admin(site, dsn).prepare(
-                spec.name, spec.capture_rules(site.name), was_source=was_source
-            ):
-                with closing(open_source(access_to(site, site.database.dsn))) as source:
-                    added = frozenset(each.identity for each in source.captured(spec.name)) - there
-                made[site.name] = Published(statements=statements, added=added)
+                there = {each.identity for each in source.captured(spec.name)}
+                if statements := _source_admin(site, dsn).prepare(spec.name, rules, was_source=was_source):
+                    now = {each.identity for each in source.captured(spec.name)}
+                    made[site.name] = Published(statements=statements, added=frozenset(now - there))
         except (DatabaseUnavailable, ConfigError) as error:
             found.append(_unpublished(spec, site, error, before))
     return tuple(found), made
@@ -187,7 +185,7 @@ def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple
             # Another call may have had them taken up since.
             _source_admin(site, admin_dsn(spec, site)).take_out(
                 spec.name,
-                _recorded(spec, name) or frozenset(),
+                _recorded_now(spec, name),
                 among=published.added,
                 recorded=partial(_recorded_now, spec, name),
             )

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.postgres.source.slot import _see_standbys_have
+from databases.postgres.source.slot import check_standbys
 from streams.errors import DatabaseSetBack, DatabaseUnavailable
 from streams.scn import Scn
 from tests.support.postgres_redo import RULES, RedoSite
@@ -131,11 +131,11 @@ def test_standby_that_lacks_the_log_is_named_and_the_log_is_read_once_it_has_it(
         user.execute("SELECT pg_create_physical_replication_slot('standby_lacks')")
         try:
             (position,) = user.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()
-            _see_standbys_have(user, "standby_has", Scn(1))
+            check_standbys(user, "standby_has", Scn(1))
             with pytest.raises(DatabaseUnavailable, match=r"standbys of standby_lacks, absent \(synchronized"):
-                _see_standbys_have(user, "standby_has, standby_lacks, absent", Scn(1))
+                check_standbys(user, "standby_has, standby_lacks, absent", Scn(1))
             with pytest.raises(DatabaseUnavailable, match="standbys of standby_has "):
-                _see_standbys_have(user, "standby_has", Scn(int(position) + 1000))
+                check_standbys(user, "standby_has", Scn(int(position) + 1000))
         finally:
             for name in ("standby_has", "standby_lacks"):
                 user.execute("SELECT pg_drop_replication_slot(%s)", (name,))

@@ -26,6 +26,7 @@ __all__ = [
     "check_last_transaction",
     "check_same_log",
     "check_slot",
+    "check_standbys",
     "continues",
     "keep_at_standbys",
     "slot_positions",
@@ -195,7 +196,7 @@ def check_same_log(
             "SELECT coalesce(current_setting('synchronized_standby_slots', true), '')"
         ).fetchone() or ("",)
         if standbys:
-            _see_standbys_have(connection, str(standbys), start)
+            check_standbys(connection, str(standbys), start)
         found = connection.execute(
             "SELECT xid::text::int8, data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL,"
             " 'proto_version', '1', 'messages', 'true', 'binary', %s, 'publication_names', %s) WHERE get_byte(data, 0)"
@@ -222,8 +223,17 @@ def check_same_log(
     )
 
 
-def _see_standbys_have(connection: psycopg.Connection[Any], standbys: str, start: Scn) -> None:
-    """The server shows nothing that its named standbys do not have, and waits for one for as long as it is away."""
+def check_standbys(connection: psycopg.Connection[Any], standbys: str, start: Scn) -> None:
+    """See that named standbys have the log up to an SCN: the server shows nothing beyond them, and waits for them.
+
+    Args:
+        connection: to the source.
+        standbys: names of their slots, as `synchronized_standby_slots` has them.
+        start: up to where the log is to be read.
+
+    Raises:
+        DatabaseUnavailable: one lacks a part of it, or is not there.
+    """
     behind = [str(name) for (name,) in connection.execute(_BEHIND, (standbys, format_lsn(start))).fetchall()]
     if behind:
         raise DatabaseUnavailable(
