@@ -15,7 +15,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from actors import runtime, source_database
+from actors import runtime
+from actors.site import sampling
 from actors.site.asked_names import AskedNames
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
@@ -29,7 +30,7 @@ from redo import log_writer
 from redo.mining import Miner
 from redo.names import NamesAtSource
 from rules.rule import Rule, RuleSet
-from rules.transformation import DeleteColumns, Transformation
+from rules.transformations.transformation import DeleteColumns, Transformation
 from streams.errors import TableLeftRules
 from streams.lcr_batch import Command, LcrBatch
 from streams.links import RedoPosition
@@ -224,7 +225,7 @@ def test_publication_dropped_by_somebody_is_never_made_again_in_silence(make: Ca
 def test_database_that_does_not_answer_is_neither_idle_nor_level(
     make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_database, "ANSWER_MAX_S", 1.0)
+    monkeypatch.setattr(sampling, "ANSWER_MAX_S", 1.0)
     with Proxy(lambda: target) as proxy:
         target = ""
 
