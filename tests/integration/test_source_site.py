@@ -18,6 +18,7 @@ import pytest
 from actors import runtime
 from actors.site import sampling
 from actors.site.asked_names import AskedNames
+from actors.site.sampling import Heartbeats
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
@@ -253,7 +254,7 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(
 ) -> None:
     """The question was asked before `prepare`, the answer came after it."""
     source, asked, looked = make(), threading.Event(), threading.Event()
-    uncaptured, prepare, heartbeat = PostgresSource.uncaptured, source.host.prepare, source.host._heartbeat
+    uncaptured, prepare, heartbeat = PostgresSource.uncaptured, source.host.prepare, Heartbeats.write_if_silent
     source.run("CREATE TABLE u (id int PRIMARY KEY)")
 
     def slow(*arguments: Any) -> tuple[str, ...]:
@@ -263,13 +264,13 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(
             asked.set()
         return found
 
-    def next_thing(connection: PostgresSource) -> None:
+    def next_thing(*arguments: Any) -> None:
         if asked.is_set():
             looked.set()
-        heartbeat(connection)
+        heartbeat(*arguments)
 
     monkeypatch.setattr(PostgresSource, "uncaptured", slow)
-    monkeypatch.setattr(source.host, "_heartbeat", next_thing)
+    monkeypatch.setattr(Heartbeats, "write_if_silent", next_thing)
     source.host._uncaptured_at = 0.0  # it is time
     assert looked.wait(WAIT_S)
     assert source.host.status()["uncaptured_tables"] == []
