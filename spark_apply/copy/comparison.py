@@ -20,7 +20,7 @@ from databases.connectors import open_reader
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
-from rules.transformation import AddColumn, TransformationError
+from rules.transformations.transformation import AddColumn, TransformationError
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.catching_up import POLL_S, CatchingUp, WaysBack
 from spark_apply.copy.differing_rows import (
