@@ -67,13 +67,13 @@ def rows_of_keys(
             ).fetchall()
         }
         texts = f"ARRAY[{', '.join(shown(column, kind) for column, kind in valued(kinds, key).items())}]::text[]"
-        names = [f"v{place}" for place in range(len(key))]
-        asked = f"FROM unnest({', '.join(['%s::text[]'] * len(key))}) AS asked ({', '.join(names)})"
+        fields = [f"v{place}" for place in range(len(key))]
+        asked = f"FROM unnest({', '.join(['%s::text[]'] * len(key))}) AS asked ({', '.join(fields)})"
         # it stands beside parameters
-        by_text = _beside(f'{texts} COLLATE "C" IN') + f" (SELECT ARRAY[{', '.join(names)}] {asked})"
+        by_text = _beside(f'{texts} COLLATE "C" IN') + f" (SELECT ARRAY[{', '.join(fields)}] {asked})"
         by_value = (
             f"({_beside(', '.join(map(quote, key)))}) IN"
-            f" (SELECT {', '.join(f'{value}::{_beside(types[column])}' for value, column in zip(names, key, strict=True))}"
+            f" (SELECT {', '.join(f'{value}::{_beside(types[column])}' for value, column in zip(fields, key, strict=True))}"
             f" {asked})"
         )
         has_operators = all(types.values()) and not any(None in each for each in keys)
