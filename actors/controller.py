@@ -35,9 +35,10 @@ Durable when
     `desired.json` contains the prepared topology, without secrets, each component's label, what is split off, and the
     shapes of tables that left (`actors.earlier_shapes`). It is written after the last `prepare` has returned; all
     preparations are idempotent, so a controller that died in the middle repeats them: where the topology is prepared
-    again, for new tables, the sources of which nobody has seen how that ended stand there, and their apply processes
-    wait. A component that is not named there is new and starts from scratch: it does not run before the file is
-    written. The controller runs on the cluster's head, where the file is.
+    again, for new tables, the sources whose preparation was begun stand there until all of it is recorded. While it is
+    about to be repeated, their apply processes wait; while it cannot be, because some site is away, they run with the
+    tables of the record. A component that is not named there is new and starts from scratch: it does not run before the
+    file is written. The controller runs on the cluster's head, where the file is.
 
 Worked flow
     up -> site:dbs1, site:dbs2 created -> both READY -> preflight of both without errors -> prepare of both ->
@@ -105,6 +106,7 @@ from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
+    from databases.ports import CapturedTable
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, TopologySpec
 
@@ -217,8 +219,12 @@ class Controller(Host):
         self._phase = "STARTING SITES"
         self._is_created = False  # all components shall run, whatever the phase is
         self._repeats = False  # `headrace up` was called again: there may be new tables
-        # sources that are being prepared, or were and nobody saw how it ended: it may go on
+        # sources that were prepared, or are being, and the record does not say with which tables: it may go on, and
+        # capture tables that an apply process which begins now would not know
         self._unseen: frozenset[str] = frozenset()
+        # by these sources, while they cannot be prepared again: their tables that no apply process has taken up
+        self._left_behind: dict[str, tuple[str, ...]] = {}
+        self._name_at = 0.0
         self._calls = Calls()
         self._drops_kept = False  # a call of `up` came after that which keeps rows
         self._findings: tuple[Finding, ...] = ()
@@ -548,7 +554,7 @@ class Controller(Host):
         """Whether every component that must be up to date before this one begins is up to date.
 
         An apply process must not copy a table before every capture process and propagation on its way handles the
-        table's changes, nor begin while tables may still be captured that it would not know; a capture process must not
+        table's changes, nor take what is captured for what it knows while that may change; a capture process must not
         begin before its site keeps redo for it; a queue not before what it held for a site is held before it.
         """
         name = component.name.partition(":")[2]
@@ -560,7 +566,7 @@ class Controller(Host):
         elif component.kind == "capture":
             receiver = receiver_at(self._spec, self._spec.capture(name))
             before = {f"site:{self._spec.capture(name).source}", *(() if receiver is None else (receiver.component,))}
-        elif component.kind == "apply" and f"site:{self._spec.apply(name).source}" in self._unseen:
+        elif component.kind == "apply" and not self._knows_its_tables(self._spec.apply(name).source):
             return False
         elif component.kind == "apply":
             for way in ways_to(self._spec, self._spec.apply(name)):
@@ -568,6 +574,21 @@ class Controller(Host):
         # What is bypassed may still be about to end: it does not count.
         return all(
             self._labels.get(each) == self._edit.labels[each] for each in before & present & self._edit.labels.keys()
+        )
+
+    def _knows_its_tables(self, source: str) -> bool:
+        """Whether an apply process that begins now has all tables of its source that are captured, or is told which.
+
+        It would have to end again at once where the source is about to be prepared again.
+        """
+        return f"site:{source}" not in self._unseen or (
+            self._recorded_tables(source) is not None and self._is_put_off()
+        )
+
+    def _is_put_off(self) -> bool:
+        """Whether nothing is prepared before a site is back that does not answer, or `up` is called again."""
+        return self._phase == "REFUSED" or (
+            self._phase == "STARTING SITES" and bool(self._latest_us) and not self._sites_are_ready()
         )
 
     def _went_before(self, name: str, present: set[str]) -> bool:
@@ -600,7 +621,7 @@ class Controller(Host):
         }
         if component.kind == "apply":
             arguments |= {"keep_existing": self._kept.get(arguments["name"], ()), "keep_call": self._keep_call}
-            if (noted := self._noted_ahead(self._spec.apply(arguments["name"]).source)) is not None:
+            if (noted := self._told_tables(self._spec.apply(arguments["name"]).source)) is not None:
                 arguments |= {"known": tuple(each.identity for each in noted.tables)}
         environment = {**self._environment, **self._overrides.get(component.name, {})}
         differs = any(value != self._environment.get(name, "") for name, value in environment.items())
@@ -674,7 +695,7 @@ class Controller(Host):
                 # Rights that are already reported may be missing.
                 if not any(finding.is_error for finding in findings):
                     raise
-        self._findings = tuple(findings)
+        self._findings = tuple(dict.fromkeys(findings))  # a site's two roles, and two apply processes, may have one
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
 
     def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[Mapping[str, Any]]]:
@@ -891,10 +912,16 @@ class Controller(Host):
 
         None: he is not.
         """
+        return self._recorded_tables(source) if self._spec.site(source).database.has_admin else None
+
+    def _told_tables(self, source: str) -> Receivers | None:
+        """The tables that an apply process of a source is told to take; None: those that are captured when it begins."""
+        return self._recorded_tables(source) if f"site:{source}" in self._unseen else self._noted_ahead(source)
+
+    def _recorded_tables(self, source: str) -> Receivers | None:
+        """The tables of a source that are recorded as taken up; None: an earlier version prepared it."""
         stored = self._desired().get("receivers", {}).get(source)
-        return (
-            from_json(Receivers, stored) if stored is not None and self._spec.site(source).database.has_admin else None
-        )
+        return None if stored is None else from_json(Receivers, stored)
 
     def _prepare(self) -> None:
         ending = self._to_end()
@@ -909,9 +936,8 @@ class Controller(Host):
                     site.name, "prepare", self._for(site.name), self._new(), timeout_s=PREPARE_TIMEOUT_S
                 )
             self._statements[site.name] = list(ran)
-        self._note_unseen(frozenset())
         # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have
-        # ended by now begin again when `up` repeats this.
+        # ended by now begin again when `up` repeats this. Until then the record is behind what is prepared.
         if stopped := self._stopped_against_edit():
             self._findings, self._phase = stopped, "REFUSED"
             return
@@ -967,10 +993,11 @@ class Controller(Host):
 
     @contextlib.contextmanager
     def _on_record(self, site: str) -> Iterator[None]:
-        """Have on record that a source is being prepared, until it is seen how that ended.
+        """Have on record that a source is being prepared, until it is recorded with which tables.
 
         The controller may die, or get no answer, while a statement waits for a table that a user has locked: the
-        statement goes on, and captures the table later.
+        statement goes on, and captures the table later. Or it dies behind it: the site has taken the table up, and does
+        not name it as new any more.
         """
         before = self._unseen
         if site in self._sources:
@@ -978,7 +1005,9 @@ class Controller(Host):
         try:
             yield
         except StreamsError as error:
-            if error.context.get("sqlstate"):  # said by the database: the statement has ended
+            # Said by the database: the statement has ended. But where an administrator captures the tables, nothing of
+            # this is undone: the site may have taken them up before it failed as a destination.
+            if error.context.get("sqlstate") and not self._spec.site(site.removeprefix("site:")).database.has_admin:
                 self._note_unseen(before)
             raise
 
@@ -1000,8 +1029,11 @@ class Controller(Host):
         """
         present, uncaptured = self._actors.names(), self._uncaptured()
         ending = self._edit.ending if self._is_created or self._edit.is_known else present - {CONTROLLER}
+        # one that began with the tables of the record meanwhile does not know what was captured since
         with_new_tables = {
-            f"apply:{apply.name}" for apply in self._spec.applies if f"site:{apply.source}" in uncaptured
+            f"apply:{apply.name}"
+            for apply in self._spec.applies
+            if f"site:{apply.source}" in {*uncaptured, *self._unseen}
         }
         leaving = {each.component for each in (*self._left, *left_by(self._edit.before, self._spec))}
         return sorted((ending | with_new_tables) & present - {site.name for site in self._sites} - leaving)
@@ -1164,8 +1196,10 @@ class Controller(Host):
                 "left": [as_json(each) for each in left],
                 "receivers_noted": False,
                 "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
+                "unseen": [],
             }
         )
+        self._unseen = frozenset()
         self._must_note_receivers, self._left = True, left
         self._splitting.in_force()
 
@@ -1179,6 +1213,7 @@ class Controller(Host):
         latest = gather(self._actors, self._observed())
         self._find_absent_nodes(latest)
         self._find_empty_folders(latest)
+        self._find_left_behind(latest)
         now, now_us = self._clock.monotonic(), self._clock.time_us()
         for status in latest:
             self._add_rates(status, now)
@@ -1219,6 +1254,35 @@ class Controller(Host):
                     "mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in"
                     " docs/operations.md"
                 )
+
+    def _find_left_behind(self, statuses: list[dict[str, Any]]) -> None:
+        """Name the captured tables that no apply process knows, of sources whose preparation is put off.
+
+        Their sites may count them as taken up: they were prepared with them.
+        """
+        if not (self._unseen and self._is_created and self._is_put_off()):
+            self._left_behind = {}
+            return
+        if self._clock.monotonic() >= self._name_at:
+            self._name_at = self._clock.monotonic() + NOTE_INTERVAL_S
+            for name in self._unseen:
+                with contextlib.suppress(StreamsError):  # it is the one that is away
+                    self._left_behind[name] = self._left_behind_at(name)
+        for status in statuses:
+            if named := self._left_behind.get(status["name"]):
+                status["uncaptured_tables"] = list(dict.fromkeys((*status.get("uncaptured_tables", ()), *named)))
+
+    def _left_behind_at(self, site: str) -> tuple[str, ...]:
+        source = site.removeprefix("site:")
+        if not self._answers(source) or (recorded := self._recorded_tables(source)) is None:
+            return ()
+        known, rules = {each.identity for each in recorded.tables}, self._spec.capture_rules(source)
+        captured: tuple[CapturedTable, ...] = self._actors.call(site, "captured", timeout_s=GATHER_TIMEOUT_S)
+        return tuple(
+            f"{each.owner}.{each.name}"
+            for each in captured
+            if each.identity not in known and any(rule.keeps(each.owner, each.name) for rule in rules)
+        )
 
     def _observed(self) -> tuple[Component, ...]:
         """The components to ask: all, or until an edit is prepared the sites and those that run as before, with what it will bypass."""
