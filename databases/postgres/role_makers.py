@@ -42,14 +42,14 @@ def role_maker_findings(connection: psycopg.Connection[Any], path: str) -> Itera
     """
     if not may_grant_itself_roles(connection):
         return
-    names = [quote(name) for (name,) in connection.execute(_ROLE_MAKERS).fetchall()]
+    names = [name for (name,) in connection.execute(_ROLE_MAKERS).fetchall()]
     if names:
         yield Finding(
             path=path,
             is_error=False,
-            problem=f"{', '.join(names)} can act as every role that is no superuser, the owners of replicated tables"
+            problem=f"{', '.join(map(quote, names))} can act as every role that is no superuser, the owners of replicated tables"
             " among them: CREATEROLE lets a role grant itself others, up to PostgreSQL 15",
-            fix=" ".join(f"ALTER ROLE {name} NOCREATEROLE;" for name in names)
+            fix=" ".join(f"ALTER ROLE {quote(name)} NOCREATEROLE;" for name in names)
             + " "
             + remark("or nothing, if you trust them with all that is replicated here"),
         )
