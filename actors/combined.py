@@ -41,7 +41,7 @@ Worked flow
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from actors.records.files import component_file
 from actors.staging.queue import QueueCore
@@ -53,15 +53,14 @@ from topology.combined import mounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from streams.clock import Clock
-    from streams.links import BatchHeader
+    from streams.links import BatchHeader, Serving
     from streams.tracking import TrackLog
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
-__all__ = ["AHEAD_BYTES", "MountedQueue", "Serving", "forget_refusal", "mounted_core"]
+__all__ = ["AHEAD_BYTES", "MountedQueue", "forget_refusal", "mounted_core"]
 
 # One batch is on its way while the next one is mined; a batch is about 1 MiB, and larger ones wait alone.
 AHEAD_BYTES = 2 << 20
@@ -120,24 +119,6 @@ def _folder(spec: TopologySpec, capture: CaptureSpec) -> Path:
     return component_file(spec.state_dir, f"capture:{capture.name}", "~queue")
 
 
-class Serving(Protocol):
-    """Serves the subscriber of a mounted queue: `protos.queue_link.DequeueServer`."""
-
-    endpoint: str
-
-    def holding(self) -> AbstractContextManager[None]:
-        """Hold the queue's lock."""
-        ...
-
-    def changing(self) -> AbstractContextManager[None]:
-        """Hold the queue's lock; the subscriber's stream looks at the queue again afterwards."""
-        ...
-
-    def stop(self) -> None:
-        """End the subscriber's stream; idempotent."""
-        ...
-
-
 class MountedQueue:
     """A capture process's end of the queue that it mounts, as `streams.links.Outlet`.
 
@@ -147,7 +128,7 @@ class MountedQueue:
         core: the queue; from now on it is only touched behind the lock of what serves it.
         capture: name of the capture process.
         source: the site whose redo it mines.
-        serve: begins to serve the apply process.
+        serve: begins to serve the apply process (`Links.serve`).
         wake: called when `poll` has something new, or `send_nowait` would not block any more.
         clock: of statistics.
     """
@@ -234,6 +215,10 @@ class MountedQueue:
             "waiting_bytes": waiting_bytes,
             "unacknowledged_s": 0.0 if since is None else self._clock.monotonic() - since,
         }
+
+    def wire_status(self) -> dict[str, Any]:
+        """See `Serving.wire_status`."""
+        return self._serving.wire_status()
 
     def close(self) -> None:
         """End the apply process's stream; idempotent."""

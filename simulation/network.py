@@ -20,25 +20,25 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from actors.staging.queue import QueueCore
-from protos.staging import PublisherNews
+from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from simulation.observing.trace import Trace
 from streams.clock import Clock
 from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, RedoWatch, Resume
 from streams.scn import FIRST_SCN, Scn
+from streams.staging import LockedQueue, PublisherNews
 
-__all__ = ["DequeueStream", "EnqueueStream", "Network", "SimulatedLinks"]
+__all__ = ["DequeueStream", "EnqueueStream", "Network", "SimulatedLinks", "Unserved"]
 
 _CREDIT_BYTES_MAX = 4000  # about four batches: so little that credit which is not given back is missed at once
 _MESSAGES_AT_ONCE = 4  # delivered in one step: few, so that many things can happen in between
 
 
 class Network:
-    """Every stream there is.
+    """Every stream there is, and every queue that is served.
 
     Args:
         rng: decides when what arrives.
-        queue: finds the live core of a queue by its name; None: it does not answer.
         site_of: a component's or a queue's site, by name.
         clock: the simulation's.
         trace: of the run.
@@ -47,13 +47,13 @@ class Network:
     def __init__(
         self,
         rng: random.Random,
-        queue: Callable[[str], QueueCore | None],
         site_of: Callable[[str], str],
         clock: Clock,
         trace: Trace,
     ) -> None:
-        self.rng, self._queue, self._site_of, self.clock, self.trace = rng, queue, site_of, clock, trace
+        self.rng, self._site_of, self.clock, self.trace = rng, site_of, clock, trace
         self.streams: list[_Stream] = []
+        self._served: dict[str, QueueCore] = {}
         self._incarnations = 0
         self._apart: frozenset[str] = frozenset()  # sites that cannot reach the others
 
@@ -61,6 +61,23 @@ class Network:
         """As `transport.new_incarnation`: a later one compares greater."""
         self._incarnations += 1
         return f"{self._incarnations:08d}"
+
+    def served(self, name: str, core: QueueCore) -> None:
+        """A queue is served from now on.
+
+        Args:
+            name: of who serves it: the queue, or the capture process that mounts it.
+            core: the queue.
+        """
+        self._served[name] = core
+
+    def core(self, name: str) -> QueueCore | None:
+        """The live core that is served under a name; None: there is none.
+
+        Args:
+            name: see `served`.
+        """
+        return self._served.get(name)
 
     def reach(self, name: str, component: str) -> QueueCore:
         """The core of a queue.
@@ -72,7 +89,7 @@ class Network:
         Raises:
             PropagationError: it does not answer.
         """
-        core = self._queue(name)
+        core = self.core(name)
         if core is None or self._is_apart(name, component) or self.rng.random() < 0.05:
             raise PropagationError(f"queue {name} does not answer")
         return core
@@ -91,7 +108,8 @@ class Network:
         self.streams = [each for each in self.streams if not (each.client_left and each.server_left)]
 
     def queue_died(self, name: str) -> None:
-        """Everything on the streams of a queue is lost."""
+        """A queue is served no more; everything on its streams is lost."""
+        self._served.pop(name, None)
         for stream in self.streams:
             if stream.queue == name:
                 stream.is_cut = stream.server_left = True
@@ -146,6 +164,34 @@ class Network:
         return bool(open_ones)
 
 
+class Unserved(LockedQueue[PublisherSession, SubscriberSession]):
+    """As `QueueServer`, without a server: its queue is called as it is."""
+
+    endpoint = ""
+
+    def admit(self, callers: Mapping[str, Mapping[str, str]]) -> None:
+        """See `Serving.admit`: who may come is not looked at."""
+
+    def wire_status(self) -> dict[str, Any]:
+        """See `Serving.wire_status`."""
+        return {}
+
+    def stop(self) -> None:
+        """See `Serving.stop`."""
+        self.close()
+
+
+class _Served(Unserved):
+    def __init__(self, network: Network, name: str, core: QueueCore) -> None:
+        super().__init__(core)
+        self._network, self._name = network, name
+        network.served(name, core)
+
+    def stop(self) -> None:
+        self._network.queue_died(self._name)
+        super().stop()
+
+
 class SimulatedLinks:
     """`streams.links.Links` over a simulated network.
 
@@ -178,6 +224,10 @@ class SimulatedLinks:
         """See `Links.redo`."""
         assert self._redo is not None, f"{self._component} reads no redo"
         return self._redo()
+
+    def serve(self, core: QueueCore) -> Unserved:
+        """See `Links.serve`."""
+        return _Served(self._network, self._component, core)
 
 
 class _Stream:

@@ -1,6 +1,6 @@
 """The two roles of a hop: who publishes batches into a queue, and who subscribes to it.
 
-And what connects both, whatever carries the bytes.
+And what connects both, and serves the queue between them, whatever carries the bytes.
 
 Hosts are given `Links` and know nothing of the wire. gRPC implements them in `protos.links`, the simulation in
 `simulation.network`.
@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from streams.scn import Scn
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from streams.lcr_batch import LcrBatch
+    from streams.staging import QueuePort
     from streams.tracking import Label
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "RedoPosition",
     "RedoWatch",
     "Resume",
+    "Serving",
     "Subscriber",
     "header_of",
 ]
@@ -334,10 +338,52 @@ class RedoWatch(Protocol):
         ...
 
 
-class Links(Protocol):
-    """Makes the streams of one component.
+class Serving(Protocol):
+    """A queue that is served: publishers and subscribers reach it. It is only touched behind the lock of this."""
 
-    Nothing is connected yet; the component is woken whenever one of them has something new.
+    endpoint: str
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Hold the lock while the caller reads from the queue, or changes what no stream waits for."""
+        ...
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Hold the lock while the caller changes the queue; streams look at it again afterwards."""
+        ...
+
+    def housekeeping(self) -> float:
+        """Do what time asks of the queue; answers the seconds until the next time."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """The queue's statistics, always at once."""
+        ...
+
+    def admit(self, callers: Mapping[str, Mapping[str, str]]) -> None:
+        """Admit others from now on; streams that are open go on.
+
+        Args:
+            callers: who may come for what, each with its site (`protos.admission`).
+        """
+        ...
+
+    def wire_status(self) -> dict[str, Any]:
+        """Whom it refused, for the status of the component."""
+        ...
+
+    def stop(self) -> None:
+        """End every stream, then close the queue; idempotent.
+
+        Raises:
+            OSError: the last positions could not be saved.
+        """
+        ...
+
+
+class Links(Protocol):
+    """Makes the streams of one component, and serves its queue to the streams of others.
+
+    No stream is connected yet; the component is woken whenever one of them has something new.
     """
 
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> Publisher:
@@ -370,5 +416,13 @@ class Links(Protocol):
 
         Raises:
             PropagationError: it is not known now where it is.
+        """
+        ...
+
+    def serve(self, core: QueuePort[Any, Any]) -> Serving:
+        """Serve the component's queue from now on.
+
+        Args:
+            core: the queue.
         """
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission
@@ -57,18 +58,25 @@ def peers_of(spec: TopologySpec, site: str, resolve: Callable[[str], str]) -> Ca
 
 
 def links_of(spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> Links:
-    """The streams of a component over gRPC, to wherever its peers serve now.
+    """The streams of a component over gRPC, to wherever its peers serve now, and its server.
 
     Args:
         spec: the topology.
         site: of the component.
-        component: its name, as its peers know it: without its kind.
+        component: its full name; its peers know it without its kind.
         wake: called when a stream has something new; must not block.
     """
-    from actors.runtime import resolver
+    from actors.runtime import own_host, resolver
     from protos.links import GrpcLinks
 
-    return GrpcLinks(spec.name, component, peers_of(spec, site, resolver(spec.name, site)), wake=wake)
+    return GrpcLinks(
+        spec.name,
+        component.partition(":")[2],
+        peers_of(spec, site, resolver(spec.name, site)),
+        wake=wake,
+        host=own_host,
+        admission=partial(admission_of, spec, component),
+    )
 
 
 def callers_of(spec: TopologySpec, component: str) -> Callers:

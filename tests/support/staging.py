@@ -11,6 +11,7 @@ from pathlib import Path
 from actors.staging.queue import QueueCore
 from protos import codec
 from rules.rule import RuleSet
+from simulation.network import Unserved
 from streams.errors import PropagationError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from streams.links import BatchHeader, Delivery, Piece, PublisherProgress, RedoWatch, Resume, header_of
@@ -205,6 +206,9 @@ class DirectLinks:
 
     def redo(self, keeper: str, source: str) -> RedoWatch:
         raise PropagationError(f"{keeper} does not answer")
+
+    def serve(self, core: QueueCore) -> Unserved:
+        return Unserved(core)
 
     def _incarnation(self) -> str:
         self._streams += 1

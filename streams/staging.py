@@ -1,20 +1,25 @@
 """What publishers, queues and subscribers say to each other, apart from how it travels.
 
-A queue is one object behind one lock. Publishers and subscribers hold a session each; what a queue has to tell one of
-them is asked for (`publisher_news`, `dequeue`), so that many changes between two answers become one.
+A queue is one object behind one lock (`LockedQueue`). Publishers and subscribers hold a session each; what a queue has
+to tell one of them is asked for (`publisher_news`, `dequeue`), so that many changes between two answers become one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from streams.errors import StreamsError
 from streams.links import BatchHeader, Delivery
 from streams.scn import Scn
 
-__all__ = ["DequeuePort", "PublisherNews", "QueuePort", "SessionPort"]
+__all__ = ["LockedQueue", "PublisherNews", "QueuePort", "SessionPort"]
+
+_STATUS_WAIT_S = 0.25  # whoever holds the lock needs milliseconds, except for a write to a disk that hangs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +54,8 @@ _Publisher = TypeVar("_Publisher", bound=SessionPort)
 _Subscriber = TypeVar("_Subscriber", bound=SessionPort)
 
 
-class DequeuePort(Protocol[_Subscriber]):
-    """What subscribers dequeue from, as its server sees it. Not thread-safe: the server holds a lock around every call."""
+class QueuePort(Protocol[_Publisher, _Subscriber]):
+    """A queue, as what serves it sees it. Not thread-safe: a lock is held around every call (`LockedQueue`)."""
 
     @property
     def topology_name(self) -> str:
@@ -60,6 +65,11 @@ class DequeuePort(Protocol[_Subscriber]):
     @property
     def name(self) -> str:
         """The queue's name there."""
+        ...
+
+    @property
+    def takes_publishers(self) -> bool:
+        """Whether publishers come to it on streams; False: its publisher is in the same process."""
         ...
 
     def open_subscriber(
@@ -108,10 +118,6 @@ class DequeuePort(Protocol[_Subscriber]):
     def close_subscriber(self, session: _Subscriber) -> None:
         """The stream is gone; idempotent."""
         ...
-
-
-class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
-    """A queue, with its publishers and what time asks of it."""
 
     def open_publisher(self, component: str, incarnation: str, source: str) -> _Publisher:
         """Begin a publisher's session; an older incarnation's ends.
@@ -202,3 +208,70 @@ class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
             OSError: the positions could not be saved.
         """
         ...
+
+
+class LockedQueue(Generic[_Publisher, _Subscriber]):
+    """A queue behind its lock. Its streams wait on the lock's condition for what the queue has for them.
+
+    Args:
+        core: the queue; from now on it is only touched behind this lock.
+    """
+
+    def __init__(self, core: QueuePort[_Publisher, _Subscriber]) -> None:
+        self._core = core
+        self._changed = threading.Condition(threading.Lock())
+        self._seen, self._seen_at = core.status(), time.monotonic()
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold the lock while the caller reads from the core, or changes what no stream waits for."""
+        with self._changed:
+            yield
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock while the caller changes the core; streams look at it again afterwards."""
+        with self._changed:
+            yield
+            self._changed.notify_all()
+
+    def housekeeping(self) -> float:
+        """Do what time asks for, saving positions outside of the lock; answers the seconds until the next time."""
+        with self._changed:
+            pause_s = self._core.housekeeping()
+            positions = self._core.positions_to_save()
+            self._changed.notify_all()
+        if positions is not None:
+            problem: OSError | None = None
+            try:
+                self._core.save_positions(positions)
+            except OSError as error:
+                problem = error
+            with self._changed:
+                self._core.positions_saved(positions, problem)
+                self._changed.notify_all()
+        return pause_s
+
+    def status(self) -> dict[str, Any]:
+        """The queue's statistics.
+
+        While something holds the queue (a disk that hangs) the last ones, with that as their `problem`.
+        """
+        if not self._changed.acquire(timeout=_STATUS_WAIT_S):
+            age_s = time.monotonic() - self._seen_at
+            problem = f"the queue is held, by a write to its disk perhaps; these figures are {age_s:.0f} s old"
+            return {**self._seen, "problem": self._seen["problem"] or problem}
+        try:
+            self._seen, self._seen_at = self._core.status(), time.monotonic()
+        finally:
+            self._changed.release()
+        return dict(self._seen)
+
+    def close(self) -> None:
+        """Close the queue; its streams have ended before. Idempotent.
+
+        Raises:
+            OSError: the last positions could not be saved.
+        """
+        with self._changed:
+            self._core.close()
