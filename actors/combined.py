@@ -47,8 +47,8 @@ from actors.records.files import component_file
 from actors.staging.queue import QueueCore
 from actors.staging.refusals import Refusals
 from streams.errors import WouldBlock
-from streams.links import PublisherProgress
 from streams.scn import FIRST_SCN, Scn
+from streams.staging import PublisherAccount
 from topology.combined import mounted
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from streams.clock import Clock
-    from streams.links import BatchHeader, Serving
+    from streams.links import BatchHeader, PublisherProgress, Serving
     from streams.tracking import TrackLog
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
@@ -145,12 +145,13 @@ class MountedQueue:
     ) -> None:
         self.core, self._wake, self._clock = core, wake, clock
         self._session = core.open_publisher(capture, "", source, self._told)
-        self._accepted, self._credit_bytes = core.resume(self._session)
+        self._account = account = PublisherAccount()
+        account.opened(*core.resume(self._session))
         subscriber = core.status()["subscribers"][0]
-        self._durable: Scn = subscriber["acknowledged_scn"]
+        account.durable_scn = subscriber["acknowledged_scn"]
         # A refused apply process does not say where to begin, so mining begins by itself, as in the life in which it
         # was refused.
-        self._rewind = None if subscriber["gone_scn"] is None else self._accepted
+        account.rewind_scn = None if subscriber["gone_scn"] is None else account.accepted_scn
         # what is not DURABLE: since when, and up to which SCN; ascending in both
         self._offered: deque[tuple[float, Scn]] = deque()
         self._is_blocked = False  # there is a batch that could not be sent
@@ -167,15 +168,7 @@ class MountedQueue:
         """How the queue stands; `rewind_scn`: where the apply process wants to begin, answered once."""
         with self._serving.holding():
             self._hear()
-            rewind, self._rewind = self._rewind, None
-            return PublisherProgress(
-                accepted_scn=self._accepted,
-                accepted_bytes=0,
-                durable_scn=self._durable,
-                in_flight_bytes=0,
-                credit_bytes=self._credit_bytes,
-                rewind_scn=rewind,
-            )
+            return self._account.progress()
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         """See `Outlet.send_nowait`.
@@ -184,12 +177,13 @@ class MountedQueue:
         """
         with self._serving.changing():
             # what is held for a refused one is let go by time, and nobody tells
-            if self._is_told or self._credit_bytes <= 0:
+            if self._is_told or self._account.credit_bytes <= 0:
                 self._hear()
             self._note_offered(header.through_scn)
-            if self._rewind is not None or self._credit_bytes <= 0:
+            if self._account.rewind_scn is not None or not self._account.has_credit(len(data)):
                 self._is_blocked = True
                 raise WouldBlock
+            self._account.sent(len(data))
             self.core.enqueue(self._session, header, data)
             self._is_told = True
 
@@ -201,14 +195,14 @@ class MountedQueue:
         """
         with self._serving.changing():
             self._hear()
-            if self._rewind is None:  # else another stream has begun: what it needs is found out next
+            if self._account.rewind_scn is None:  # else another stream has begun: what it needs is found out next
                 self.core.gone(self._session, first_scn)
 
     def status(self) -> dict[str, Any]:
         """Statistics of the apply process as a subscriber, JSON-able, as a queue's (V$BUFFERED_SUBSCRIBERS)."""
         with self._serving.holding():
             self._hear()
-            since = next((since for since, scn in self._offered if scn > self._durable), None)
+            since = next((since for since, scn in self._offered if scn > self._account.durable_scn), None)
             subscriber, waiting_bytes = self.core.status()["subscribers"][0], self.core.waiting_bytes
         return {
             **subscriber,
@@ -235,20 +229,15 @@ class MountedQueue:
         """Take what is new; with the lock."""
         self._is_told = False
         news = self.core.publisher_news(self._session)
-        if news is None:
-            return
-        self._accepted, self._credit_bytes = news.through_scn, news.credit_bytes
-        if news.durable_scn is not None:
-            self._durable = news.durable_scn
-        if news.rewind_scn is not None:
-            self._rewind = news.rewind_scn
+        if news is not None:
+            self._account.hear(news)
 
     def _note_offered(self, scn: Scn) -> None:
         """Remember since when there is something that is not DURABLE, to the second.
 
         Whether there is credit for it or not.
         """
-        offered, now, durable = self._offered, self._clock.monotonic(), self._durable
+        offered, now, durable = self._offered, self._clock.monotonic(), self._account.durable_scn
         while offered and offered[0][1] <= durable:
             offered.popleft()
         if offered and (now - offered[-1][0] < 1.0 or len(offered) >= _OFFERED_MAX):

@@ -38,10 +38,10 @@ from protos.codec import scn_from_message
 from protos.fragments import Reassembly, fragments
 from protos.identity import Peer
 from protos.transport import Channel, ClientStream, Outbox, Server
-from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
+from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError
 from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, Resume
-from streams.scn import FIRST_SCN, Scn
-from streams.staging import LockedQueue, PublisherNews, QueuePort, SessionPort
+from streams.scn import Scn
+from streams.staging import LockedQueue, PublisherAccount, PublisherNews, QueuePort, SessionPort
 
 __all__ = [
     "CONNECT_TIMEOUT_S",
@@ -423,9 +423,8 @@ class EnqueueClient(_Client):
             address, topology=topology, component=component, queue=queue, incarnation=incarnation, wake=wake
         )
         self._source, self._compressor = source, compressor
-        self._needed = self._accepted = self._durable = FIRST_SCN
-        self._rewind: Scn | None = None
-        self._credit = self._sent = self._accepted_bytes = 0
+        self._account = PublisherAccount()
+        self._resume: Resume | None = None
 
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> Resume:
         """Open the stream; once.
@@ -437,7 +436,8 @@ class EnqueueClient(_Client):
         """
         self._start(self._take)
         self._wait(timeout_s)
-        return Resume(needed_scn=self._needed, credit_bytes=self._credit)
+        assert self._resume is not None  # without an answer, `_wait` has raised
+        return self._resume
 
     def _call(self, stub: Any, hello: queue_pb2.Hello) -> Any:  # noqa: ANN401 - a stub, a call
         begin = [queue_pb2.EnqueueRequest(hello=hello), queue_pb2.EnqueueRequest(source=self._source)]
@@ -487,9 +487,8 @@ class EnqueueClient(_Client):
 
     def _reserve(self, size: int) -> None:
         with self._changed:
-            if not self._has_credit(size):
-                raise WouldBlock
-            self._sent += size
+            self._check()
+            self._account.sent(size)
 
     def send(self, header: BatchHeader, data: bytes, timeout_s: float | None = None) -> None:
         """Put a batch on its way, waiting for credit.
@@ -504,9 +503,8 @@ class EnqueueClient(_Client):
             StreamsError: the stream has ended.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._has_credit(len(data)), timeout_s):
-                raise WouldBlock
-            self._sent += len(data)
+            self._changed.wait_for(lambda: self._has_credit(len(data)), timeout_s)
+            self._account.sent(len(data))
         self._put(header, data)
 
     def gone(self, first_scn: Scn) -> None:
@@ -524,15 +522,7 @@ class EnqueueClient(_Client):
         """
         with self._changed:
             self._check()
-            rewind, self._rewind = self._rewind, None
-            return PublisherProgress(
-                accepted_scn=self._accepted,
-                accepted_bytes=self._accepted_bytes,
-                durable_scn=self._durable,
-                in_flight_bytes=self._sent - self._accepted_bytes,
-                credit_bytes=self._credit,
-                rewind_scn=rewind,
-            )
+            return self._account.progress()
 
     def _check(self) -> None:
         if self._problem is not None:
@@ -540,9 +530,7 @@ class EnqueueClient(_Client):
 
     def _has_credit(self, size: int) -> bool:
         self._check()
-        in_flight = self._sent - self._accepted_bytes
-        # A batch larger than the window travels alone.
-        return self._credit > 0 and (in_flight == 0 or in_flight + size <= self._credit)
+        return self._account.has_credit(size)
 
     def _put(self, header: BatchHeader, data: bytes) -> None:
         message = codec.header_to_message(header)
@@ -560,17 +548,17 @@ class EnqueueClient(_Client):
                     hint="run the same Headrace version at both sites, or write compression: none for the propagation",
                 )
             elif kind == "resume":
-                self._needed = self._accepted = Scn(reply.resume.needed_scn)
-                self._credit = reply.resume.credit_bytes
+                needed = Scn(reply.resume.needed_scn)
+                self._account.opened(needed, reply.resume.credit_bytes)
+                self._resume = Resume(needed_scn=needed, credit_bytes=reply.resume.credit_bytes)
                 self._is_open = True
             elif kind == "accepted":
-                self._accepted = Scn(reply.accepted.through_scn)
-                self._credit, self._accepted_bytes = reply.accepted.credit_bytes, reply.accepted.accepted_bytes
+                told = reply.accepted
+                self._account.accepted(Scn(told.through_scn), told.accepted_bytes, told.credit_bytes)
             elif kind == "durable":
-                self._durable = Scn(reply.durable.scn)
+                self._account.durable_scn = Scn(reply.durable.scn)
             elif kind == "rewind":
-                self._rewind = Scn(reply.rewind.scn)
-                self._durable = FIRST_SCN  # told again: a destination may have come back from a backup
+                self._account.rewound(Scn(reply.rewind.scn))
             self._changed.notify_all()
         self._ring()
 

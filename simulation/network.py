@@ -23,10 +23,10 @@ from actors.staging.queue import QueueCore
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from simulation.observing.trace import Trace
 from streams.clock import Clock
-from streams.errors import PropagationError, StreamsError, WouldBlock
+from streams.errors import PropagationError, StreamsError
 from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, RedoWatch, Resume
-from streams.scn import FIRST_SCN, Scn
-from streams.staging import LockedQueue, PublisherNews
+from streams.scn import Scn
+from streams.staging import LockedQueue, PublisherAccount, PublisherNews
 
 __all__ = ["DequeueStream", "EnqueueStream", "Network", "SimulatedLinks", "Unserved"]
 
@@ -355,29 +355,27 @@ class EnqueueStream(_Stream):
     def __init__(self, network: Network, queue: str, component: str, incarnation: str, source: str) -> None:
         super().__init__(network, queue, component)
         self._incarnation, self._source = incarnation, source
-        self._accepted = self._durable = FIRST_SCN
-        self._rewind: Scn | None = None
-        self._credit = self._sent = self._accepted_bytes = 0
+        self._account = PublisherAccount()
 
     def connect(self, timeout_s: float = 0.0) -> Resume:
         """See `EnqueueClient.connect`."""
         core = self._network.reach(self.queue, self.component)
         self.session = core.open_publisher(self.component, self._incarnation, self._source)
-        needed, self._credit = core.resume(self.session)
-        self._accepted = needed
+        needed, credit = core.resume(self.session)
+        self._account.opened(needed, credit)
         self._open(core)
-        return Resume(needed_scn=needed, credit_bytes=self._credit)
+        return Resume(needed_scn=needed, credit_bytes=credit)
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         """See `EnqueueClient.send_nowait`."""
         self._check()
-        self._reserve(len(data))
+        self._account.sent(len(data))
         self.up.append(Delivery(header=header, data=data))
 
     def begin_nowait(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
         """See `EnqueueClient.begin_nowait`. The other end gets the batch when the last piece is sent."""
         self._check()
-        self._reserve(len(data))
+        self._account.sent(len(data))
         return self._pieces(header, data, piece_bytes)
 
     def _pieces(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
@@ -387,12 +385,6 @@ class EnqueueStream(_Stream):
                 self.up.append(Delivery(header=header, data=data))
             yield Piece(size=min(piece_bytes, len(data) - start), is_last=is_last)
 
-    def _reserve(self, size: int) -> None:
-        in_flight = self._sent - self._accepted_bytes
-        if self._credit <= 0 or (in_flight and in_flight + size > self._credit):
-            raise WouldBlock
-        self._sent += size
-
     def gone(self, first_scn: Scn) -> None:
         """See `EnqueueClient.gone`."""
         self.up.append(first_scn)
@@ -400,15 +392,7 @@ class EnqueueStream(_Stream):
     def poll(self) -> PublisherProgress:
         """See `EnqueueClient.poll`."""
         self._check()
-        rewind, self._rewind = self._rewind, None
-        return PublisherProgress(
-            accepted_scn=self._accepted,
-            accepted_bytes=self._accepted_bytes,
-            durable_scn=self._durable,
-            in_flight_bytes=self._sent - self._accepted_bytes,
-            credit_bytes=self._credit,
-            rewind_scn=rewind,
-        )
+        return self._account.progress()
 
     def _take(self, message: Delivery | Scn) -> None:
         assert self._core is not None
@@ -423,12 +407,7 @@ class EnqueueStream(_Stream):
         return self._core.publisher_news(self.session)
 
     def _hear(self, message: PublisherNews) -> None:
-        if message.rewind_scn is not None:
-            self._rewind, self._durable = message.rewind_scn, FIRST_SCN
-        self._accepted, self._credit = message.through_scn, message.credit_bytes
-        self._accepted_bytes = message.accepted_bytes
-        if message.durable_scn is not None:
-            self._durable = message.durable_scn
+        self._account.hear(message)
 
     def _close_session(self) -> None:
         assert self._core is not None

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from streams.errors import StreamsError
-from streams.links import BatchHeader, Delivery
-from streams.scn import Scn
+from streams.errors import StreamsError, WouldBlock
+from streams.links import BatchHeader, Delivery, PublisherProgress
+from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["LockedQueue", "PublisherNews", "QueuePort", "SessionPort"]
+__all__ = ["LockedQueue", "PublisherAccount", "PublisherNews", "QueuePort", "SessionPort"]
 
 _STATUS_WAIT_S = 0.25  # whoever holds the lock needs milliseconds, except for a write to a disk that hangs
 
@@ -39,6 +39,82 @@ class PublisherNews:
     credit_bytes: int
     durable_scn: Scn | None = None
     rewind_scn: Scn | None = None
+
+
+class PublisherAccount:
+    """What a publisher knows of its stream: what it has sent, and what the queue has told. Not thread-safe.
+
+    Attributes:
+        accepted_scn: see `PublisherProgress`.
+        durable_scn: see `PublisherProgress`.
+        credit_bytes: see `PublisherProgress`.
+        rewind_scn: where the queue wants it to begin again, until `progress` has answered that; None: nowhere.
+    """
+
+    def __init__(self) -> None:
+        self.accepted_scn = self.durable_scn = FIRST_SCN
+        self.rewind_scn: Scn | None = None
+        self.credit_bytes = 0
+        self._sent_bytes = self._accepted_bytes = 0
+
+    def opened(self, needed_scn: Scn, credit_bytes: int) -> None:
+        """The queue has taken the stream.
+
+        Args:
+            needed_scn: where it begins.
+            credit_bytes: its first credit.
+        """
+        self.accepted_scn, self.credit_bytes = needed_scn, credit_bytes
+
+    def accepted(self, through_scn: Scn, accepted_bytes: int, credit_bytes: int) -> None:
+        """The queue tells how far it has come.
+
+        Args:
+            through_scn: see `PublisherNews`.
+            accepted_bytes: see `PublisherNews`.
+            credit_bytes: see `PublisherNews`.
+        """
+        self.accepted_scn, self._accepted_bytes, self.credit_bytes = through_scn, accepted_bytes, credit_bytes
+
+    def rewound(self, rewind_scn: Scn) -> None:
+        """The queue wants everything after an SCN again."""
+        self.rewind_scn = rewind_scn
+        self.durable_scn = FIRST_SCN  # told again: a destination may have come back from a backup
+
+    def hear(self, news: PublisherNews) -> None:
+        """Take news of the queue."""
+        if news.rewind_scn is not None:
+            self.rewound(news.rewind_scn)
+        self.accepted(news.through_scn, news.accepted_bytes, news.credit_bytes)
+        if news.durable_scn is not None:
+            self.durable_scn = news.durable_scn
+
+    def has_credit(self, size: int) -> bool:
+        """Whether so many bytes may be sent now; a batch that is larger than the credit travels alone."""
+        in_flight = self._sent_bytes - self._accepted_bytes
+        return self.credit_bytes > 0 and (in_flight == 0 or in_flight + size <= self.credit_bytes)
+
+    def sent(self, size: int) -> None:
+        """So many bytes are on their way.
+
+        Raises:
+            WouldBlock: there is no credit for them; nothing is changed.
+        """
+        if not self.has_credit(size):
+            raise WouldBlock
+        self._sent_bytes += size
+
+    def progress(self) -> PublisherProgress:
+        """How the stream stands now; a rewind is answered once."""
+        rewind, self.rewind_scn = self.rewind_scn, None
+        return PublisherProgress(
+            accepted_scn=self.accepted_scn,
+            accepted_bytes=self._accepted_bytes,
+            durable_scn=self.durable_scn,
+            in_flight_bytes=self._sent_bytes - self._accepted_bytes,
+            credit_bytes=self.credit_bytes,
+            rewind_scn=rewind,
+        )
 
 
 class SessionPort(Protocol):
