@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from streams.clock import Clock
-    from streams.links import BatchHeader, PublisherProgress, Serving
+    from streams.links import BatchHeader, PublisherProgress, ServingQueue
     from streams.tracking import TrackLog
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
@@ -138,7 +138,7 @@ class MountedQueue:
         core: QueueCore,
         capture: str,
         source: str,
-        serve: Callable[[QueueCore], Serving],
+        serve: Callable[[QueueCore], ServingQueue],
         *,
         wake: Callable[[], None],
         clock: Clock,

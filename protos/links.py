@@ -1,4 +1,4 @@
-"""`streams.links.Links` over gRPC: one component's clients of queues and redo logs, and the server of its queue."""
+"""`streams.links.Links` and `RedoLinks` over gRPC: one component's clients of queues and redo logs, and its server."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from protos.admission import Admission
 from protos.identity import Peer
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
-from protos.redo_link import RedoWatchClient
+from protos.redo_link import RedoServer, RedoWatchClient
+from protos.redo_transport import RedoShippingClient
 from protos.transport import new_incarnation
 
 if TYPE_CHECKING:
     from streams.links import PieceCompressor
     from streams.staging import QueuePort
+    from streams.standby import RedoShipper, RedoWriter
 
 __all__ = ["GrpcLinks"]
 
@@ -85,6 +87,35 @@ class GrpcLinks:
             wake=self._wake,
         )
 
+    def reception(self, source: str) -> RedoShippingClient:
+        """See `RedoLinks.reception`."""
+        return RedoShippingClient(
+            self._resolve(f"site:{source}"),
+            topology=self._topology,
+            receiver=self._component,
+            source=source,
+            incarnation=self._incarnation,
+            wake=self._wake,
+        )
+
     def serve(self, core: QueuePort[Any, Any]) -> QueueServer[Any, Any]:
         """See `Links.serve`."""
         return QueueServer(core, host=self._host(), admission=self._admission())
+
+    def serve_redo(
+        self,
+        source: str,
+        writer: RedoWriter,
+        shipper: RedoShipper | None = None,
+        acknowledged: Callable[[], None] | None = None,
+    ) -> RedoServer:
+        """See `RedoLinks.serve_redo`."""
+        return RedoServer(
+            self._topology,
+            source,
+            writer,
+            shipper=shipper,
+            acknowledged=acknowledged,
+            host=self._host(),
+            admission=self._admission(),
+        )

@@ -256,7 +256,7 @@ def _replies(news: PublisherNews, source: str) -> Iterator[queue_pb2.EnqueueRepl
 
 
 class QueueServer(Generic[_Publisher, _Subscriber]):
-    """A queue on a port of its own: its service and the server, as `streams.links.Serving`.
+    """A queue on a port of its own: its service and the server, as `streams.links.ServingQueue`.
 
     Args:
         core: the queue.

@@ -26,7 +26,7 @@ from streams.clock import Clock
 from streams.errors import PropagationError, StreamsError
 from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, RedoWatch, Resume
 from streams.scn import Scn
-from streams.staging import LockedQueue, PublisherAccount, PublisherNews
+from streams.staging import LockedQueue, PublisherAccount, PublisherNews, QueuePort
 
 __all__ = ["DequeueStream", "EnqueueStream", "Network", "SimulatedLinks", "Unserved"]
 
@@ -225,8 +225,9 @@ class SimulatedLinks:
         assert self._redo is not None, f"{self._component} reads no redo"
         return self._redo()
 
-    def serve(self, core: QueueCore) -> Unserved:
+    def serve(self, core: QueuePort[Any, Any]) -> Unserved:
         """See `Links.serve`."""
+        assert isinstance(core, QueueCore)
         return _Served(self._network, self._component, core)
 
 

@@ -15,13 +15,26 @@ from topology.links import makes_certificates
 
 if TYPE_CHECKING:
     from protos.admission import Callers
-    from streams.links import Links
+    from protos.links import GrpcLinks
+    from streams.links import Links, RedoLinks
     from topology.spec import TopologySpec
 
-__all__ = ["MakeLinks", "admission_of", "callers_of", "identity_of", "links_of", "peers_of", "wire_status"]
+__all__ = [
+    "MakeLinks",
+    "MakeRedoLinks",
+    "admission_of",
+    "callers_of",
+    "identity_of",
+    "links_of",
+    "peers_of",
+    "wire_status",
+]
 
 MakeLinks = Callable[["TopologySpec", str, str, Callable[[], None]], "Links"]
-"""As `links_of`: what a host makes its streams with."""
+"""As `links_of`: what a host makes its streams with, and serves its queue."""
+
+MakeRedoLinks = Callable[["TopologySpec", str, str, Callable[[], None]], "RedoLinks"]
+"""The same for a host that writes redo."""
 
 
 def identity_of(spec: TopologySpec, site: str) -> Identity | None:
@@ -57,7 +70,7 @@ def peers_of(spec: TopologySpec, site: str, resolve: Callable[[str], str]) -> Ca
     return lambda component: Peer(address=resolve(component), site=site_of(spec, component), identity=identity)
 
 
-def links_of(spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> Links:
+def links_of(spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> GrpcLinks:
     """The streams of a component over gRPC, to wherever its peers serve now, and its server.
 
     Args:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from actors.site.wire import MakeLinks
     from actors.staging.queue import QueueCore
     from streams.clock import Clock
-    from streams.links import Serving
+    from streams.links import ServingQueue
     from topology.spec import QueueSpec, TopologySpec
 
 __all__ = ["QueueHost", "build", "delete_spilled", "forget_queues"]
@@ -54,7 +54,7 @@ class QueueHost(Host):
         self._spec = spec
         self._queue = spec.queue(name)
         self._fingerprint = fingerprint
-        self._serving: Serving | None = None
+        self._serving: ServingQueue | None = None
         self._core: QueueCore | None = None
 
     def open(self) -> None:
