@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from actors import runtime
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
 from headrace.chaos.proxy import Proxy
@@ -23,6 +22,7 @@ from streams.errors import PropagationError, ProtocolError, QueueError, StreamsE
 from streams.links import header_of
 from tests.support.bounds import STALL_S
 from tests.support.lcr_batches import insert_batch
+from tests.support.links import loopback
 from tests.support.matrices import values
 from tests.support.propagating import Propagating
 from tests.support.seeds import scaled, seed_of
@@ -118,12 +118,9 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
         each.close()
 
 
-def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_path: Path) -> None:
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
-    monkeypatch.setattr(runtime, "resolver", lambda *_: addresses.__getitem__)
     hour = (time.gmtime().tm_hour + 6) % 24
     closed = Schedule(windows=(Window(hour=hour, minute=0, duration_s=3600),))
     spec = one_way(tmp_path, subscribers=("to_dbs2",))
@@ -132,7 +129,7 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(
     assert [
         (each.action, each.facets) for each in changes(edited, spec) if each.component == "propagation:to_dbs2"
     ] == [("takes over", ("bandwidth", "schedule"))]
-    host = PropagationHost(edited, "to_dbs2", "closed")
+    host = PropagationHost(edited, "to_dbs2", "closed", loopback(addresses.__getitem__))
     host.start()
     status = wait_until("it is closed", lambda: (seen := host.status())["state"] == "CLOSED" and seen, 60)
     assert status["closed_until"].endswith(f"{hour:02}:00 UTC")

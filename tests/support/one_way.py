@@ -14,7 +14,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from actors import runtime
 from actors.capture import CaptureHost
 from actors.downstream_database import RedoReceiver
 from actors.host import Host
@@ -37,6 +36,7 @@ from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.apply_driver import answer_no_more, execute
 from tests.support.driver_on_threads import Runner
+from tests.support.links import loopback
 from topology.combined import capture_of
 from topology.downstream import redo_receivers
 from topology.edits.changes import components_of
@@ -76,7 +76,7 @@ class OneWay:
     Args:
         folder: for redo, and what queues keep.
         source, destination: DSNs, of databases with `create_tables`.
-        monkeypatch: the hosts find each other through it.
+        monkeypatch: makes credits small, and runs the tasks on threads.
         more: of the topology's file.
         text: of the file without that: `ONE_WAY`, or `DOWNSTREAM`.
     """
@@ -95,8 +95,6 @@ class OneWay:
         self.restarts = 0  # of the driver, by `tend`
         self.spec = self.read(more)
         self.hosts: dict[str, Host] = {}
-        monkeypatch.setattr(runtime, "resolver", lambda *_: self.resolve)
-        monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
         monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
         # So that a few megabytes are more than the apply process takes.
         monkeypatch.setattr(dequeuing, "CREDIT_BYTES", 1 << 20)
@@ -243,7 +241,7 @@ class OneWay:
         kind, _, short = name.partition(":")
         if kind in HOSTS:
             keys = {"make_miner": _miner} if kind == "capture" else {}
-            self.hosts[name] = HOSTS[kind](self.spec, short, "", **keys)
+            self.hosts[name] = HOSTS[kind](self.spec, short, "", loopback(self.resolve), **keys)
             self.hosts[name].start()
 
     def _end(self, name: str) -> None:
