@@ -352,7 +352,7 @@ def test_partitioned_table_is_one_table(site):
 def plan_of(site: Site, write) -> str:
     catalog = site.session._catalog("public", "t")
     plan = plan_write(write, catalog, generation=0, moves=False)
-    connection = site.session._connection
+    connection = site.session._transaction.connection
     with connection.transaction():
         if plan.paired:
             connection.execute("SET LOCAL enable_nestloop = off")
@@ -421,7 +421,7 @@ def test_prepared_statements_are_bounded(site, monkeypatch):
         site.commit(insert(table, [(int4(1),)]), delete(table, [(int4(1),)]))
     own = [
         row[0]
-        for row in site.session._connection.execute(
+        for row in site.session._transaction.connection.execute(
             "SELECT name FROM pg_prepared_statements WHERE name LIKE 'headrace%'"
         )
     ]
@@ -746,7 +746,7 @@ def test_form_is_looked_at_once_in_a_transaction_and_again_after_a_savepoint(sit
     site.session.savepoint()
     site.session.write([insert(table, [(int4(2), int4(2))])])
     site.session.rollback_to_savepoint()
-    site.session._send_pending()
+    site.session._transaction.send_pending()
     site.user.execute("ALTER TABLE t ALTER a TYPE text")  # the lock went with the savepoint
     with pytest.raises(UnfitTableError):
         site.session.write([insert(table, [(int4(2), int4(2))])])

@@ -131,6 +131,8 @@ class SessionGuard:
         """Taken for the transaction; empty: none."""
         self.ran_handlers = False
         self._fired: dict[str, None] = {}
+        self.is_changed = False
+        """Users' SQL has changed the session, for good: that does not all go with a rollback."""
 
     @property
     def is_needed(self) -> bool:
@@ -195,7 +197,7 @@ class SessionGuard:
     # ------------------------------------------------------------------ checks
 
     def check(self, own_type: str) -> list[Statement]:
-        """Fail (`changed`) unless the session is as `note` found it.
+        """Fail (`raise_changed`) unless the session is as `note` found it.
 
         A role that is taken may not ask about the origin: then that is asked before the COMMIT.
 
@@ -209,7 +211,7 @@ class SessionGuard:
         return found if self.role else [*found, Statement(sql=f"EXECUTE {_CHECK_ORIGIN}")]
 
     def owner_check(self) -> Statement:
-        """Fails (`changed`) unless the session has its advisory locks.
+        """Fails (`raise_changed`) unless the session has its advisory locks.
 
         Returns whether there are others, or channels it listens to.
         """
@@ -221,13 +223,23 @@ class SessionGuard:
         )
         return Statement(sql=_OWN_LOCKS.format(f"1 / ({count})::int4, {others}"))
 
-    def changed(self, error: DatabaseError, *, is_check: bool) -> DataError | None:
-        """The users' error that an error means; None: it is none of a session that they changed.
+    def raise_changed(self, error: DatabaseError, *, is_check: bool) -> None:
+        """Raise what an error means if users' SQL has changed the session.
 
         Args:
             error: of a statement behind users' SQL.
             is_check: whether the statement was one of the checks.
+
+        Raises:
+            DataError: it has; the session must be replaced (`is_changed`).
         """
+        changed = self._changed(error, is_check=is_check)
+        if changed is not None:
+            self.is_changed = True
+            raise changed from error
+
+    def _changed(self, error: DatabaseError, *, is_check: bool) -> DataError | None:
+        """The users' error that an error means; None: it is none of a session that they changed."""
         state = error.context.get("sqlstate")
         if not self.is_needed or not (state == _GONE or (is_check and state in {_DIVISION_BY_ZERO, _CANCELED})):
             return None

@@ -44,9 +44,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +83,7 @@ from databases.postgres.destination.fencing import (
     take_server_lock,
 )
 from databases.postgres.destination.handler_sql import checks_of, refused_sql, run_statements
-from databases.postgres.destination.kept_session import KEPT, NO_TIMEOUT, SETTLE, SessionGuard, timeout_of
+from databases.postgres.destination.kept_session import KEPT, SETTLE, SessionGuard
 from databases.postgres.destination.lost_times import sample_times
 from databases.postgres.destination.noted_sets import blur_sets, exact_changes, note_sets
 from databases.postgres.destination.recent_changes import MOMENT, MOMENTS, Horizon, note_origin
@@ -100,13 +99,14 @@ from databases.postgres.destination.row_changes import (
     with_notes,
 )
 from databases.postgres.destination.rows_in_the_way import plan_conflicting, plan_find, read_rows, remove_statement
+from databases.postgres.destination.transaction import LOCK_TIMEOUT_MS, Transaction, TransactionState
 from databases.postgres.destination.writing.foreign_keys import (
     ForeignKeyChecks,
     value_statement,
     violation,
     whole_check,
 )
-from databases.postgres.destination.writing.pipeline import PREPARED_MAX, Pipeline, Statement
+from databases.postgres.destination.writing.pipeline import PREPARED_MAX, Statement
 from databases.postgres.destination.writing.truncation import (
     delete_partition,
     explain_referred,
@@ -115,7 +115,6 @@ from databases.postgres.destination.writing.truncation import (
 )
 from databases.postgres.destination.writing.write_errors import (
     explain,
-    is_outdated,
     is_right,
     is_stale,
     raise_refused,
@@ -138,7 +137,6 @@ from databases.postgres.partitions import files_of
 from databases.postgres.table_copy import copy_in, has_rows
 from databases.postgres.types import missing_alter
 from databases.progress import covers, merge_ranges, ranges_from_bounds, ranges_to_bounds
-from databases.written_ahead import WrittenAhead
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import (
     BugError,
@@ -158,12 +156,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresSession"]
 
-# A transaction that waits this long for a row lock gives up and is tried again: it may wait for a transaction that
-# waits in the coordinator for it, which PostgreSQL's deadlock detector cannot see.
-_LOCK_TIMEOUT_MS = 5000
 _SETTINGS = {
     "session_replication_role": "replica",
-    "lock_timeout": str(_LOCK_TIMEOUT_MS),
+    "lock_timeout": str(LOCK_TIMEOUT_MS),
     # One plan per statement, made once, whatever the statistics say at that moment: rows are found by index, once
     # per row of the set. Left to itself the planner scans a table it takes for small.
     "plan_cache_mode": "force_generic_plan",
@@ -180,8 +175,6 @@ PLANS_MAX = PREPARED_MAX
 _DIVISION_BY_ZERO = "22012"
 _UNTRANSLATABLE = "22P05"
 
-_BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-_COMMIT = Statement(sql="COMMIT")
 # A session that writes no such table for so long asks again how far transactions are: a number that is 2^31 behind
 # would be taken for one to come.
 _HORIZON_LASTS_S = 600.0
@@ -214,14 +207,6 @@ _ADVANCE = """WITH moved AS (
 SELECT 1 / pg_catalog.count(*) FROM moved"""
 
 
-class _State(Enum):
-    IDLE = "idle"
-    PENDING = "pending"
-    OPEN = "open"
-    FAILED = "failed"
-    CLOSED = "closed"
-
-
 class PostgresSession:
     """See the module, and `databases.ports.DestinationSession`. Used by one thread."""
 
@@ -246,20 +231,16 @@ class PostgresSession:
         self._open()
 
     def _open(self) -> None:
-        self._connection = connect(self._dsn, application_name=self._identity.application_name)
+        connection = connect(self._dsn, application_name=self._identity.application_name)
         try:
-            self._pipeline = Pipeline(self._connection)
+            self._guard = SessionGuard(connection, self._identity, _SETTINGS)
+            self._transaction = Transaction(connection, self._guard)
             self._tables: dict[tuple[str, str], CatalogTable] = {}
             self._plans: OrderedDict[Any, WritePlan] = OrderedDict()  # the one that was used last is last
             self._generation = 0
             self._wrappers: set[str] = set()
             self._wrapped_in_transaction = False
-            self._state = _State.IDLE
-            self._pending: list[Statement] = []
-            self._ahead = WrittenAhead()
             self._waits_for_disk = False  # the open transaction holds what is told to an operator
-            self._is_changed = False  # by users' SQL; that does not all go with a rollback
-            self._guard = SessionGuard(self._connection, self._identity, _SETTINGS)
             self._sets = 0  # that are noted of this transaction
             self._latest_us = 0  # of the times that this transaction has written, microseconds since the epoch
             self._source = ""  # whose changes this transaction has written with their times
@@ -267,23 +248,21 @@ class PostgresSession:
             self._horizon = Horizon()
             self._horizon_until = 0.0  # by the monotonic clock: then the server is asked again
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
-            self._has_savepoint = self._has_timeout = self._had_timeout = False
             self._foreign_keys = ForeignKeyChecks(self._settings)
-            self._marks: list[bool] = []  # whether there was a savepoint when each was set
             self._writes_labels: bool | None = None  # not asked yet
             # tables that have the form they were described with, and are locked
             self._checked: set[tuple[str, str]] = set()
             with translated("opening an apply server's session"):
-                self._settle()
+                self._settle(connection)
             self._read_progress()
         except BaseException:
-            self._connection.close()
+            connection.close()
             raise
 
     # ------------------------------------------------------------------ opening
 
-    def _settle(self) -> None:
-        connection, identity = self._connection, self._identity
+    def _settle(self, connection: psycopg.Connection[Any]) -> None:
+        identity = self._identity
         connection.execute(SETTLE, ([*_SETTINGS, *KEPT], [*_SETTINGS.values(), *(None for _ in KEPT)]))
         commit_durably(connection)
         claim(connection, identity)
@@ -300,7 +279,7 @@ class PostgresSession:
     def _read_progress(self) -> None:
         """Take over the server's row; see `take_over` for the errors."""
         with translated("taking over an apply server's progress"):
-            self._sequence, self._low_watermark, applied = take_over(self._connection, self._identity)
+            self._sequence, self._low_watermark, applied = take_over(self._transaction.connection, self._identity)
         self._applied = ranges_from_bounds(applied)
 
     # ------------------------------------------------------------------ tables
@@ -320,9 +299,9 @@ class PostgresSession:
         found = self._tables.get((owner, name))
         if found is not None and not fresh:
             return found
-        self._live()
-        self._send_pending()
-        catalog = describe_table(self._connection, owner, name, self._settings)
+        self._transaction.require_live()
+        self._transaction.send_pending()
+        catalog = describe_table(self._transaction.connection, owner, name, self._settings)
         if catalog == found and found is not None:
             return found  # plans stay good
         self._forget(owner, name)
@@ -332,69 +311,59 @@ class PostgresSession:
 
     def _forget(self, owner: str, name: str) -> None:
         self._tables.pop((owner, name), None)
-        self._pipeline.forget()
+        self._transaction.pipeline.forget()
         self._plans = OrderedDict((key, plan) for key, plan in self._plans.items() if key[:2] != (owner, name))
 
     # ------------------------------------------------------------------ transactions
 
     def begin(self) -> None:
         """See `DestinationSession.begin`."""
-        self._live()
-        if self._state is not _State.IDLE:
-            raise BugError(f"begin in a session that is {self._state.value}")
-        self._state = _State.PENDING
+        self._transaction.begin()
         self._waits_for_disk = False
-        self._pending = [_BEGIN]
-        self._end_handlers()
+        self._forget_transaction()
         self._checked.clear()
 
     def savepoint(self) -> None:
         """See `DestinationSession.savepoint`. Travels with the next statement."""
-        self._in_transaction()
-        if self._has_savepoint:
-            self._pending.append(Statement(sql="RELEASE SAVEPOINT headrace"))
-        self._pending.append(Statement(sql="SAVEPOINT headrace"))
-        self._has_savepoint = True
+        self._transaction.savepoint()
 
     def rollback_to_savepoint(self) -> None:
         """See `DestinationSession.rollback_to_savepoint`. Travels with the next statement."""
-        self._ahead.forget()
-        self._live()
-        if not self._has_savepoint:
-            raise BugError("there is no savepoint to go back to")
-        self._pending.append(Statement(sql="ROLLBACK TO SAVEPOINT headrace"))
+        self._transaction.rollback_to_savepoint()
         self._checked.clear()  # a table's lock goes with what locked it
-        self._has_timeout = self._had_timeout
-        if self._state is _State.FAILED:
-            self._state = _State.OPEN
         self._forget_wrappers()
+
+    def mark(self) -> int:
+        """See `DestinationSession.mark`. Travels with the next statement."""
+        return self._transaction.mark()
+
+    def undo_to_mark(self, mark: int) -> None:
+        """See `DestinationSession.undo_to_mark`. Travels with the next statement."""
+        self._transaction.undo_to_mark(mark)
+        self._checked.clear()  # a table's lock goes with what locked it
+        self._forget_wrappers()
+
+    def drop_mark(self, mark: int) -> None:
+        """See `DestinationSession.drop_mark`. Travels with the next statement."""
+        self._transaction.drop_mark(mark)
 
     def rollback(self) -> None:
         """See `DestinationSession.rollback`."""
-        self._ahead.forget()
-        if self._state in {_State.OPEN, _State.FAILED}:
-            try:
-                self._pipeline.run([Statement(sql="ROLLBACK")], "rolling back")
-            except DatabaseError:
-                # Then the server rolls back by itself: it ends the transaction with the connection.
-                self._close()
-        if self._state is not _State.CLOSED:
-            self._state = _State.IDLE
-        self._pending = []
-        self._end_handlers()
+        self._transaction.rollback()
+        self._forget_transaction()
         self._forget_wrappers()
-        if self._is_changed:
+        if self._guard.is_changed:
             self._renew()
 
     def _renew(self) -> None:
         """A new connection in place of one that a handler changed: not all of it goes with a rollback."""
-        self._close()
+        self._transaction.close()
         with contextlib.suppress(DatabaseUnavailable):  # then the next call says so
             self._open()
 
     def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
         """See `DestinationSession.commit`: one round trip for progress and COMMIT."""
-        self._in_transaction()
+        self._transaction.require_open()
         self._check_foreign_keys(applied)
         identity = self._identity
         watermark = max(self._low_watermark, low_watermark)
@@ -425,26 +394,26 @@ class PostgresSession:
         names = self._origin_notes() if self._source != self._noted_source else []
         if checks and self._sets:
             names.append(blur_sets(identity.origin))
-        ended = [_HORIZON] if self._latest_us else []
-        statements = [*self._pending, *written, *deferred, *checks, *names, *waits, advance, _COMMIT, *ended]
-        commit = len(statements) - len(ended) - 1
+        statements = [*written, *deferred, *checks, *names, *waits, advance]
+        pending = self._transaction.pending_count
         try:
-            results = self._pipeline.run(statements, "committing")
+            results = self._transaction.commit(statements, [_HORIZON] if self._latest_us else [])
         except DatabaseError as error:
-            self._fail()
-            self._explain_commit(error, statements, commit, checks=checks, waits=bool(waits))
+            place = error.context.get("statement")
+            self._explain_commit(
+                error,
+                place - pending if isinstance(place, int) else None,
+                statements,
+                checks=checks,
+                waits=waits,
+            )
             raise
-        self._pending = []
-        if results[commit].command_status != b"COMMIT":
-            self._fail()
-            raise BugError("a transaction that had failed was committed")
-        self._state = _State.IDLE
         self._noted_source = self._source
         if self._latest_us:
             self._note_moments(results[-1])
         if checks and self._guard.has_rest(results[statements.index(checks[-1])]):
             self._take_back()
-        self._end_handlers()
+        self._forget_transaction()
         self._wrapped_in_transaction = False
         self._sequence += 1
         self._low_watermark = watermark
@@ -453,38 +422,35 @@ class PostgresSession:
     def _explain_commit(
         self,
         error: DatabaseError,
+        place: int | None,
         statements: Sequence[Statement],
-        commit: int,
         *,
         checks: Sequence[Statement],
-        waits: bool,
+        waits: Sequence[Statement],
     ) -> None:
-        place, identity = error.context.get("statement"), self._identity
-        if isinstance(place, int) and place > commit:
-            self._close()  # it is committed, and the next session finds that
-            raise DatabaseUnavailable("the session was interrupted behind a COMMIT") from error
-        self._raise_changed(error, is_check=isinstance(place, int) and statements[place] in checks)
-        if error.context.get("sqlstate") == _DIVISION_BY_ZERO and waits and place == commit - 2:
+        identity = self._identity
+        failed = statements[place] if place is not None and 0 <= place < len(statements) else None
+        self._guard.raise_changed(error, is_check=failed in checks)
+        is_division = error.context.get("sqlstate") == _DIVISION_BY_ZERO
+        if is_division and failed in waits:
             raise DatabaseError(
                 f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with"
                 " latest_timestamp nothing is applied until it has passed",
                 hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
             ) from error
-        if error.context.get("sqlstate") == _DIVISION_BY_ZERO and place == commit - 1:
+        if is_division and failed is statements[-1]:
             raise FencedError(
                 f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
                 apply=identity.apply,
                 epoch=identity.epoch,
             ) from error
-        if isinstance(place, int) and statements[place] in {_ALL_NOW, _COMMIT}:
+        if failed is _ALL_NOW or place == len(statements):  # the COMMIT itself
             raise_refused_at_end(error)  # by a trigger that runs at the end of the transaction
 
     def _origin_notes(self) -> list[Statement]:
         """See `note_origin`; outside of all savepoints, within which a row would not have the transaction's own number."""
-        is_set = self._marks[0] if self._marks else self._has_savepoint
-        released = [*(["headrace_mark_1"] if self._marks else []), *(["headrace"] if is_set else [])]
         return [
-            *(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in released),
+            *(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in self._transaction.outer_savepoints),
             note_origin(self._identity.origin, self._source, has_times=self._may_stamp),
         ]
 
@@ -496,7 +462,7 @@ class PostgresSession:
         except DatabaseError:
             is_done = False
         if not is_done:
-            self._close()
+            self._transaction.close()
 
     def _check_foreign_keys(self, applied: Sequence[ScnRange]) -> None:
         """See `foreign_keys`.
@@ -509,7 +475,9 @@ class PostgresSession:
         """
         found = self._foreign_keys
         for key, is_referred in found.whole:
-            result = self._run([Statement(sql=whole_check(key, is_referred=is_referred))], "checking a foreign key")[-1]
+            result = self._transaction.run(
+                [Statement(sql=whole_check(key, is_referred=is_referred))], "checking a foreign key"
+            )[-1]
             if result.ntuples and self._is_level(key, applied):
                 raise violation(key)
         for check in found.values:
@@ -530,9 +498,9 @@ class PostgresSession:
             *(name.encode() for name in names),
             _int8(min((each.after for each in applied), default=_AHEAD_OF_ALL)),
         )
-        return not self._run([Statement(sql=_NOT_LEVEL, parameters=parameters)], "asking which tables are copied")[
-            -1
-        ].ntuples
+        return not self._transaction.run(
+            [Statement(sql=_NOT_LEVEL, parameters=parameters)], "asking which tables are copied"
+        )[-1].ntuples
 
     def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
         """See `DestinationSession.ask_outcome`."""
@@ -548,10 +516,10 @@ class PostgresSession:
 
     def write_ahead(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
         """See `DestinationSession.write_ahead`: the last round trip is under way."""
-        return self._ahead.expect(self._begin_write(writes))
+        return self._transaction.ahead.expect(self._begin_write(writes))
 
     def _begin_write(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
-        self._in_transaction()
+        self._transaction.require_open()
         writes = [self._timed(write) for write in writes]
         # rows affected in the tables, what is noted of them, and what was noted that is later
         every = [*writes, *writes, *writes]
@@ -581,7 +549,7 @@ class PostgresSession:
                 noted[number] += len(plan.notes) * timed.row_count
                 every[len(writes) + number] = timed
                 statements = self._add(every, len(writes) + number, plan.notes, counts, statements, is_own=True)
-            statements += [(-1, note) for note in self._with_own_rights(self._set_notes(write))]
+            statements += [(-1, note) for note in self._transaction.with_own_rights(self._set_notes(write))]
         read = self._send_writes(every, statements, counts)
 
         def counted() -> tuple[int, ...]:
@@ -596,23 +564,6 @@ class PostgresSession:
             )
 
         return counted
-
-    def _with_own_rights(self, statements: list[Statement]) -> list[Statement]:
-        """Statements of what Headrace notes beside the rows.
-
-        A role that was taken for these (`as_role`) has no rights on it, and needs none.
-        """
-        role = self._guard.role
-        return (
-            [Statement(sql="RESET ROLE"), *statements, Statement(sql=f"SET LOCAL ROLE {quote(role)}")]
-            if role and statements
-            else statements
-        )
-
-    def _run_own(self, statement: Statement, what: str) -> pq.abc.PGresult:
-        """Run one statement of what Headrace notes; its result."""
-        statements = self._with_own_rights([statement])
-        return self._run(statements, what)[statements.index(statement) - len(statements)]
 
     def _set_notes(self, write: Write) -> list[Statement]:
         """See `note_sets`."""
@@ -633,7 +584,7 @@ class PostgresSession:
         if write.times is None:
             return write
         if time.monotonic() >= self._horizon_until:
-            self._note_moments(self._run_own(Statement(sql=MOMENTS), "asking how far transactions are"))
+            self._note_moments(self._transaction.run_own(Statement(sql=MOMENTS), "asking how far transactions are"))
         # Without the right to stamp, the server has one commit time for all transactions of the session: rows need
         # notes.
         return write if self._may_stamp else replace(write, times=replace(write.times, has_one_source=False, keys=None))
@@ -659,7 +610,7 @@ class PostgresSession:
                 values = parameters(statement, write, first, last, self._horizon)
                 planned_one = Statement(sql=statement.sql, parameters=values, prepared=True)
                 around = [_NO_LOOPS, planned_one, _LOOPS] if is_paired else [planned_one]
-                around = self._with_own_rights(around) if is_own else around
+                around = self._transaction.with_own_rights(around) if is_own else around
                 statements += [(number if each is planned_one else -1, each) for each in around]
                 if last < write.row_count:
                     # Chunks are as large as one round trip should be.
@@ -669,7 +620,7 @@ class PostgresSession:
 
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
         """See `DestinationSession.truncate`."""
-        self._in_transaction()
+        self._transaction.require_open()
         self._note_fired(found.table for found in tables)
         names: list[str] = []
         for found in tables:
@@ -683,7 +634,9 @@ class PostgresSession:
         restart = " RESTART IDENTITY" if restart_identity else ""
         truncated = [found.table for found in tables]
         try:
-            self._run([Statement(sql=f"TRUNCATE {', '.join(dict.fromkeys(names))}{restart} RESTRICT")], "truncating")
+            self._transaction.run(
+                [Statement(sql=f"TRUNCATE {', '.join(dict.fromkeys(names))}{restart} RESTRICT")], "truncating"
+            )
         except DatabaseError as error:
             explain_referred(error, [f"{table.owner}.{table.name}" for table in truncated])
             self._explain(error, truncated, "TRUNCATE")
@@ -695,13 +648,13 @@ class PostgresSession:
         return catalog.relation if catalog else qualified(table.owner, table.name)
 
     def _partition(self, found: TruncatedTable) -> str:
-        with self._own_statements("looking for a partition"):
-            return same_partition(self._connection, found)
+        with self._transaction.own_statements("looking for a partition"):
+            return same_partition(self._transaction.connection, found)
 
     def _delete_partition(self, found: TruncatedTable) -> None:
         statement = delete_partition(self._relation(found.table), found)
         try:
-            self._run([Statement(sql=statement)], "deleting the rows of a truncated partition")
+            self._transaction.run([Statement(sql=statement)], "deleting the rows of a truncated partition")
         except DatabaseError as error:
             explain_undescribed(error, found)
             self._explain(error, [found.table], "TRUNCATE")
@@ -763,12 +716,12 @@ class PostgresSession:
         if not statements:
             return
         try:
-            if self._state is _State.PENDING:
+            if self._transaction.state is TransactionState.PENDING:
                 # Before the transaction begins, so that its rollback does not take them away.
-                self._pipeline.run(statements, "making types for array values")
+                self._transaction.pipeline.run(statements, "making types for array values")
             else:
                 self._wrapped_in_transaction = True
-                self._run(statements, "making types for array values")
+                self._transaction.run(statements, "making types for array values")
         except DatabaseError as error:
             what, fix = failed_in(self._dsn, error)
             if what and is_right(error):
@@ -817,8 +770,8 @@ class PostgresSession:
         check = self._check(tables)
         if not statements and not check:
             return lambda: None
-        before = len(self._pending)
-        send = self._send([*(statement for _, statement in statements), *check], "writing")
+        before = self._transaction.pending_count
+        send = self._transaction.send([*(statement for _, statement in statements), *check], "writing")
 
         def read() -> None:
             try:
@@ -905,7 +858,7 @@ class PostgresSession:
         with contextlib.closing(connect(self._dsn, application_name=self._identity.application_name)) as connection:
             with translated("preparing a look at altered tables"):
                 # What is altered right now may wait for this session's transaction.
-                connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
+                connection.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
             altered = {
                 (table.owner, table.name): None
                 for table in tables
@@ -917,18 +870,18 @@ class PostgresSession:
         return [".".join(key) for key in altered]
 
     def _copy(self, plan: WritePlan, write: Write) -> int:
-        self._send_pending()
+        self._transaction.send_pending()
         try:
             chunks = list(row_chunks(plan.statements[0], write))
-            copied = self._pipeline.copy_in(plan.copy, copy_blocks(plan, write, chunks), "writing")
+            copied = self._transaction.pipeline.copy_in(plan.copy, copy_blocks(plan, write, chunks), "writing")
             self._run_writes([write], [], [0], unchecked=[0])
             return copied
         except DatabaseError as error:
-            self._fail()
+            self._transaction.fail()
             self._explain(error, [write.version], write.command.name)
             raise
         except BaseException:
-            self._fail()
+            self._transaction.fail()
             raise
 
     # ------------------------------------------------------------------ conflicts
@@ -951,26 +904,20 @@ class PostgresSession:
         if write.times is None:
             return tuple(change for change, _ in found)
         return exact_changes(
-            lambda asked: self._run_own(asked, "looking for rows in the way"), catalog, write.times, found
+            lambda asked: self._transaction.run_own(asked, "looking for rows in the way"), catalog, write.times, found
         )
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
         """See `DestinationSession.forget_changes`."""
-        self._live()
-        if self._state is not _State.IDLE:
-            raise BugError(
-                f"changes are forgotten in a transaction of their own, and the session is {self._state.value}"
-            )
+        self._transaction.require_idle("changes are forgotten in a transaction of their own")
         with translated("forgetting the times of old changes"):
-            return forget_changes(self._connection, age_s=age_s, count=count)
+            return forget_changes(self._transaction.connection, age_s=age_s, count=count)
 
     def sample_times(self, *, age_s: float, every_s: float) -> None:
         """See `DestinationSession.sample_times`."""
-        self._live()
-        if self._state is not _State.IDLE:
-            raise BugError(f"times are sampled in a transaction of their own, and the session is {self._state.value}")
+        self._transaction.require_idle("times are sampled in a transaction of their own")
         with translated("noting how far commit times go back"):
-            sample_times(self._connection, age_s=age_s, every_s=every_s)
+            sample_times(self._transaction.connection, age_s=age_s, every_s=every_s)
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
         """See `DestinationSession.conflicting`."""
@@ -987,30 +934,24 @@ class PostgresSession:
 
     def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
         """See `DestinationSession.run_sql`."""
-        self._in_transaction()
+        self._transaction.require_open()
         self._note_session()
         unknown = [text for text in dict.fromkeys(each.sql for each in statements) if text not in self._checked_sql]
         try:
-            self._run([*checks_of(unknown), timeout_of(timeout_s)], "SQL of a handler")
-            self._has_timeout = self._had_timeout = True
-            if len(self._checked_sql) + len(unknown) > PREPARED_MAX:
-                self._checked_sql.clear()
-            self._checked_sql.update(unknown)
-            self._guard.ran_handlers = True
-            results = run_statements(self._connection, statements)
+            with self._transaction.failing():
+                self._transaction.run_bounded(checks_of(unknown), timeout_s, "SQL of a handler")
+                if len(self._checked_sql) + len(unknown) > PREPARED_MAX:
+                    self._checked_sql.clear()
+                self._checked_sql.update(unknown)
+                self._guard.ran_handlers = True
+                results = run_statements(self._transaction.connection, statements)
         except DatabaseError as error:
-            self._fail()
-            self._raise_changed(error, is_check=False)
-            self._raise_outdated(error)
             refused = refused_sql(error)
             if refused is error:
                 raise
             raise refused from error
-        except BaseException:
-            self._fail()
-            raise
-        if self._connection.pgconn.transaction_status != pq.TransactionStatus.INTRANS:
-            self._close()
+        if self._transaction.connection.pgconn.transaction_status != pq.TransactionStatus.INTRANS:
+            self._transaction.close()
             raise BugError("a handler's SQL ended the transaction", hint="report the statement")
         self._check_session()
         return results
@@ -1018,7 +959,7 @@ class PostgresSession:
     def _note_session(self) -> None:
         """Before the first SQL of users, and before another role is taken; most sessions never need it."""
         if not self._guard.is_noted:
-            with self._own_statements("preparing the checks behind a handler"):
+            with self._transaction.own_statements("preparing the checks behind a handler"):
                 self._guard.note()
 
     def _note_fired(self, tables: Iterable[TableVersion | DestinationTable]) -> None:
@@ -1031,60 +972,12 @@ class PostgresSession:
 
     def _check_session(self) -> None:
         try:
-            self._run(self._guard.check(next(iter(self._wrappers), "")), "checking the session behind a handler")
+            self._transaction.run(
+                self._guard.check(next(iter(self._wrappers), "")), "checking the session behind a handler"
+            )
         except DatabaseError as error:
-            self._raise_changed(error, is_check=True)
+            self._guard.raise_changed(error, is_check=True)
             raise
-
-    def _raise_changed(self, error: DatabaseError, *, is_check: bool) -> None:
-        changed = self._guard.changed(error, is_check=is_check)
-        if changed is not None:
-            self._is_changed = True  # for good: see `rollback`
-            raise changed from error
-
-    def _raise_outdated(self, error: DatabaseError) -> None:
-        """What is prepared goes with the session; the rows, or the handler, are not at fault."""
-        if is_outdated(error):
-            self._close()
-            raise DatabaseUnavailable(
-                f"{error.message}: a table was altered", hint="the statement is prepared again, in another session"
-            ) from error
-
-    def mark(self) -> int:
-        """See `DestinationSession.mark`. Travels with the next statement."""
-        self._in_transaction()
-        # A savepoint of the outer level is not released behind the mark: that would release the mark with it.
-        self._marks.append(self._has_savepoint)
-        self._has_savepoint = False
-        self._pending.append(Statement(sql=f"SAVEPOINT headrace_mark_{len(self._marks)}"))
-        return len(self._marks)
-
-    def undo_to_mark(self, mark: int) -> None:
-        """See `DestinationSession.undo_to_mark`. Travels with the next statement."""
-        self._ahead.forget()
-        self._live()
-        self._forget_marks(mark)
-        self._pending += [
-            Statement(sql=f"ROLLBACK TO SAVEPOINT headrace_mark_{mark}"),
-            Statement(sql=f"RELEASE SAVEPOINT headrace_mark_{mark}"),
-        ]
-        self._checked.clear()  # a table's lock goes with what locked it
-        self._has_timeout = self._had_timeout  # as it was at the mark, for all that is known
-        if self._state is _State.FAILED:
-            self._state = _State.OPEN
-        self._forget_wrappers()
-
-    def drop_mark(self, mark: int) -> None:
-        """See `DestinationSession.drop_mark`. Travels with the next statement."""
-        self._in_transaction()
-        self._forget_marks(mark)
-        self._pending.append(Statement(sql=f"RELEASE SAVEPOINT headrace_mark_{mark}"))
-
-    def _forget_marks(self, mark: int) -> None:
-        if not 1 <= mark <= len(self._marks):
-            raise BugError(f"there is no mark {mark} to go back to")
-        self._has_savepoint = self._marks[mark - 1]
-        del self._marks[mark - 1 :]
 
     def remove_row(self, table: DestinationTable, number: str) -> None:
         """See `DestinationSession.remove_row`."""
@@ -1093,7 +986,7 @@ class PostgresSession:
         self._note_fired([table])
         parameters = tuple(part.encode() for part in number.split(" "))
         try:
-            self._run(
+            self._transaction.run(
                 [Statement(sql=remove_statement(catalog), parameters=parameters, prepared=True)],
                 "deleting a row that is in the way",
             )
@@ -1104,14 +997,14 @@ class PostgresSession:
 
     def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
         """See `DestinationSession.record_conflicts`."""
-        with self._own_statements("writing the history of conflicts"):
+        with self._transaction.own_statements("writing the history of conflicts"):
             record_conflicts(
-                self._connection, self._identity.topology, records, count_max=count_max, age_max_s=age_max_s
+                self._transaction.connection, self._identity.topology, records, count_max=count_max, age_max_s=age_max_s
             )
 
     def _fitting(self, write: Write) -> CatalogTable:
         """The table of a write, which must fit."""
-        self._in_transaction()
+        self._transaction.require_open()
         version = write.version
         catalog = self._catalog(version.owner, version.name)
         missing = missing_alter(version, catalog) or missing_key(version, self._settings)
@@ -1133,7 +1026,12 @@ class PostgresSession:
             )
             try:
                 what = "looking for rows in the way"
-                results.append((first, self._run_own(asked, what) if is_own else self._run([asked], what)[-1]))
+                results.append(
+                    (
+                        first,
+                        self._transaction.run_own(asked, what) if is_own else self._transaction.run([asked], what)[-1],
+                    )
+                )
             except DatabaseError as error:
                 self._explain(error, [write.version], write.command.name)
                 raise
@@ -1152,9 +1050,9 @@ class PostgresSession:
     ) -> int:
         """See `DestinationSession.put_error`."""
         self._waits_for_disk = True
-        with self._own_statements("writing to the error queue"):
+        with self._transaction.own_statements("writing to the error queue"):
             return put_error(
-                self._connection,
+                self._transaction.connection,
                 self._identity.topology,
                 transaction,
                 batch,
@@ -1166,24 +1064,26 @@ class PostgresSession:
     def delete_error(self, number: int) -> bool:
         """See `DestinationSession.delete_error`."""
         self._waits_for_disk = True
-        with self._own_statements("deleting an error transaction"):
-            return bool(delete_errors(self._connection, self._identity.topology, (number,), outcome="EXECUTED"))
+        with self._transaction.own_statements("deleting an error transaction"):
+            return bool(
+                delete_errors(self._transaction.connection, self._identity.topology, (number,), outcome="EXECUTED")
+            )
 
     def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
         """See `DestinationSession.take_errors`."""
         self._waits_for_disk = True
-        with self._own_statements("deleting error transactions"):
-            return take_errors(self._connection, self._identity.topology, numbers, bytes_max=bytes_max)
+        with self._transaction.own_statements("deleting error transactions"):
+            return take_errors(self._transaction.connection, self._identity.topology, numbers, bytes_max=bytes_max)
 
     def as_role(self, role: str) -> None:
         """See `DestinationSession.as_role`."""
         self._note_session()
         statement = f"SET LOCAL ROLE {quote(role)}" if role else "RESET ROLE"
-        with self._own_statements("taking a role"):
+        with self._transaction.own_statements("taking a role"):
             try:
                 if self._guard.ran_handlers:
                     self._check_session()
-                self._connection.execute(statement.encode())
+                self._transaction.connection.execute(statement.encode())
                 self._guard.role = role
             except (psycopg.errors.InvalidParameterValue, psycopg.errors.InsufficientPrivilege) as error:
                 raise DataError(
@@ -1194,32 +1094,34 @@ class PostgresSession:
     @property
     def is_closed(self) -> bool:
         """See `DestinationSession.is_closed`."""
-        return self._state is _State.CLOSED or bool(self._connection.closed)
+        return self._transaction.is_closed
 
     def close(self) -> None:
         """See `DestinationSession.close`."""
-        self._close()
+        self._transaction.close()
 
     # ------------------------------------------------------------------ copies
 
     def copy_rows(self, owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str) -> int:
         """See `databases.copying.TableWriter.copy_rows`."""
-        self._live()
+        self._transaction.require_live()
         if self._may_stamp:
             with translated("copying rows", table=f"{owner}.{name}"):
-                self._connection.execute(f"SELECT {self._identity.stamp}".encode())
+                self._transaction.connection.execute(f"SELECT {self._identity.stamp}".encode())
         try:
-            return copy_in(self._connection, owner, name, columns, rows, form=form)
+            return copy_in(self._transaction.connection, owner, name, columns, rows, form=form)
         except DatabaseError as error:
             if error.context.get("sqlstate") == _UNTRANSLATABLE:
-                error.context["lacking_encoding"] = self._connection.info.parameter_status("server_encoding") or ""
+                error.context["lacking_encoding"] = (
+                    self._transaction.connection.info.parameter_status("server_encoding") or ""
+                )
             raise_refused(error)
             raise
 
     def has_rows(self, table: DestinationTable) -> bool:
         """See `databases.copying.TableWriter.has_rows`."""
-        self._live()
-        return has_rows(self._connection, table)
+        self._transaction.require_live()
+        return has_rows(self._transaction.connection, table)
 
     def empty_tables(self, tables: Sequence[DestinationTable]) -> None:
         """See `databases.copying.TableWriter.empty_tables`."""
@@ -1231,9 +1133,9 @@ class PostgresSession:
 
     def files_mark(self, table: DestinationTable) -> str:
         """See `databases.copying.TableWriter.files_mark`."""
-        self._live()
+        self._transaction.require_live()
         with translated("measuring a table", table=f"{table.owner}.{table.name}"):
-            return files_of(self._connection, table.owner, table.name)
+            return files_of(self._transaction.connection, table.owner, table.name)
 
     def _empty(self, tables: Sequence[DestinationTable]) -> str:
         """Empty tables; returns the mark of the first one, empty if rows of others may be in it."""
@@ -1241,8 +1143,8 @@ class PostgresSession:
             self.begin()
             self.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
             # Under the lock of the TRUNCATE: who waits for it writes as soon as this commits.
-            with self._own_statements("measuring a table"):
-                found = files_of(self._connection, tables[0].owner, tables[0].name)
+            with self._transaction.own_statements("measuring a table"):
+                found = files_of(self._transaction.connection, tables[0].owner, tables[0].name)
             self.commit([], Scn(0))
         except (DatabaseUnavailable, DestinationRestarted):
             raise
@@ -1251,101 +1153,21 @@ class PostgresSession:
             self.rollback()
             for table in tables:
                 with translated("emptying a table", table=f"{table.owner}.{table.name}"):
-                    self._connection.execute(f"DELETE FROM {self._relation(table)}".encode())
+                    self._transaction.connection.execute(f"DELETE FROM {self._relation(table)}".encode())
             return ""
         return found
 
     # ------------------------------------------------------------------ below
 
-    @contextlib.contextmanager
-    def _own_statements(self, what: str) -> Iterator[None]:
-        """Statements through psycopg inside the transaction; an error fails it."""
-        self._in_transaction()
-        self._send_pending()
-        try:
-            with translated(what):
-                yield
-        except BaseException:
-            self._fail()
-            raise
-
     def _may_label(self) -> bool:
         """Whether this role may write labels into this database's log; without the right they end here."""
         if self._writes_labels is None:
-            (found,) = self._run([Statement(sql=_MAY_LABEL)], "asking for the right to write labels")
+            (found,) = self._transaction.run([Statement(sql=_MAY_LABEL)], "asking for the right to write labels")
             self._writes_labels = found.get_value(0, 0) == b"t"
         return self._writes_labels
 
-    def _run(self, statements: Sequence[Statement], what: str) -> list[pq.abc.PGresult]:
-        return self._send(statements, what)()
-
-    def _send(self, statements: Sequence[Statement], what: str) -> Callable[[], list[pq.abc.PGresult]]:
-        """Send what is pending and these.
-
-        A function reads the answers of these, and must be called before anything else is sent.
-        """
-        self._ahead.settle()
-        pending, self._pending = self._pending, []
-        with self._failing():
-            send = self._pipeline.send([*pending, *statements], what)
-        self._state = _State.OPEN
-
-        def read() -> list[pq.abc.PGresult]:
-            with self._failing():
-                return send()[len(pending) :]
-
-        return read
-
-    @contextlib.contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Whatever is raised inside fails the transaction."""
-        try:
-            yield
-        except DatabaseError as error:
-            self._fail()
-            self._raise_changed(error, is_check=False)
-            self._raise_outdated(error)
-            raise
-        except BaseException:
-            self._fail()
-            raise
-
-    def _send_pending(self) -> None:
-        if self._pending:
-            self._run([], "beginning a transaction")
-
-    def _fail(self) -> None:
-        """After any error: what was pending was sent, and the transaction cannot go on."""
-        self._pending = []
-        if self._connection.closed or self._connection.pgconn.status != pq.ConnStatus.OK:
-            self._close()
-        elif self._state is not _State.CLOSED:
-            self._state = _State.FAILED
-
-    def _close(self) -> None:
-        self._state = _State.CLOSED
-        self._connection.close()
-
-    def _live(self) -> None:
-        if self._state is _State.CLOSED or self._connection.closed:
-            self._close()
-            raise DatabaseUnavailable("the session at the destination is closed: open a new one")
-        self._ahead.settle()
-
-    def _in_transaction(self) -> None:
-        self._live()
-        if self._state not in {_State.PENDING, _State.OPEN}:
-            raise BugError(f"a transaction is needed, the session is {self._state.value}")
-        if self._has_timeout:
-            # The bound is of handlers' statements, and not of the product's own.
-            self._pending.append(NO_TIMEOUT)
-            self._has_timeout = False
-
-    def _end_handlers(self) -> None:
-        """No transaction, or a new one: no savepoint, no mark, no bound of time."""
-        self._has_savepoint = self._has_timeout = self._had_timeout = False
-        self._marks = []
-        self._guard.begin()
+    def _forget_transaction(self) -> None:
+        """No transaction, or a new one."""
         self._sets, self._latest_us, self._source = 0, 0, self._noted_source
         self._foreign_keys.clear()
 
