@@ -232,7 +232,7 @@ def test_a_text_that_reads_otherwise_the_second_time_still_holds_one_statement(h
     put(session, 1)
     session._transaction.send_pending()
     session._transaction.connection.execute("SET LOCAL standard_conforming_strings TO off")
-    session._checked_sql.add(text)
+    session._users_sql._checked.add(text)
     with pytest.raises(DataError):
         session.run_sql([HandlerSql(sql=text)], timeout_s=STALL_S)
     session.rollback()

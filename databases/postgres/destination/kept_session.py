@@ -25,6 +25,7 @@ from typing import Any
 import psycopg
 from psycopg import pq, sql
 
+from databases.postgres.connection import quote
 from databases.postgres.destination.fencing import STAMP_FUNCTION, SessionIdentity, apply_lock_key
 from databases.postgres.destination.writing.pipeline import Statement
 from streams.errors import DatabaseError, DataError
@@ -193,6 +194,20 @@ class SessionGuard:
                 f" IS NOT DISTINCT FROM '{self._mark}'::pg_catalog.pg_lsn ELSE false END"
             )
         return _IS_SET_UP if may[0] else "true"
+
+    def with_own_rights(self, statements: list[Statement]) -> list[Statement]:
+        """Statements of what Headrace notes beside the rows.
+
+        A role that was taken for these (`role`) has no rights on it, and needs none.
+
+        Args:
+            statements: of Headrace's tables.
+        """
+        return (
+            [Statement(sql="RESET ROLE"), *statements, Statement(sql=f"SET LOCAL ROLE {quote(self.role)}")]
+            if self.role and statements
+            else statements
+        )
 
     # ------------------------------------------------------------------ checks
 

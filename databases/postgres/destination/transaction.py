@@ -20,8 +20,9 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from databases.postgres.connection import quote, translated
+from databases.postgres.connection import translated
 from databases.postgres.destination.kept_session import NO_TIMEOUT, SessionGuard, timeout_of
+from databases.postgres.destination.savepoints import Savepoints
 from databases.postgres.destination.writing.pipeline import Pipeline, Statement
 from databases.postgres.destination.writing.write_errors import is_outdated
 from databases.written_ahead import WrittenAhead
@@ -61,8 +62,7 @@ class Transaction:
         self.state = TransactionState.IDLE
         self.ahead = WrittenAhead()
         self._pending: list[Statement] = []
-        self._has_savepoint = False
-        self._marks: list[bool] = []  # whether there was a savepoint when each was set
+        self.savepoints = Savepoints()
         self._has_timeout = self._had_timeout = False
 
     # ------------------------------------------------------------------ states
@@ -171,8 +171,8 @@ class Transaction:
     def _end(self) -> None:
         """No transaction, or a new one: nothing pending, no savepoint, no mark, no bound of time."""
         self._pending = []
-        self._has_savepoint = self._has_timeout = self._had_timeout = False
-        self._marks = []
+        self._has_timeout = self._had_timeout = False
+        self.savepoints.clear()
         self.guard.begin()
 
     # ------------------------------------------------------------------ savepoints
@@ -180,57 +180,32 @@ class Transaction:
     def savepoint(self) -> None:
         """Set or move the one savepoint."""
         self.require_open()
-        if self._has_savepoint:
-            self._pending.append(Statement(sql="RELEASE SAVEPOINT headrace"))
-        self._pending.append(Statement(sql="SAVEPOINT headrace"))
-        self._has_savepoint = True
+        self._pending += self.savepoints.set()
 
     def rollback_to_savepoint(self) -> None:
         """Undo what came after the savepoint."""
         self.ahead.forget()
         self.require_live()
-        if not self._has_savepoint:
-            raise BugError("there is no savepoint to go back to")
-        self._pending.append(Statement(sql="ROLLBACK TO SAVEPOINT headrace"))
+        self._pending += self.savepoints.go_back()
         self._undone()
 
     def mark(self) -> int:
         """Set a mark; the savepoint that is set behind it is gone with it."""
         self.require_open()
-        # A savepoint of the outer level is not released behind the mark: that would release the mark with it.
-        self._marks.append(self._has_savepoint)
-        self._has_savepoint = False
-        self._pending.append(Statement(sql=f"SAVEPOINT headrace_mark_{len(self._marks)}"))
-        return len(self._marks)
+        self._pending += self.savepoints.mark()
+        return self.savepoints.mark_count
 
     def undo_to_mark(self, mark: int) -> None:
         """Undo what came after a mark, which is gone."""
         self.ahead.forget()
         self.require_live()
-        self._forget_marks(mark)
-        self._pending += [
-            Statement(sql=f"ROLLBACK TO SAVEPOINT headrace_mark_{mark}"),
-            Statement(sql=f"RELEASE SAVEPOINT headrace_mark_{mark}"),
-        ]
+        self._pending += self.savepoints.undo_to_mark(mark)
         self._undone()
 
     def drop_mark(self, mark: int) -> None:
         """Keep what came after a mark, which is gone."""
         self.require_open()
-        self._forget_marks(mark)
-        self._pending.append(Statement(sql=f"RELEASE SAVEPOINT headrace_mark_{mark}"))
-
-    @property
-    def outer_savepoints(self) -> list[str]:
-        """Names of those that must be released for a statement outside of all savepoints."""
-        is_set = self._marks[0] if self._marks else self._has_savepoint
-        return [*(["headrace_mark_1"] if self._marks else []), *(["headrace"] if is_set else [])]
-
-    def _forget_marks(self, mark: int) -> None:
-        if not 1 <= mark <= len(self._marks):
-            raise BugError(f"there is no mark {mark} to go back to")
-        self._has_savepoint = self._marks[mark - 1]
-        del self._marks[mark - 1 :]
+        self._pending += self.savepoints.drop_mark(mark)
 
     def _undone(self) -> None:
         self._has_timeout = self._had_timeout  # as it was at the savepoint or mark, for all that is known
@@ -288,21 +263,6 @@ class Transaction:
         self.run([*statements, timeout_of(timeout_s)], what)
         self._has_timeout = self._had_timeout = True
 
-    def with_own_rights(self, statements: list[Statement]) -> list[Statement]:
-        """Statements of what Headrace notes beside the rows.
-
-        A role that was taken for these (`SessionGuard.role`) has no rights on it, and needs none.
-
-        Args:
-            statements: of Headrace's tables.
-        """
-        role = self.guard.role
-        return (
-            [Statement(sql="RESET ROLE"), *statements, Statement(sql=f"SET LOCAL ROLE {quote(role)}")]
-            if role and statements
-            else statements
-        )
-
     def run_own(self, statement: Statement, what: str) -> pq.abc.PGresult:
         """Run one statement of what Headrace notes; its result.
 
@@ -310,7 +270,7 @@ class Transaction:
             statement: of Headrace's tables.
             what: see `run`.
         """
-        statements = self.with_own_rights([statement])
+        statements = self.guard.with_own_rights([statement])
         return self.run(statements, what)[statements.index(statement) - len(statements)]
 
     @contextlib.contextmanager
