@@ -13,7 +13,7 @@ import pytest
 
 from databases.conflict_lists import conflict_list_findings
 from databases.embedded import EmbeddedServer
-from databases.postgres.destination import row_times
+from databases.postgres.destination import session_times
 from databases.postgres.destination.recent_changes import Horizon
 from databases.postgres.destination.writing.pipeline import Statement
 from spark_apply.server.collapse import plan_sets
@@ -382,7 +382,7 @@ def test_a_session_that_wrote_nothing_for_long_asks_again_how_far_transactions_a
     (number,) = site.harness._admin.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
     horizon = site.session._times.horizon
     horizon._numbers, horizon._times = [number - 2**31 - 1000], [now() - MINUTE]
-    site.session._times._horizon_until -= row_times._HORIZON_LASTS_S
+    site.session._times._horizon_until -= session_times._HORIZON_LASTS_S
     before = site.user(WAS, HERE)
     assert not as_set(site, Lcr(old=HERE, new=THERE), before - 1)
     assert site.apply(Lcr(old=HERE, new=THERE), at=before - 1) is None
@@ -401,7 +401,7 @@ def test_a_delete_that_is_earlier_by_its_clock_than_a_users_before_it_is_applied
 def test_a_session_that_is_interrupted_behind_its_commit_has_committed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_times, "_HORIZON", Statement(sql="SELECT 1 / 0"))
+    monkeypatch.setattr(session_times, "_HORIZON", Statement(sql="SELECT 1 / 0"))
     with pytest.raises(DatabaseUnavailable):
         site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE)
     assert isinstance(site.harness, PostgresHarness)

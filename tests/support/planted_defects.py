@@ -20,6 +20,7 @@ from actors.staging.propagation import PropagationCore
 from actors.staging.queue import QueueCore
 from actors.staging.spill import SpillFiles
 from databases.memory import destination as memory_destination
+from databases.memory import rows as memory_rows
 from databases.memory.destination import MemoryDestination, MemorySession
 from databases.ports import LastChange
 from redo.checkpoints import RequiredCheckpoints
@@ -394,7 +395,7 @@ PLANTED = (
     ),
     Planted(
         "only the first column of a substitute key finds rows",
-        _around(memory_destination, "with_settings", _first_of_the_key),
+        _around(memory_rows, "with_settings", _first_of_the_key),
         "keys",
     ),
     Planted(
@@ -571,7 +572,7 @@ PLANTED = (
     ),
     Planted(
         "when an applied change was made is not noted",
-        _set(MemorySession, "_note_change", _nothing),
+        _set(memory_rows.MemoryRows, "_note_change", _nothing),
         "latest_timestamp",
         is_slow=True,
     ),

@@ -18,7 +18,7 @@ from databases.postgres.destination.catalog import FIRST_USER_TYPE, SAME_FORM, C
 from databases.postgres.destination.fencing import SessionIdentity
 from databases.postgres.destination.rights import missing_grants
 from databases.postgres.destination.server_progress import int8
-from databases.postgres.destination.transaction import LOCK_TIMEOUT_MS, Transaction
+from databases.postgres.destination.transaction import LOCK_TIMEOUT_MS, SessionTransaction
 from databases.postgres.destination.writing.pipeline import Statement
 from databases.postgres.destination.writing.write_errors import explain, is_right, is_stale
 from databases.postgres.types import missing_alter
@@ -41,7 +41,9 @@ class DescribedTables:
         transaction: of the session.
     """
 
-    def __init__(self, dsn: str, identity: SessionIdentity, settings: TableSettings, transaction: Transaction) -> None:
+    def __init__(
+        self, dsn: str, identity: SessionIdentity, settings: TableSettings, transaction: SessionTransaction
+    ) -> None:
         self._dsn, self._application_name = dsn, identity.application_name
         self._settings, self._transaction = settings, transaction
         self._tables: dict[tuple[str, str], CatalogTable] = {}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from databases.postgres.destination.described_tables import DescribedTables
     from databases.postgres.destination.fencing import SessionIdentity
     from databases.postgres.destination.row_finder import RowFinder
-    from databases.postgres.destination.transaction import Transaction
+    from databases.postgres.destination.transaction import SessionTransaction
     from databases.postgres.destination.write_plans import WritePlans
 
 __all__ = ["ForeignKeysAtCommit"]
@@ -57,7 +57,7 @@ class ForeignKeysAtCommit:
         settings: TableSettings,
         *,
         identity: SessionIdentity,
-        transaction: Transaction,
+        transaction: SessionTransaction,
         tables: DescribedTables,
         plans: WritePlans,
         finder: RowFinder,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from psycopg import pq
 
     from databases.postgres.destination.described_tables import DescribedTables
-    from databases.postgres.destination.row_times import RowTimes
-    from databases.postgres.destination.transaction import Transaction
+    from databases.postgres.destination.session_times import SessionTimes
+    from databases.postgres.destination.transaction import SessionTransaction
     from databases.postgres.destination.write_plans import WritePlans
 
 __all__ = ["RowFinder"]
@@ -36,7 +36,9 @@ class RowFinder:
         times: of the session.
     """
 
-    def __init__(self, transaction: Transaction, tables: DescribedTables, plans: WritePlans, times: RowTimes) -> None:
+    def __init__(
+        self, transaction: SessionTransaction, tables: DescribedTables, plans: WritePlans, times: SessionTimes
+    ) -> None:
         self._transaction, self._tables, self._plans, self._times = transaction, tables, plans, times
 
     def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:

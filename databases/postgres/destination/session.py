@@ -7,11 +7,11 @@ Main path
     PostgresSession.begin -> write (SetWriter.write) -> commit.
 
 Objects, each with its own part of the state
-    Transaction           the connection, and what its transaction has sent and can go back to; the session's states
+    SessionTransaction    the connection, and what its transaction has sent and can go back to; the session's states
     DescribedTables       the tables, and whether they still are as described
     WritePlans            statements by form of write, and the types they need
     SetWriter             sends the writes
-    RowTimes              latest_timestamp: what the session knows of times, and notes
+    SessionTimes          latest_timestamp: what the session knows of times, and notes
     RowFinder             looks at the rows that a write meets
     UsersSql              handlers, roles and triggers, and what they must leave alone (SessionGuard)
     ForeignKeysAtCommit   the check of foreign keys that the server does not do
@@ -79,10 +79,10 @@ from databases.postgres.destination.kept_session import KEPT, SETTLE, SessionGua
 from databases.postgres.destination.lost_times import sample_times
 from databases.postgres.destination.row_changes import CLOCK_AHEAD_MAX_S, forget_changes
 from databases.postgres.destination.row_finder import RowFinder
-from databases.postgres.destination.row_times import RowTimes
 from databases.postgres.destination.server_progress import ServerProgress
+from databases.postgres.destination.session_times import SessionTimes
 from databases.postgres.destination.set_writer import SetWriter
-from databases.postgres.destination.transaction import LOCK_TIMEOUT_MS, Transaction
+from databases.postgres.destination.transaction import LOCK_TIMEOUT_MS, SessionTransaction
 from databases.postgres.destination.users_sql import ALL_NOW, UsersSql
 from databases.postgres.destination.write_plans import WritePlans
 from databases.postgres.destination.writing.pipeline import Statement
@@ -156,13 +156,13 @@ class PostgresSession:
         connection = connect(self._dsn, application_name=self._identity.application_name)
         try:
             guard = SessionGuard(connection, self._identity, _SETTINGS)
-            self._transaction = transaction = Transaction(connection, guard)
+            self._transaction = transaction = SessionTransaction(connection, guard)
             self._tables = tables = DescribedTables(self._dsn, self._identity, self._settings, transaction)
             self._plans = plans = WritePlans(self._dsn, tables, transaction)
             with translated("opening an apply server's session"):
                 may_stamp = _settle(connection, self._identity)
             self._progress = ServerProgress(connection, self._identity, may_stamp=may_stamp)
-            self._times = times = RowTimes(self._identity, transaction, tables, self._progress)
+            self._times = times = SessionTimes(self._identity, transaction, tables, self._progress)
             self._finder = RowFinder(transaction, tables, plans, times)
             self._users_sql = UsersSql(transaction, tables, plans)
             self._foreign_keys = ForeignKeysAtCommit(

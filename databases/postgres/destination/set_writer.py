@@ -1,7 +1,7 @@
 """Writes sets of row changes, as many as possible in one round trip, and with them what is noted of the rows.
 
 Main path
-    SetWriter.write -> WritePlans.plan -> parameters -> Transaction.send -> the answers, read later.
+    SetWriter.write -> WritePlans.plan -> parameters -> SessionTransaction.send -> the answers, read later.
 
 A write's statements are those of its rows; with latest_timestamp also those that look for what was noted that is later,
 and those that note its own times. A set of new rows goes by COPY. Chunks are as large as one round trip should be; the
@@ -35,8 +35,8 @@ from streams.errors import DatabaseError
 
 if TYPE_CHECKING:
     from databases.postgres.destination.described_tables import DescribedTables
-    from databases.postgres.destination.row_times import RowTimes
-    from databases.postgres.destination.transaction import Transaction
+    from databases.postgres.destination.session_times import SessionTimes
+    from databases.postgres.destination.transaction import SessionTransaction
     from databases.postgres.destination.users_sql import UsersSql
     from databases.postgres.destination.write_plans import WritePlans
     from databases.postgres.destination.writing.foreign_keys import ForeignKeyChecks
@@ -94,11 +94,11 @@ class SetWriter:
 
     def __init__(
         self,
-        transaction: Transaction,
+        transaction: SessionTransaction,
         tables: DescribedTables,
         plans: WritePlans,
         *,
-        times: RowTimes,
+        times: SessionTimes,
         users_sql: UsersSql,
         foreign_keys: ForeignKeyChecks,
     ) -> None:

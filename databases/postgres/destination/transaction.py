@@ -28,7 +28,7 @@ from databases.postgres.destination.writing.write_errors import is_outdated
 from databases.written_ahead import WrittenAhead
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable
 
-__all__ = ["LOCK_TIMEOUT_MS", "Transaction", "TransactionState"]
+__all__ = ["LOCK_TIMEOUT_MS", "SessionTransaction", "TransactionState"]
 
 # A transaction that waits this long for a row lock gives up and is tried again: it may wait for a transaction that
 # waits in the coordinator for it, which PostgreSQL's deadlock detector cannot see.
@@ -48,7 +48,7 @@ class TransactionState(Enum):
     CLOSED = "closed"
 
 
-class Transaction:
+class SessionTransaction:
     """One connection and its transactions.
 
     Args:

@@ -15,7 +15,7 @@ from databases.ports import DestinationTable, HandlerSql, SqlResult
 from databases.postgres.connection import quote, translated
 from databases.postgres.destination.described_tables import DescribedTables
 from databases.postgres.destination.handler_sql import checks_of, refused_sql, run_statements
-from databases.postgres.destination.transaction import Transaction
+from databases.postgres.destination.transaction import SessionTransaction
 from databases.postgres.destination.write_plans import WritePlans
 from databases.postgres.destination.writing.pipeline import PREPARED_MAX, Statement
 from streams.errors import BugError, DatabaseError, DataError
@@ -38,7 +38,7 @@ class UsersSql:
         plans: of the session, which know what types it has made.
     """
 
-    def __init__(self, transaction: Transaction, tables: DescribedTables, plans: WritePlans) -> None:
+    def __init__(self, transaction: SessionTransaction, tables: DescribedTables, plans: WritePlans) -> None:
         self._transaction, self._guard = transaction, transaction.guard
         self._tables, self._plans = tables, plans
         self._checked: set[str] = set()  # texts of handlers that the server's parser has taken

@@ -14,7 +14,7 @@ from databases.ports import FoundRows, Write
 from databases.postgres.destination.catalog import CatalogTable
 from databases.postgres.destination.described_tables import DescribedTables
 from databases.postgres.destination.row_changes import with_notes
-from databases.postgres.destination.transaction import Transaction, TransactionState
+from databases.postgres.destination.transaction import SessionTransaction, TransactionState
 from databases.postgres.destination.writing.pipeline import PREPARED_MAX, Statement
 from databases.postgres.destination.writing.write_errors import is_right
 from databases.postgres.destination.writing.writes import (
@@ -44,7 +44,7 @@ class WritePlans:
         transaction: of the session.
     """
 
-    def __init__(self, dsn: str, tables: DescribedTables, transaction: Transaction) -> None:
+    def __init__(self, dsn: str, tables: DescribedTables, transaction: SessionTransaction) -> None:
         self._dsn, self._tables, self._transaction = dsn, tables, transaction
         # And the description that each was made for; the one that was used last is last.
         self._plans: OrderedDict[Any, tuple[CatalogTable, WritePlan]] = OrderedDict()

@@ -17,7 +17,7 @@ from databases.postgres.destination.noted_sets import blur_sets, note_sets
 from databases.postgres.destination.recent_changes import MOMENT, MOMENTS, Horizon, note_origin
 from databases.postgres.destination.row_changes import wait_for_clock
 from databases.postgres.destination.server_progress import ServerProgress
-from databases.postgres.destination.transaction import Transaction
+from databases.postgres.destination.transaction import SessionTransaction
 from databases.postgres.destination.writing.pipeline import Statement
 from streams.lcr_batch import Command
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from databases.postgres.destination.fencing import SessionIdentity
 
-__all__ = ["RowTimes"]
+__all__ = ["SessionTimes"]
 
 # A session that writes no such table for so long asks again how far transactions are: a number that is 2^31 behind
 # would be taken for one to come.
@@ -34,7 +34,7 @@ _HORIZON_LASTS_S = 600.0
 _HORIZON = Statement(sql=MOMENT, prepared=True)  # behind a COMMIT, whose transaction has ended then
 
 
-class RowTimes:
+class SessionTimes:
     """See the module.
 
     Args:
@@ -45,7 +45,11 @@ class RowTimes:
     """
 
     def __init__(
-        self, identity: SessionIdentity, transaction: Transaction, tables: DescribedTables, progress: ServerProgress
+        self,
+        identity: SessionIdentity,
+        transaction: SessionTransaction,
+        tables: DescribedTables,
+        progress: ServerProgress,
     ) -> None:
         self._identity, self._transaction = identity, transaction
         self._tables, self._progress = tables, progress
