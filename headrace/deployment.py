@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.calls import SETTLED
 from actors.cluster.local import LocalCluster
-from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
+from actors.control.calls import SETTLED
+from actors.control.observation import gather
+from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of
 from actors.processes import process_of
 from actors.records.requests import REQUESTS_FILE
 from actors.records.running import Running

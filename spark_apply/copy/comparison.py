@@ -19,7 +19,7 @@ from databases.connectors import open_reader
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
-from rules.transformation import AddColumn, TransformationError
+from rules.transformations.transformation import AddColumn, TransformationError
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.differing_rows import (
     DIFFERENCES_MAX,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.copying import copied_columns
-from rules.transformation import AddColumn, TransformationError
+from rules.transformations.transformation import AddColumn, TransformationError
 from spark_apply.arriving import restart_hint
 from spark_apply.copy.rounds import TableCopy
 from spark_apply.copy.standing import rename_statement

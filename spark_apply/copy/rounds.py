@@ -29,7 +29,7 @@ from streams.table_name import TableName, argument
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
     from databases.ports import DestinationSession, DestinationTable, OtherCopy, Snapshot
-    from rules.transformation import AddColumn
+    from rules.transformations.transformation import AddColumn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from databases.connectors import DatabaseAccess
 from protos.identity import Identity
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
-from rules.transformation import AddColumn, Transformation, columns_at_the_end
+from rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.groups import OnError

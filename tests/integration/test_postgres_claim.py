@@ -15,8 +15,9 @@ import pytest
 from actors.site.connection import claim_on, embedded_server
 from actors.source_database import DatabaseSite
 from databases.postgres.claim import PostgresClaim, claim_name
-from headrace.console import FINDING, exit_code_of
+from headrace.console import exit_code_of
 from headrace.deployment import Deployment
+from headrace.exit_codes import FINDING
 from headrace.first_claim import claimed
 from streams.errors import RunsElsewhere
 from tests.support.reporting import note_started

@@ -16,7 +16,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.table_copy import PostgresTableReader
 from protos import apply_pb2 as pb
 from rules.rule import RuleSet
-from rules.transformation import Transformation
+from rules.transformations.transformation import Transformation
 from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.standing import table_findings

@@ -31,10 +31,10 @@ from redo.standby.shipping import RedoShipping
 from rules import evaluation, reshaping, row_evaluation
 from rules.clients_before import ClientsBefore
 from rules.conditions import logic
-from rules.conditions.condition import Image
+from rules.conditions.nodes import Image
 from rules.table_settings import TableSettings
-from rules.transformation import KeepColumns
-from rules.user_code.calling import CustomCalls
+from rules.transformations.calling import CustomCalls
+from rules.transformations.transformation import KeepColumns
 from simulation import apply_process
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator

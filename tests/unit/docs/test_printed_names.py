@@ -132,7 +132,7 @@ EXCEPTIONS = {
     "headrace/demo/load:_watch": _CONSTANT,
     "headrace/demo/load:_write": _CONSTANT,
     "headrace/demo/load:differences": _CONSTANT,
-    "rules/user_code/calling:_check_values": _PROSE,
+    "rules/transformations/calling:_check_values": _PROSE,
     "spark_apply/copy/marked_columns:replaced_columns": _PROSE,
     "topology/proof/meetings:unseen_conflicts": "a site, in the sentence; the table is quoted",
     "topology/transformations:_rule_columns": _PROSE,

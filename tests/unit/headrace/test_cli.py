@@ -21,8 +21,8 @@ import headrace.cli
 import headrace.progress
 from databases.ports import Finding
 from headrace.cli import main
-from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from headrace.deployment import Deployment, NotUp
+from headrace.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
 from streams.errors import ConfigError, DatabaseUnavailable
 from tests.support.topologies import ONE_WAY
 

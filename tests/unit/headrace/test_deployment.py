@@ -31,9 +31,10 @@ from actors.controller import Controller, fingerprint_of
 from actors.intermediate_database import IntermediateSite
 from actors.records.running import Running
 from actors.records.wanted import Wanted
-from headrace.console import FAILURE, FINDING, Output, exit_code_of
+from headrace.console import Output, exit_code_of
 from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment import Deployment, NotReady, NotUp
+from headrace.exit_codes import FAILURE, FINDING
 from headrace.failures import TablesNotCopied
 from streams.errors import ApplyError, ConfigError, PropagationError
 from tests.support.actor_system import FakeActors

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.commands.verification import verify_topology
-from headrace.console import FINDING, exit_code_of
+from headrace.console import exit_code_of
+from headrace.exit_codes import FINDING
 from headrace.failures import TablesNotCopied
 from headrace.waiting import NotCaughtUp, wait_caught_up
 from streams.errors import ApplyError, PropagationError
