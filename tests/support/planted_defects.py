@@ -28,11 +28,12 @@ from redo.log_writer import LogWriter
 from redo.mining import Miner
 from redo.standby import standby_log
 from redo.standby.shipping import RedoShipping
-from rules import evaluation, reshaping, row_evaluation
+from rules import evaluation, row_evaluation
 from rules.clients_before import ClientsBefore
 from rules.conditions import logic
 from rules.conditions.nodes import Image
 from rules.table_settings import TableSettings
+from rules.transformations import reshaping
 from rules.transformations.calling import CustomCalls
 from rules.transformations.transformation import KeepColumns
 from simulation import apply_process
