@@ -506,9 +506,9 @@ class ApplyControl:
                     f"apply server {replaced.server} was replaced: {replaced.failure}",
                     replaced.failure_hint,
                 )
-        # An administrator is ahead of what runs: a driver that begins again takes no more tables than the controller
-        # has in its record.
-        what_to_do = "headrace up FILE takes it up" if self.config.source.has_admin else restart_hint(self.config.apply)
+        # Where the log is ahead of what runs, a driver that begins again takes no more tables than the controller has in
+        # its record.
+        what_to_do = "headrace up FILE takes it up" if self.config.goes_by_record else restart_hint(self.config.apply)
         for name in sorted(reader.strangers):
             status.instantiation.append(
                 pb.InstantiationProgress(

@@ -39,7 +39,10 @@ def _never() -> bool:
 
 
 class _Actors(FakeActors):
-    """Fake actors, but for site a. An apply process knows the tables that are captured when it is created."""
+    """Fake actors, but for site a.
+
+    An apply process knows the tables that it is told, or those that are captured when it is created.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +60,10 @@ class _Actors(FakeActors):
             self._source = DatabaseSite(**arguments, make_links=loopback())
             self._source.start()
         if name.startswith("apply:"):
-            self.known[name] = {table.name for table in self.source.captured()}
+            told = arguments.get("known")
+            self.known[name] = {
+                table.name for table in self.source.captured() if told is None or table.identity in told
+            }
         super().create(name, factory, arguments, **options)
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
