@@ -33,7 +33,7 @@ from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnav
 from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, ErrorEdit, RowMark
+    from databases.ports import DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.executions import ErrorOutcome
@@ -189,7 +189,7 @@ class ApplyControl:
         """Up to which SCN of the source the destination has everything."""
         return int(self.status().counters["kept_scn"])
 
-    def _note_equal(self, destination: DestinationDatabase, marks: Mapping[str, RowMark]) -> None:
+    def _note_equal(self, destination: InstantiationRecords, marks: Mapping[str, RowMark]) -> None:
         """Record that both sides have the same rows, whatever changed at the source without events.
 
         Nothing is said of these tables any more.
@@ -534,7 +534,7 @@ class ApplyControl:
         return status
 
 
-def _missing_alter(destination: DestinationDatabase, version: TableVersion) -> str:
+def _missing_alter(destination: DestinationSetUp, version: TableVersion) -> str:
     """What must be done before rows of `version` fit the destination's table; empty: they fit."""
     return "; ".join(finding.fix for finding in destination.preflight_tables((version,)) if finding.is_error)
 
