@@ -35,9 +35,11 @@ Durable when
     `desired.json` contains the prepared topology, without secrets, each component's label, what is split off, and the
     shapes of tables that left (`actors.control.earlier_shapes`). It is written after the last `prepare` has returned; all
     preparations are idempotent, so a controller that died in the middle repeats them: where the topology is prepared
-    again, for new tables, the sources of which nobody has seen how that ended stand there, and their apply processes
-    wait. A component that is not named there is new and starts from scratch: it does not run before the file is
-    written. The controller runs on the cluster's head, where the file is.
+    again, for new tables, the sources whose preparation was begun stand there until all of it is recorded
+    (`actors.control.unrecorded`). While it is about to be repeated, their apply processes wait; while it cannot be,
+    because some site is away, they run with the tables of the record. A component that is not named there is new and
+    starts from scratch: it does not run before the file is written. The controller runs on the cluster's head, where the
+    file is.
 
 Worked flow
     up -> site:dbs1, site:dbs2 created -> both READY -> preflight of both without errors -> prepare of both ->
@@ -51,7 +53,7 @@ import contextlib
 import functools
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -65,6 +67,7 @@ from actors.control.leaving import LeavingSites
 from actors.control.observation import GATHER_TIMEOUT_S, Observation, gather, told_scns
 from actors.control.preflight import PREFLIGHT_TIMEOUT_S, Preflight
 from actors.control.prepared_record import PreparedRecord
+from actors.control.unrecorded import Unrecorded
 from actors.host import Host
 from actors.records.requests import REQUESTS_FILE, Requests
 from actors.security.renewal import Renewal
@@ -163,8 +166,7 @@ class Controller(Host):
         self._phase = "STARTING SITES"
         self._is_created = False  # all components shall run, whatever the phase is
         self._repeats = False  # `headrace up` was called again: there may be new tables
-        # sources that are being prepared, or were and nobody saw how it ended: it may go on
-        self._unseen: frozenset[str] = frozenset()
+        self._unrecorded = Unrecorded(self._record, actors, self._clock)
         self._calls = Calls()
         self._findings: tuple[Finding, ...] = ()
         self._statements: dict[str, list[str]] = {}
@@ -196,8 +198,8 @@ class Controller(Host):
         self._kept.open()
         self._left.open()
         self._shapes.open()
-        self._unseen = frozenset(self._record.read().get("unseen", ()))
-        self._repeats |= self._kept.must_be_noted or bool(self._unseen)
+        self._unrecorded.open()
+        self._repeats |= self._kept.must_be_noted or bool(self._unrecorded.sites)
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
 
     def failed(self) -> None:
@@ -475,7 +477,7 @@ class Controller(Host):
         """Whether every component that must be up to date before this one begins is up to date.
 
         An apply process must not copy a table before every capture process and propagation on its way handles the
-        table's changes, nor begin while tables may still be captured that it would not know; a capture process must not
+        table's changes, nor take what is captured for what it knows while that may change; a capture process must not
         begin before its site keeps redo for it; a queue not before what it held for a site is held before it.
         """
         name = component.name.partition(":")[2]
@@ -487,7 +489,7 @@ class Controller(Host):
         elif component.kind == "capture":
             receiver = receiver_at(self._spec, self._spec.capture(name))
             before = {f"site:{self._spec.capture(name).source}", *(() if receiver is None else (receiver.component,))}
-        elif component.kind == "apply" and f"site:{self._spec.apply(name).source}" in self._unseen:
+        elif component.kind == "apply" and not self._knows_its_tables(self._spec.apply(name).source):
             return False
         elif component.kind == "apply":
             for way in ways_to(self._spec, self._spec.apply(name)):
@@ -496,6 +498,21 @@ class Controller(Host):
         return all(
             self._observation.labels.get(each) == self._edit.labels[each]
             for each in before & present & self._edit.labels.keys()
+        )
+
+    def _knows_its_tables(self, source: str) -> bool:
+        """Whether an apply process that begins now has all tables of its source that are captured, or is told which.
+
+        It would have to end again at once where the source is about to be prepared again.
+        """
+        return f"site:{source}" not in self._unrecorded.sites or (
+            self._unrecorded.tables(source) is not None and self._is_put_off()
+        )
+
+    def _is_put_off(self) -> bool:
+        """Whether nothing is prepared before a site is back that does not answer, or `up` is called again."""
+        return self._phase == "REFUSED" or (
+            self._phase == "STARTING SITES" and bool(self._observation.at_us) and not self._sites_are_ready()
         )
 
     def _went_before(self, name: str, present: set[str]) -> bool:
@@ -526,7 +543,7 @@ class Controller(Host):
         }
         if component.kind == "apply":
             arguments |= {"keep_existing": self._kept.tables(arguments["name"]), "keep_call": self._kept.call}
-            if (noted := self._noted_ahead(self._spec.apply(arguments["name"]).source)) is not None:
+            if (noted := self._told_tables(self._spec.apply(arguments["name"]).source)) is not None:
                 arguments |= {"known": tuple(each.identity for each in noted.tables)}
         self._launcher.create(component, self._spec, arguments)
 
@@ -534,7 +551,12 @@ class Controller(Host):
 
     def _advance(self) -> None:
         if self._phase == "STARTING SITES" and self._sites_are_ready():
-            if self._is_created and not self._kept.must_be_noted and not self._unseen and not self._uncaptured():
+            if (
+                self._is_created
+                and not self._kept.must_be_noted
+                and not self._unrecorded.sites
+                and not self._uncaptured()
+            ):
                 self._findings = self._preflight.stopped(self._spec)
                 if self._findings:
                     self._phase = "REFUSED"
@@ -577,10 +599,12 @@ class Controller(Host):
 
         None: he is not.
         """
-        stored = self._record.read().get("receivers", {}).get(source)
-        return (
-            from_json(Receivers, stored) if stored is not None and self._spec.site(source).database.has_admin else None
-        )
+        return self._unrecorded.tables(source) if self._spec.site(source).database.has_admin else None
+
+    def _told_tables(self, source: str) -> Receivers | None:
+        """The tables that an apply process of a source is told to take; None: those that are captured when it begins."""
+        is_unrecorded = f"site:{source}" in self._unrecorded.sites
+        return self._unrecorded.tables(source) if is_unrecorded else self._noted_ahead(source)
 
     def _prepare(self) -> None:
         ending = self._to_end()
@@ -590,14 +614,18 @@ class Controller(Host):
         self._actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
         self._left.clear_returning(self._spec)
         for site in self._sites:
-            with self._on_record(site.name):
+            source = self._spec.site(site.site)
+            with (
+                self._unrecorded.preparing(site.name, has_admin=source.database.has_admin)
+                if site.name in self._sources
+                else contextlib.nullcontext()
+            ):
                 ran = self._actors.call(
                     site.name, "prepare", self._for(site.name), self._new(), timeout_s=PREPARE_TIMEOUT_S
                 )
             self._statements[site.name] = list(ran)
-        self._note_unseen(frozenset())
         # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have
-        # ended by now begin again when `up` repeats this.
+        # ended by now begin again when `up` repeats this. Until then the record is behind what is prepared.
         if stopped := self._preflight.stopped(self._spec):
             self._findings, self._phase = stopped, "REFUSED"
             return
@@ -651,29 +679,6 @@ class Controller(Host):
             name for each in self._spec.applies if each.source in late and (name := f"apply:{each.name}") in present
         )
 
-    @contextlib.contextmanager
-    def _on_record(self, site: str) -> Iterator[None]:
-        """Have on record that a source is being prepared, until it is seen how that ended.
-
-        The controller may die, or get no answer, while a statement waits for a table that a user has locked: the
-        statement goes on, and captures the table later.
-        """
-        before = self._unseen
-        if site in self._sources:
-            self._note_unseen(before | {site})
-        try:
-            yield
-        except StreamsError as error:
-            if error.context.get("sqlstate"):  # said by the database: the statement has ended
-                self._note_unseen(before)
-            raise
-
-    def _note_unseen(self, unseen: frozenset[str]) -> None:
-        # until the first set-up has ended, no apply process begins in any case
-        if unseen != self._unseen and self._record.read():
-            self._record.update({"unseen": sorted(unseen)})
-            self._unseen = unseen
-
     def _forget_stops(self, components: tuple[str, ...]) -> None:
         """Let later components of these names begin enabled, at the sites of the topology."""
         for site in self._sites if components else ():
@@ -686,8 +691,11 @@ class Controller(Host):
         """
         present, uncaptured = self._actors.names(), self._uncaptured()
         ending = self._edit.ending if self._is_created or self._edit.is_known else present - {CONTROLLER}
+        # one that began with the tables of the record meanwhile does not know what was captured since
         with_new_tables = {
-            f"apply:{apply.name}" for apply in self._spec.applies if f"site:{apply.source}" in uncaptured
+            f"apply:{apply.name}"
+            for apply in self._spec.applies
+            if f"site:{apply.source}" in {*uncaptured, *self._unrecorded.sites}
         }
         leaving = {each.component for each in self._left.with_edit(self._edit.before, self._spec)}
         return sorted((ending | with_new_tables) & present - {site.name for site in self._sites} - leaving)
@@ -746,14 +754,18 @@ class Controller(Host):
                 "left": [as_json(each) for each in self._left.with_edit(self._edit.before, self._spec)],
                 "receivers_noted": False,
                 "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
+                "unseen": [],
             }
         )
         self._left.open()
+        self._unrecorded.open()
         self._must_note_receivers = True
         self._splitting.in_force()
 
     def _observe(self) -> None:
         self._observation.look(self._observed(), self._spec, is_running=self._phase == "RUNNING")
+        if self._is_created and self._is_put_off():
+            self._unrecorded.name_tables(self._observation, self._spec)
 
     def _is_taken_over(self, source: str) -> bool:
         """Whether a source answers, and those that run on the way of its changes go by this topology."""

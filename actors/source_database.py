@@ -44,7 +44,7 @@ from actors.site.host import SiteHost
 from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.sampling import Heartbeats, PositionSampler
 from actors.site.standby_folders import forget_standby_logs
-from actors.site.wire import admission_of, callers_of, wire_status
+from actors.site.wire import callers_of, links_of
 from actors.staging.queue_host import forget_queues
 from actors.state_folder import make_private
 from databases.conflict_lists import conflict_list_findings
@@ -73,6 +73,7 @@ from topology.downstream import receivers_from
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from actors.site.wire import MakeRedoLinks
     from databases.embedded import EmbeddedServer
     from databases.ports import (
         CapturedTable,
@@ -83,12 +84,11 @@ if TYPE_CHECKING:
         SourceDatabase,
         TableShape,
     )
-    from protos.admission import Admission
-    from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
     from redo.names import NameOfNow
     from rules.rule import RuleSet
     from streams.lcr_batch import TableVersion
+    from streams.links import ServingRedo
     from topology.edits.receivers import Receivers
     from topology.spec import ApplySpec, TopologySpec
 
@@ -108,10 +108,18 @@ END_WRITER_S = 10.0  # a log writer's step ends within a second, a pause after a
 
 
 class DatabaseSite(RedoKeeper, SiteHost):
-    """One site with a database; see the module."""
+    """One site with a database; see the module.
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+    Args:
+        spec: the topology.
+        name: of the site in it.
+        fingerprint: of the topology; shown in its status.
+        make_links: serves its redo.
+    """
+
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, make_links: MakeRedoLinks = links_of) -> None:
         super().__init__(f"site:{name}", spec.state_dir)
+        self._make_links = make_links
         self._spec = spec
         self._site = spec.site(name)
         self._fingerprint = fingerprint
@@ -125,8 +133,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
         self._writer: LogWriter | None = None
         self._stream: LogStream | None = None
         self._source: SourceDatabase | None = None
-        self._service: RedoServer | None = None
-        self._admission: Admission | None = None
+        self._service: ServingRedo | None = None
         self._allow_binary = True
         self._sampler = PositionSampler(
             self.name,
@@ -228,8 +235,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         """See `Host.adopt`. Serves changed capture processes; a site that is no longer a source ends its log writer."""
         self._spec, self._site = spec, spec.site(self._site.name)
         self._is_source = _is_source(spec, self._site.name)
-        if self._admission is not None:
-            self._admission.change(callers_of(spec, self.name))
+        if self._service is not None:
+            self._service.admit(callers_of(spec, self.name))
         if self._writer is not None and self._is_source:
             self._register_captures(self._writer)
         elif self._writer is not None:
@@ -270,7 +277,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             # Old facts about a source that does not answer say nothing about how far a destination is behind.
             "source_scn": int(self._sampler.source_scn),
             "source_samples": [list(sample) for sample in self._sampler.samples],
-            **wire_status(self._admission),
+            **({} if self._service is None else self._service.wire_status()),
         }
         if self._sampler.problem:
             details["database_problem"] = self._sampler.problem
@@ -704,8 +711,6 @@ class DatabaseSite(RedoKeeper, SiteHost):
             self._service.announce()
 
     def _open_writer(self) -> LogWriter:
-        from actors.runtime import own_host
-        from protos.redo_link import RedoServer
         from redo.log_writer import LogWriter
 
         writer = LogWriter(
@@ -719,16 +724,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         self._register_captures(writer)
         self._writer = writer
         if self._service is None:
-            self._admission = admission_of(self._spec, self.name)
-            self._service = RedoServer(
-                self._spec.name,
-                self._site.name,
-                writer,
-                shipper=writer.shipping,
-                acknowledged=self._acknowledged,
-                host=own_host(),
-                admission=self._admission,
-            )
+            links = self._make_links(self._spec, self._site.name, self.name, self.wake)
+            self._service = links.serve_redo(self._site.name, writer, writer.shipping, self._acknowledged)
         else:
             self._service.attach(writer, writer.shipping)
         return writer

@@ -105,7 +105,8 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
             if not live.is_live
         ]
         findings += _findings_between(spec, sites, [])
-    return Checked(findings=tuple(findings), reach=found.reach)
+    # a site's two roles, and two apply processes, may have one
+    return Checked(findings=tuple(dict.fromkeys(findings)), reach=found.reach)
 
 
 def _folder_findings(spec: TopologySpec) -> Iterator[Finding]:

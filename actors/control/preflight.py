@@ -102,7 +102,7 @@ class Preflight:
                 # Rights that are already reported may be missing.
                 if not any(finding.is_error for finding in findings):
                     raise
-        return tuple(findings)
+        return tuple(dict.fromkeys(findings))  # a site's two roles, and two apply processes, may have one
 
     def stopped(self, spec: TopologySpec) -> tuple[Finding, ...]:
         """Stopped components against which the edit would go, see `stopped_against_edit`.

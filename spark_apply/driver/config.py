@@ -107,6 +107,7 @@ class ApplyConfig:
         on_error: what becomes of others when a transaction enters the error queue.
         handlers: users' handlers, with their code.
         commits_lazily: commits of rows do not wait for the destination's disk (`spark_apply.driver.flushes`).
+        goes_by_record: `tables` are those of the controller's record; a table that is captured besides waits for `up`.
     """
 
     topology: str
@@ -130,6 +131,7 @@ class ApplyConfig:
     on_error: OnError = OnError.HOLD_DEPENDENTS
     handlers: HandlerRules = NO_HANDLERS
     commits_lazily: bool = True
+    goes_by_record: bool = False
 
     def fits(self, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> TableFits:
         """How tables fit, for whoever hashes rows of this apply process: with all that makes one row depend on another.

@@ -34,7 +34,7 @@ from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnav
 from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, ErrorEdit, RowMark
+    from databases.ports import DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.executions import ErrorOutcome
@@ -208,7 +208,7 @@ class ApplyControl:
         """Up to which SCN of the source the destination has everything."""
         return int(self.status().counters["kept_scn"])
 
-    def _note_equal(self, destination: DestinationDatabase, marks: Mapping[str, RowMark]) -> None:
+    def _note_equal(self, destination: InstantiationRecords, marks: Mapping[str, RowMark]) -> None:
         """Record that both sides have the same rows, whatever changed at the source without events.
 
         Nothing is said of these tables any more.
@@ -525,9 +525,9 @@ class ApplyControl:
                     f"apply server {replaced.server} was replaced: {replaced.failure}",
                     replaced.failure_hint,
                 )
-        # An administrator is ahead of what runs: a driver that begins again takes no more tables than the controller
-        # has in its record.
-        what_to_do = "headrace up FILE takes it up" if self.config.source.has_admin else restart_hint(self.config.apply)
+        # Where the log is ahead of what runs, a driver that begins again takes no more tables than the controller has in
+        # its record.
+        what_to_do = "headrace up FILE takes it up" if self.config.goes_by_record else restart_hint(self.config.apply)
         for name in sorted(reader.strangers):
             status.instantiation.append(
                 pb.InstantiationProgress(
@@ -553,7 +553,7 @@ class ApplyControl:
         return status
 
 
-def _missing_alter(destination: DestinationDatabase, version: TableVersion) -> str:
+def _missing_alter(destination: DestinationSetUp, version: TableVersion) -> str:
     """What must be done before rows of `version` fit the destination's table; empty: they fit."""
     return "; ".join(finding.fix for finding in destination.preflight_tables((version,)) if finding.is_error)
 

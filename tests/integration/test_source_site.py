@@ -15,7 +15,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from actors import runtime
 from actors.site import sampling
 from actors.site.asked_names import AskedNames
 from actors.site.sampling import Heartbeats
@@ -36,6 +35,7 @@ from streams.errors import TableLeftRules
 from streams.lcr_batch import Command, LcrBatch
 from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn
+from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
 
@@ -64,7 +64,7 @@ class Source:
             redo_bytes_max=redo_bytes_max,
             segment_bytes=1 << 18,
         )
-        self.host = DatabaseSite(self.spec, "dbs1", "fingerprint")
+        self.host = DatabaseSite(self.spec, "dbs1", "fingerprint", loopback())
         self.host.start()
         self.wait("ready", lambda status: status["ready"])
         self.host.prepare(self.spec)
@@ -147,9 +147,7 @@ def make(
     pg_source: EmbeddedServer,
     fresh_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., Source]]:
-    monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
     made: list[Source] = []
 
     def make_source(through: Callable[[str], str] = lambda dsn: dsn, **settings: Any) -> Source:
@@ -395,7 +393,7 @@ def restarted(source: Source) -> None:
     """Another process of the site, which prepares it as `up` does without a record of the topology."""
     source.host.end()
     (source.folder / "sites" / "dbs1" / "prepared.json").unlink()
-    source.host = DatabaseSite(source.spec, "dbs1", "fingerprint")
+    source.host = DatabaseSite(source.spec, "dbs1", "fingerprint", loopback())
     source.host.start()
     source.wait("ready", lambda status: status["ready"])
 

@@ -110,7 +110,7 @@ EXCEPTIONS = {
     "databases/postgres/destination/rights:_type_right_findings": _QUOTED_BEFORE,
     "databases/postgres/destination/row_reader:_meeting_expressions": "expressions of an index, as the server prints"
     " them",
-    "databases/postgres/destination/session:_make_wrappers": "made of a number; the type as the server prints it",
+    "databases/postgres/destination/write_plans:make_types": "made of a number; the type as the server prints it",
     "databases/postgres/destination/writing/writes:_move": "`numbered`: columns are numbers there",
     "databases/postgres/destination/writing/writes:_plan_insert": "`WriteBuilder` has quoted them",
     "databases/postgres/destination/writing/writes:_update": "`numbered`: columns are numbers there",
