@@ -34,7 +34,7 @@ from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnav
 from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
+    from databases.ports import DestinationDatabase, DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.executions import ErrorOutcome
