@@ -70,7 +70,15 @@ def peers_of(spec: TopologySpec, site: str, resolve: Callable[[str], str]) -> Ca
     return lambda component: Peer(address=resolve(component), site=site_of(spec, component), identity=identity)
 
 
-def links_of(spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> GrpcLinks:
+def links_of(
+    spec: TopologySpec,
+    site: str,
+    component: str,
+    wake: Callable[[], None],
+    *,
+    resolve: Callable[[str], str] | None = None,
+    host: Callable[[], str] | None = None,
+) -> GrpcLinks:
     """The streams of a component over gRPC, to wherever its peers serve now, and its server.
 
     Args:
@@ -78,6 +86,8 @@ def links_of(spec: TopologySpec, site: str, component: str, wake: Callable[[], N
         site: of the component.
         component: its full name; its peers know it without its kind.
         wake: called when a stream has something new; must not block.
+        resolve: answers where a component serves; None: the cluster knows.
+        host: answers the address to serve on; None: that of this process's node.
     """
     from actors.runtime import own_host, resolver
     from protos.links import GrpcLinks
@@ -85,9 +95,9 @@ def links_of(spec: TopologySpec, site: str, component: str, wake: Callable[[], N
     return GrpcLinks(
         spec.name,
         component.partition(":")[2],
-        peers_of(spec, site, resolver(spec.name, site)),
+        peers_of(spec, site, resolve or resolver(spec.name, site)),
         wake=wake,
-        host=own_host,
+        host=host or own_host,
         admission=partial(admission_of, spec, component),
     )
 

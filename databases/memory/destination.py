@@ -53,10 +53,6 @@ from streams.table_name import TableName
 
 __all__ = ["MemoryDestination", "MemorySession", "MemoryStore"]
 
-_UNIQUE_VIOLATION = "23505"
-_NOT_NULL_VIOLATION = "23502"
-_LOCK_NOT_AVAILABLE = "55P03"
-
 
 class MemoryDestination:
     """See the module, and `databases.ports.DestinationDatabase`.

@@ -261,7 +261,6 @@ class Comparison:
         )
 
     @staticmethod
-    @staticmethod
     def _rows_now(
         sides: Sequence[Side],
         buckets: int,

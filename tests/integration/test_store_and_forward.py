@@ -205,6 +205,7 @@ class World:
     def close(self) -> None:
         self.stop.set()
         for propagation in self.propagations.values():
+            assert propagation.status()["state"] != "ABORTED", propagation.status()
             assert propagation.end()
         for thread in self.threads:
             thread.join(20)

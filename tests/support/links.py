@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from actors.host import Host
-from actors.site.wire import MakeLinks, admission_of, peers_of
-from protos.links import GrpcLinks
+from actors.site.wire import MakeLinks, links_of
 from streams.errors import PropagationError
 from tests.support.system import wait_until
 from topology.spec import TopologySpec
@@ -34,11 +33,7 @@ def loopback(resolve: Callable[[str], str] = _nobody) -> MakeLinks:
         resolve: answers where a component serves ("queue:q_dbs1").
     """
 
-    def make(spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> GrpcLinks:
-        name, peers = component.partition(":")[2], peers_of(spec, site, resolve)
-        return GrpcLinks(spec.name, name, peers, wake=wake, admission=partial(admission_of, spec, component))
-
-    return make
+    return partial(links_of, resolve=resolve, host=lambda: "127.0.0.1")
 
 
 def begun(host: _Host) -> _Host:
