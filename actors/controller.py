@@ -167,6 +167,7 @@ class Controller(Host):
         self._is_created = False  # all components shall run, whatever the phase is
         self._repeats = False  # `headrace up` was called again: there may be new tables
         self._unrecorded = Unrecorded(self._record, actors, self._clock)
+        self._asks_in_vain = False  # a site answers, and its preflight fails, because its database refuses new sessions
         self._calls = Calls()
         self._findings: tuple[Finding, ...] = ()
         self._statements: dict[str, list[str]] = {}
@@ -510,9 +511,11 @@ class Controller(Host):
         )
 
     def _is_put_off(self) -> bool:
-        """Whether nothing is prepared before a site is back that does not answer, or `up` is called again."""
+        """Whether nothing is prepared before a site is back that does not answer or fails, or `up` is called again."""
         return self._phase == "REFUSED" or (
-            self._phase == "STARTING SITES" and bool(self._observation.at_us) and not self._sites_are_ready()
+            self._phase == "STARTING SITES"
+            and bool(self._observation.at_us)
+            and (self._asks_in_vain or not self._sites_are_ready())
         )
 
     def _went_before(self, name: str, present: set[str]) -> bool:
@@ -564,8 +567,9 @@ class Controller(Host):
                     leave_out_dropped(self._actors, None, self._spec, is_edit=False)  # by an earlier version
                     self._settled()
             else:
-                self._phase = "PREFLIGHT"
+                self._phase, self._asks_in_vain = "PREFLIGHT", True  # until it has returned
                 self._findings = self._preflight.look(self._spec, self._splitting.misfits)
+                self._asks_in_vain = False
                 self._phase = "REFUSED" if any(finding.is_error for finding in self._findings) else "PREPARING"
         elif self._phase == "PREPARING":
             self._prepare()

@@ -363,7 +363,7 @@ class Deployment:
             if (state := overview.get("calls", {}).get(call)) is None:
                 was_asked |= self._ask(call, earlier=was_asked)
             if state == SETTLED and overview["state"] != "REFUSED" and administrators.publishes_late():
-                call, was_asked = secrets.token_hex(8), False
+                call = secrets.token_hex(8)  # the controller may keep rows for a call that came in between: `was_asked`
                 continue
             if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
                 told = administrators.end(is_refused=overview["state"] == "REFUSED")

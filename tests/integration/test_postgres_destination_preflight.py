@@ -236,7 +236,8 @@ def test_roles_that_may_make_themselves_owners_of_tables_are_named_with_what_end
 def test_owner_of_a_schema_who_can_replace_tables_of_others_is_named_with_what_ends_that(admin, role_dsn, mallory):
     admin.execute("CREATE SCHEMA app AUTHORIZATION headrace_test_mallory; CREATE TABLE app.t (id int PRIMARY KEY)")
     admin.execute("CREATE TABLE app.u (id int PRIMARY KEY); ALTER TABLE app.t OWNER TO headrace_test_owner")
-    admin.execute(f"GRANT USAGE ON SCHEMA app TO {ROLE}")
+    # An owner's right to use it goes with the ownership: this is all that the role that applies has.
+    admin.execute(f"GRANT headrace_test_mallory TO {ROLE}")
     attack = ("DROP TABLE app.t", "CREATE TABLE app.t (id int PRIMARY KEY DEFAULT random())")
     versions = []
     for name in "tu":
@@ -257,6 +258,8 @@ def test_owner_of_a_schema_who_can_replace_tables_of_others_is_named_with_what_e
         assert '"headrace_test_mallory"' in found.problem
         admin.execute(found.fix)
         assert refused(mallory, *attack)
+        with psycopg.connect(role_dsn) as applying:
+            assert applying.execute("SELECT to_regclass('app.t')").fetchone() != (None,), "it may use the schema"
         assert said(*versions) != [], "a superuser's table is in it, too"
         assert said(versions[0]) == []
         # Who owns the table as well is no other.

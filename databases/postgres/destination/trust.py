@@ -129,7 +129,9 @@ def schemas_owner_findings(
             is_error=False,
             problem=f"its owner {quote(owner)} can drop tables that others own, and put tables with functions of their"
             f" own in their place, which run as the role that applies: {few}",
-            fix=f"ALTER SCHEMA {quote(schema)} OWNER TO {quote(instead)}; "
+            # an owner's right to use a schema goes with the ownership, and who is a member of the owner has that alone
+            fix=f"ALTER SCHEMA {quote(schema)} OWNER TO {quote(instead)}; GRANT USAGE ON SCHEMA {quote(schema)} TO"
+            f" {quote(connection.info.user)}; "
             + remark(f"or nothing, if you trust {owner} with all that is replicated here"),
         )
 

@@ -169,6 +169,35 @@ def test_preparation_that_cannot_be_repeated_while_a_site_is_away_holds_up_no_ot
     assert ("known" in actors.running["apply:y"]) == has_admin, "else its driver takes what is captured"
 
 
+def test_preparation_that_cannot_be_repeated_while_a_site_refuses_logins_holds_up_no_other_destination(
+    spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sampler's session is an old one: the site answers, and its preflight does not."""
+    spec = administered(with_another_destination(spec))
+    prepared_in_vain(spec, actors, monkeypatch)
+    actors.silent.clear()
+    answer = FakeActors.call
+
+    def call(name: str, method: str, *arguments: object, timeout_s: float = 5.0) -> object:
+        if (name, method) == ("site:b", "preflight"):
+            raise DatabaseUnavailable("too many clients already")
+        return answer(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    controller = Controller(spec, actors=actors)
+    with monkeypatch.context() as patched:
+        patched.setattr(actors, "call", call)
+        for _ in range(3):  # as its host begins again
+            controller.open()
+            with pytest.raises(DatabaseUnavailable):
+                six_steps(controller)
+        assert actors.running["apply:y"]["known"] == ("id of t",)
+        assert uncaptured(controller) == ["public.new"]
+    controller.open()
+    six_steps(controller)
+    assert controller.detail_state() == "RUNNING"
+    assert known(actors) == {"id of t", "id of new"}
+
+
 def test_refused_repetition_of_a_preparation_holds_up_nothing_and_names_the_table(
     spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
