@@ -413,6 +413,12 @@ class ApplyHost(Host):
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
+            beside=tuple(
+                (here.name, there.name)
+                for here in self._spec.applies
+                for there in self._spec.applies
+                if (here.site, there.site) == (apply.site, apply.source) and here.source == there.source
+            ),
             conflicts=apply.conflicts,
             commits_in_order=apply.commits_in_order,
             dependencies=apply.dependencies,

@@ -99,6 +99,8 @@ class ApplyConfig:
         identity: certificate of the destination site; None: without TLS.
         rules: what it evaluates (`topology.ways.rules_at_the_end`).
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
+        beside: of each third site that both the source and this site get changes from, the apply process here and the
+            one at the source.
         conflicts: its conflict handlers, and what is compared.
         commits_in_order: transactions are committed in the order of the source; False: dependent ones are.
         dependencies: its virtual dependency definitions.
@@ -122,6 +124,7 @@ class ApplyConfig:
     identity: Identity | None = None
     rules: tuple[RuleSet | ClientsBefore, ...] = ()
     returned_from: tuple[str, ...] = ()
+    beside: tuple[tuple[str, str], ...] = ()
     conflicts: ConflictRules = NO_CONFLICT_RULES
     commits_in_order: bool = False
     dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
