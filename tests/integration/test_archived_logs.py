@@ -80,7 +80,12 @@ def test_archived_logs_bring_every_row_to_the_destination(
         for turn in range(2):  # the second time the capture process goes on, and so does the apply process
             written = write(source, turn)
             wait_until("its archived logs are downstream", lambda: arrived(written))  # noqa: B023 - called in this turn
-            assert all(file.is_archived for file in list_segments(redo_folder(sites.spec, source="dbs1", site="dbs3")))
+            # The position is shown before the segment that it is in gets its name.
+            downstream = redo_folder(sites.spec, source="dbs1", site="dbs3")
+            wait_until(
+                "all that arrived is archived logs",
+                lambda: all(file.is_archived for file in list_segments(downstream)),  # noqa: B023 - called in this turn
+            )
             engine = Engine(
                 seed=turn,
                 batches=sites.mined(receiver),
