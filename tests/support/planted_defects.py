@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from actors.staging.positions import PositionsFile
 from actors.staging.propagation import PropagationCore
 from actors.staging.queue import QueueCore
 from actors.staging.spill import SpillFiles
+from actors.staging.staged_source import StagedSource
 from databases.memory import destination as memory_destination
 from databases.memory.destination import MemoryDestination, MemorySession
 from databases.ports import LastChange
@@ -156,14 +158,14 @@ def _read_another(read: Any, self: Any, place: Any) -> bytes:
     return next(iter(known.values()))
 
 
-def _for_one_subscriber(self: QueueCore, source: str) -> Scn:
-    found = [min(each.saved_scn, each.acknowledged_scn) for each in self._held_for(source)]
-    return max(found) if found else self._logs[source].position
+def _for_one_subscriber(self: StagedSource) -> Scn:
+    found = [min(each.saved_scn, each.acknowledged_scn) for each in self.takers if each.is_held]
+    return max(found) if found else self.log.position
 
 
-def _for_known_ones(durable: Any, self: QueueCore, source: str) -> Scn:
-    found = [min(each.saved_scn, each.acknowledged_scn) for each in self._of(source) if each.acknowledged_scn]
-    return min(found) if found else durable(self, source)
+def _for_known_ones(durable: Any, self: StagedSource) -> Scn:
+    found = [min(each.saved_scn, each.acknowledged_scn) for each in self.takers if each.acknowledged_scn]
+    return min(found) if found else durable(self)
 
 
 def _take_one_for_another(load: Any, self: PositionsFile) -> Any:
@@ -274,8 +276,9 @@ def _delivered_is_committed(poll: Any, self: MountedQueue) -> Any:
 def _begin_where_it_was(open_subscriber: Any, self: QueueCore, *args: Any) -> Any:
     found = open_subscriber(self, *args)
     if not self._keeps:
-        for publisher in self._publishers.values():
-            publisher.rewind_scn, publisher.is_rewinding = None, False
+        for source in self._sources.values():
+            if source.publisher is not None:
+                source.publisher.rewind_scn, source.publisher.is_rewinding = None, False
     return found
 
 
@@ -428,16 +431,26 @@ PLANTED = (
     ),
     Planted(
         "a queue tells as durable what it has received",
-        _set(QueueCore, "_durable", lambda self, source: self._logs[source].position),
+        _set(StagedSource, "durable_scn", property(lambda self: self.log.position)),
     ),
-    Planted("a queue waits for its fastest subscriber only", _set(QueueCore, "_durable", _for_one_subscriber)),
-    Planted("a queue does not wait for a subscriber that was added", _around(QueueCore, "_durable", _for_known_ones)),
+    Planted(
+        "a queue waits for its fastest subscriber only",
+        _set(StagedSource, "durable_scn", property(_for_one_subscriber)),
+    ),
+    Planted(
+        "a queue does not wait for a subscriber that was added",
+        _set(StagedSource, "durable_scn", property(partial(_for_known_ones, StagedSource.durable_scn.fget))),
+    ),
     Planted(
         "a queue forgets what batches for its slower subscribers it holds",
         _set(
-            QueueCore,
-            "_floor",
-            lambda self, log: max((each.acknowledged_scn for each in self._held_for(log.source)), default=log.position),
+            StagedSource,
+            "floor_scn",
+            property(
+                lambda self: max(
+                    (each.acknowledged_scn for each in self.takers if each.is_held), default=self.log.position
+                )
+            ),
         ),
         first=2,
     ),
