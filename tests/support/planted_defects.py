@@ -25,10 +25,11 @@ from databases.memory import destination as memory_destination
 from databases.memory.destination import MemoryDestination, MemorySession
 from databases.ports import LastChange
 from redo.checkpoints import RequiredCheckpoints
-from redo.log_writer import LogWriter
 from redo.mining import Miner
+from redo.online_log import OnlineLog
 from redo.standby import standby_log
 from redo.standby.shipping import RedoShipping
+from redo.stream_intake import StreamIntake
 from rules import evaluation, reshaping, row_evaluation
 from rules.clients_before import ClientsBefore
 from rules.conditions import logic
@@ -93,16 +94,16 @@ def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> Patch:
 # --------------------------------------------------------------------------- redo
 
 
-def _confirm_before_durable(take: Any, self: Any, stream: Any, timeout_s: float) -> None:
-    take(self, stream, timeout_s)
-    stream.confirm(self._progress_scn)
+def _confirm_before_durable(take: Any, self: StreamIntake, *args: Any) -> None:
+    take(self, *args)
+    self.stream.confirm(self.progress_scn)
 
 
-def _publish_unsynced(write: Any, self: Any, *args: Any, **options: Any) -> Any:
+def _publish_unsynced(write: Any, self: OnlineLog, *args: Any) -> Any:
     """The position moves, and what it covers is lost when the power fails."""
-    found = write(self, *args, **options)
-    if self._segment is not None:
-        self._segment._durable = (0, *self._segment._durable[1:])
+    found = write(self, *args)
+    if self.segment is not None:
+        self.segment._durable = (0, *self.segment._durable[1:])
     return found
 
 
@@ -405,10 +406,10 @@ PLANTED = (
     ),
     Planted(
         "the log writer confirms what it has read before it is durable",
-        _around(LogWriter, "_take", _confirm_before_durable),
+        _around(StreamIntake, "take", _confirm_before_durable),
         first=2,
     ),
-    Planted("redo is published before it is synced", _around(LogWriter, "_write", _publish_unsynced)),
+    Planted("redo is published before it is synced", _around(OnlineLog, "write", _publish_unsynced)),
     Planted(
         "a capture process lets redo be purged that it has only sent",
         _around(CaptureHost, "_tell_checkpoint", _tell_sent),
@@ -421,7 +422,7 @@ PLANTED = (
     ),
     Planted(
         "redo is purged before its copy has it",
-        _set(RedoShipping, "keep_from", property(lambda self: self.position.segment)),
+        _set(RedoShipping, "keep_from", property(lambda self: self._position().segment)),
         "downstream",
     ),
     Planted(
