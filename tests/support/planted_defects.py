@@ -221,7 +221,7 @@ def _hash_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _advance_over_gaps(self: ApplyCoordinator) -> None:
-    for number in [number for number, group in self._groups.items() if group.done]:
+    for number in [number for number, group in self._groups.items() if group.is_done]:
         group = self._groups.pop(number)
         self._low_watermark = max(self._low_watermark, group.through_scn)
         self._durable = max(self._durable, group.through_scn)
@@ -230,11 +230,11 @@ def _advance_over_gaps(self: ApplyCoordinator) -> None:
 
 
 def _doubt_counts_as_made(self: ApplyCoordinator, group: Any, progress: Any, queued: Any) -> None:
-    self._finish(group, None)
+    self._finish(group)
 
 
 def _doubt_counts_as_lost(self: ApplyCoordinator, group: Any, progress: Any, queued: Any) -> None:
-    group.server, group.went = -1, False
+    group.take_back()
 
 
 def _settle_as(*, made: bool) -> Any:
