@@ -304,7 +304,8 @@ class Miner:
             return  # what is in the chunk comes again, in the next life
         if chunk.transaction_id.shape[0]:
             self._take(chunk, data)
-        self._end_record()
+        if self._prefilter.left is None:
+            self._end_record()
 
     def _take(self, chunk: DecodedChunk, data: NDArray[np.uint8]) -> None:
         """Drop what was mined before, prefilter the rest, and hand it to the assembly."""
