@@ -47,6 +47,7 @@ class QueueSpace:
         clock: for ages, and for trying again to spill.
 
     Attributes:
+        bounds: as given.
         entries: all of them, in memory and on disk.
         memory_bytes: what all entries cost, and the batches that are in memory.
         spilled_rows: on disk now.
@@ -62,7 +63,7 @@ class QueueSpace:
         next_numbers: Callable[[str], Iterable[int]],
         clock: Clock,
     ) -> None:
-        self._memory_bytes_max, self._can_spill = bounds.memory_bytes_max, bool(bounds.spill_bytes_max)
+        self.bounds = bounds
         self._spill, self._totals, self._next_numbers, self._clock = spill, totals, next_numbers, clock
         self._in_memory: dict[str, dict[int, Entry]] = {}
         self.entries = self.memory_bytes = self.spilled_rows = 0
@@ -73,11 +74,12 @@ class QueueSpace:
     @property
     def free_bytes(self) -> int:
         """How much more may come; below 1: nothing."""
-        free = self._memory_bytes_max - self.memory_bytes
+        memory_bytes_max = self.bounds.memory_bytes_max
+        free = memory_bytes_max - self.memory_bytes
         if not self.spill_problem:  # space that cannot be written does not count
             free += self._spill.free_bytes
         # Entries on disk need some memory, too.
-        return min(free, self._memory_bytes_max - self.entries * ENTRY_BYTES)
+        return min(free, memory_bytes_max - self.entries * ENTRY_BYTES)
 
     @property
     def waiting_bytes(self) -> int:
@@ -134,8 +136,9 @@ class QueueSpace:
 
     def make_room(self) -> None:
         """Spill if more is in memory than may be."""
-        if self.memory_bytes > self._memory_bytes_max and self._can_spill:
-            self._spill_out(self._memory_bytes_max - self._memory_bytes_max // SPILL_SHARE)
+        memory_bytes_max = self.bounds.memory_bytes_max
+        if self.memory_bytes > memory_bytes_max and self.bounds.spill_bytes_max:
+            self._spill_out(memory_bytes_max - memory_bytes_max // SPILL_SHARE)
         else:
             self.spill_problem = ""
 

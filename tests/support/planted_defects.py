@@ -46,6 +46,7 @@ from spark_apply.server import collapse, decisions
 from spark_apply.server.group_work import Work
 from streams.cutting import resume_after
 from streams.lcr import RowLcr
+from streams.lcr_batch import NULL
 from streams.links import Delivery
 from streams.scn import Scn
 from topology import split
@@ -213,8 +214,8 @@ def _hash_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # one for all batches: equal numbers in two of them would be a dependency
     hashed, rng = reader.hash_batch, np.random.default_rng(1)
 
-    def hash_randomly(batch: Any, fit_of: Any) -> Any:
-        found = hashed(batch, fit_of)
+    def hash_randomly(*args: Any, **options: Any) -> Any:
+        found = hashed(*args, **options)
         return replace(found, hashes=rng.integers(1, 1 << 62, len(found.hashes), np.uint64))
 
     monkeypatch.setattr(reader, "hash_batch", hash_randomly)
@@ -258,8 +259,8 @@ def _without_tag(open_session: Any, self: MemoryDestination, *args: Any, **optio
     return open_session(self, *args, **{**options, "tag": b""})
 
 
-def _progress_apart(commit: Any, self: MemorySession, applied: Any, low_watermark: Scn) -> None:
-    commit(self, [], low_watermark)
+def _progress_apart(commit: Any, self: MemorySession, applied: Any, *others: Any) -> None:
+    commit(self, [], *others)
 
 
 def _one_delete_only(deletes: Any, rows: Any, chosen: Any) -> Any:
@@ -306,8 +307,8 @@ def _forget_on_one_way(reshaped: Any, self: Any, table: Any) -> Any:
     )
 
 
-def _add_nothing(values: Any, block: Any, places: Any, added: Any) -> Any:
-    return values(block, places, [None] * len(added))
+def _add_nothing(values: Any, rows: Any, reshaped: Any, added: Any) -> Any:
+    return values(rows, reshaped, reshaping._Constants([NULL] * added.lengths.shape[0]))
 
 
 def _new_values_only(row: Any, self: Any, batch: Any, number: int, custom: Any) -> Any:
