@@ -27,6 +27,8 @@ __all__ = ["StagedSource"]
 class StagedSource:
     """See the module. Owned by one queue.
 
+    More than 25 methods: each is a rule of when the log moves, and most call one another.
+
     Args:
         source: its name.
         space: of the queue; what leaves the log leaves it.
