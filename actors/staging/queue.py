@@ -70,7 +70,7 @@ Worked flow
 
 Hosting
     QueueCore(topology, "q_dbs1", folder) is not thread-safe and calls nothing but its clock and its files.
-    `protos.queue_link.QueueService(core)` puts it behind a lock and serves it.
+    `streams.staging.LockedQueue(core)` puts it behind a lock, and `Links.serve` serves it.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ from actors.staging.refusals import Refusals
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
 from actors.staging.staged_source import StagedSource
 from actors.staging.subscribers import positions_of, sources_of
-from protos.staging import PublisherNews
 from streams.clock import Clock, SystemClock
 from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
 from streams.links import BatchHeader, Delivery
 from streams.scn import Scn
+from streams.staging import PublisherNews
 from streams.tracking import TrackLog
 from topology.edits.changes import interests_of, places_of, published_by
 from topology.spec import TopologySpec
@@ -108,7 +108,7 @@ _OLDER_TOPOLOGY = "one of the two still runs an older topology file: it is about
 class QueueCore:
     """A buffered queue's core; see the module.
 
-    More than 25 methods: twenty are what `protos.staging.QueuePort` and the queue's host ask of one object behind one
+    More than 25 methods: twenty are what `streams.staging.QueuePort` and the queue's host ask of one object behind one
     lock.
 
     Args:
@@ -172,6 +172,11 @@ class QueueCore:
         self._sources: dict[str, StagedSource] = {}
         self._published = published_by(topology, name)  # sources by the name of the publisher
         self._use_sources(sources_of(topology, name))
+
+    @property
+    def takes_publishers(self) -> bool:
+        """Whether publishers come on streams: that of a queue that passes on is in the same process."""
+        return self._keeps
 
     def adopt(self, topology: TopologySpec) -> None:
         """Continue with the subscribers and sources of a changed topology, without disturbing unchanged ones.
@@ -552,13 +557,13 @@ class QueueCore:
                 subscription.saved_scn = positions[source][subscriber]
 
     def close(self) -> None:
-        """Save the positions a last time and remove the spill files; idempotent.
+        """Save the positions a last time, where they are kept here, and remove the spill files; idempotent.
 
         Raises:
             OSError: the positions could not be saved.
         """
         self._spill.close()
-        if not self._is_saved:
+        if self._keeps and not self._is_saved:
             self._saves.save_now(self._acknowledged(), self._saves.places)
             for each in self._subscriptions.values():
                 each.saved_scn = each.acknowledged_scn
