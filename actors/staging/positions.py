@@ -8,19 +8,26 @@ one, never higher.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from streams.clock import Clock
 from streams.durable_file import replace_file
 from streams.errors import QueueError
 from streams.scn import Scn
 
-__all__ = ["Places", "PositionsFile"]
+__all__ = ["SAVE_PERIOD_S", "Places", "Positions", "PositionsFile", "SavedPositions"]
+
+Positions = Mapping[str, Mapping[str, Scn]]
+"""Acknowledged positions, by source and subscriber."""
 
 Places = Mapping[str, Mapping[str, frozenset[str]]]
 """By source and subscriber, the sites to which the subscriber brings the changes."""
 
 _FORMAT = 1
+
+SAVE_PERIOD_S = 1.0  # of the acknowledged positions: an fsync a second costs nothing, and purging is not urgent
 
 
 class PositionsFile:
@@ -92,3 +99,78 @@ class PositionsFile:
                 f"{self._path.name} of queue {self._folder.name} is damaged",
                 hint="remove the file: the queue then asks for everything that is still in the redo log",
             ) from error
+
+
+class SavedPositions:
+    """When an open queue saves its positions, and which save counts.
+
+    The queue answers positions under its lock (`begin`), has them saved without it (`save`), and takes note of that under
+    the lock again (`ended`). A queue that adopts another topology, or closes, saves at once (`save_now`): what it
+    answered before is outdated then, and saving it does nothing.
+
+    Args:
+        file: it has one writer at a time.
+        places: to which sites the subscribers bring the changes.
+        clock: of the period.
+
+    Attributes:
+        places: as given; of another topology that the queue has adopted.
+        problem: why the last save failed; empty: it did not.
+    """
+
+    def __init__(self, file: PositionsFile, places: Places, clock: Clock) -> None:
+        self._file, self.places, self._clock = file, places, clock
+        self._saving = threading.Lock()
+        self._asked: Positions | None = None  # what `begin` got last
+        self._due_at = 0.0
+        self.problem = ""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a period has passed since the last save began."""
+        return self._clock.monotonic() >= self._due_at
+
+    def begin(self, positions: Positions) -> Positions:
+        """Positions are to be saved; `save` gets the same object."""
+        self._due_at = self._clock.monotonic() + SAVE_PERIOD_S
+        self._asked = positions
+        return positions
+
+    def save(self, positions: Positions) -> None:
+        """Make positions durable, unless they are outdated.
+
+        Raises:
+            OSError: they could not be written; the old ones are still there.
+        """
+        with self._saving:
+            if positions is self._asked:
+                self._file.save(positions, self.places)
+
+    def ended(self, positions: Positions, problem: OSError | None) -> bool:
+        """Take note of the outcome of `save`.
+
+        Args:
+            positions: those that were to be saved.
+            problem: why they were not; None: they were.
+
+        Returns:
+            Whether they are on disk; False, too, if they are outdated.
+        """
+        if positions is not self._asked:
+            return False
+        self.problem = "" if problem is None else f"positions cannot be saved: {problem.strerror}"
+        return problem is None
+
+    def save_now(self, positions: Positions, places: Places) -> None:
+        """Save behind a save that is under way. One that was asked for and has not begun does not happen any more.
+
+        Args:
+            positions: by source and subscriber.
+            places: of the topology by which they are saved.
+
+        Raises:
+            OSError: they could not be written; the old ones are still there.
+        """
+        with self._saving:
+            self._asked = None
+            self._file.save(positions, places)

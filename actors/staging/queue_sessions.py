@@ -53,10 +53,11 @@ class Subscription:
         subscriber: its name.
         source: the source site.
         acknowledged: what its destinations have committed, as far as it is saved.
+        is_propagation: it passes a refusal on to the queue behind it, instead of being refused itself.
     """
 
-    def __init__(self, subscriber: str, source: str, acknowledged: Scn) -> None:
-        self.subscriber, self.source = subscriber, source
+    def __init__(self, subscriber: str, source: str, acknowledged: Scn, *, is_propagation: bool = False) -> None:
+        self.subscriber, self.source, self.is_propagation = subscriber, source, is_propagation
         self.session: SubscriberSession | None = None
         self.number = 0  # of the next entry to deliver
         self.sent_scn = FIRST_SCN  # position of the last delivery
@@ -79,6 +80,11 @@ class Subscription:
     def needed_scn(self) -> Scn:
         """The SCN that it is known to have: it needs everything after that."""
         return self.acknowledged_scn if self.session is None else max(self.acknowledged_scn, self.sent_scn)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what it lacks is held for it: unless it is refused."""
+        return self.gone_scn is None or self.is_propagation
 
     @property
     def held_scn(self) -> Scn:

@@ -33,27 +33,28 @@ would grow while it is executed. What was formed before, and may not write yet, 
 streamed transaction fails, or its server dies, everything from it on is dropped and dequeued again from the low
 watermark (`must_replay`), as after a restart; the second time the coordinator knows what to do with it.
 
-Longer than 500 lines: the states of a group, and every rule that moves the low watermark, must be read together.
+Longer than 500 lines: every rule that moves the low watermark must be read together. The states of a group are in
+`spark_apply.driver.formed_group`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from databases.ports import ApplyProgress, ScnRange
-from spark_apply.dependencies import DependencyTracker, KeyHashes
+from spark_apply.dependencies import DependencyTracker
 from spark_apply.driver.executions import ErrorExecutions, ErrorOutcome, ExecutionRequest
+from spark_apply.driver.formed_group import FormedGroup, GroupState, StreamedParts
 from spark_apply.driver.forming import FormedRun, GroupFormer, Large, Part
 from spark_apply.driver.holds import ErrorHolds
 from spark_apply.driver.labelled import LabelledTransactions
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece, Run
 from spark_apply.groups import (
-    PARTS_AHEAD,
     AppliedRange,
     CoordinatorMessage,
     Failure,
@@ -81,6 +82,8 @@ from streams.tracking import TrackLog
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from spark_apply.dependencies import KeyHashes
+
 __all__ = ["ApplyCoordinator", "CoordinatorStatistics"]
 
 # Groups that a server may hold: one being written, and one prepared meanwhile. More would be formed too early and
@@ -106,52 +109,6 @@ class CoordinatorStatistics:
     replays: int = 0
     last_commit_time_us: int = 0
     conflicts: int = 0  # resolved or not
-
-
-@dataclass(slots=True, kw_only=True)
-class _Group:
-    """A formed group that is not below the low watermark yet."""
-
-    number: int
-    after_scn: Scn
-    through_scn: Scn
-    mode: GroupMode = GroupMode.SETS
-    batches: tuple[bytes, ...] = ()
-    hashes: KeyHashes | None = None
-    commit_scns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    waits: set[int] = field(default_factory=set)  # unfinished groups it depends on
-    server: int = -1
-    attempt: int = -1
-    went: bool = False  # it may write
-    done: bool = False
-    in_doubt: bool = False  # its server died after the go
-    abandoned: bool = False  # its writes are being rolled back
-    next_transaction: int = 0  # those before it are applied
-    applied: list[ScnRange] = field(default_factory=list)  # of attempts that did not finish
-    watermark_sent: Scn = FIRST_SCN
-    error_number: int = 0  # ERROR_QUEUE: behind which it waits
-    error_numbers: tuple[int, ...] = ()  # EXECUTE_ERROR: those whose outcome is not known
-    failure: Failure | None = None
-    large: Large | None = None
-    parts_sent: int = 0
-    parts_done: int = 0
-    unchecked: list[KeyHashes] = field(default_factory=list)  # of parts sent before the go
-
-    @property
-    def is_large(self) -> bool:
-        return self.large is not None
-
-    def completed(self) -> None:
-        """Set the end of a large transaction after its last part has arrived."""
-        if self.large is not None and self.large.is_complete:
-            self.through_scn = self.large.through_scn
-            self.commit_scns = np.array([self.large.commit_scn], np.int64)
-
-    def release(self) -> None:
-        """It is done: nobody asks for its rows any more."""
-        self.batches, self.hashes, self.commit_scns, self.large = (), None, np.empty(0, np.int64), None
-        self.applied.clear()
-        self.unchecked.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +172,7 @@ class ApplyCoordinator:
         self._reset(progress)
 
     def _reset(self, progress: ApplyProgress) -> None:
-        self._groups: dict[int, _Group] = {}  # in ascending order
+        self._groups: dict[int, FormedGroup] = {}  # in ascending order
         self._former = self._new_former()
         self._tracker = DependencyTracker()
         self._low_watermark = self._formed_through = self._received_through = progress.low_watermark
@@ -266,7 +223,7 @@ class ApplyCoordinator:
     @property
     def must_replay(self) -> bool:
         """Whether everything from `progress` on must be dequeued again; then call `replayed`."""
-        return self._replay and not any(group.went and not group.done for group in self._groups.values())
+        return self._replay and not any(group.may_have_written for group in self._groups.values())
 
     @property
     def is_settled(self) -> bool:
@@ -292,7 +249,7 @@ class ApplyCoordinator:
             leaves_above: it is enough that it is idle: what is applied above the low watermark stays so. What an error
                 keeps waiting may be below that.
         """
-        unfinished = [group for group in self._groups.values() if not group.done]
+        unfinished = [group for group in self._groups.values() if not group.is_done]
         waits_for_errors = self.is_disabled and not unfinished and not self._former.is_empty
         if (
             waits_for_errors
@@ -311,7 +268,7 @@ class ApplyCoordinator:
         above = [found for found in self._above if found.through > self._low_watermark]
         for group in self._groups.values():
             above += group.applied
-            if group.done and group.through_scn > group.after_scn:
+            if group.is_done and group.through_scn > group.after_scn:
                 above.append(ScnRange(after=group.after_scn, through=group.through_scn))
         above.sort(key=lambda found: found.after)
         return ApplyProgress(
@@ -395,7 +352,7 @@ class ApplyCoordinator:
         """(group that a server holds and cannot write yet, group that it waits for); zeros if there is none."""
         for number in sorted(self._servers.get(server, ())):
             group = self._groups[number]
-            if not group.went and group.waits:
+            if not group.may_have_written and group.waits:
                 return number, min(group.waits)
         return 0, 0
 
@@ -462,30 +419,29 @@ class ApplyCoordinator:
             # Its session may be older than the join, which removed what the session goes on from.
             self._outbox.append((server, Reopen()))
         for group in list(self._groups.values()):
-            if group.in_doubt and group.server == server:
-                group.in_doubt = False
+            if group.state is GroupState.IN_DOUBT and group.server == server:
                 self._settle(group, progress, queued)
         self._advance()
 
     def has_doubts(self, server: int) -> bool:
         """Whether a server may have commits that are not reported yet."""
-        return any(group.server == server and group.went and not group.done for group in self._groups.values())
+        return any(group.server == server and group.may_have_written for group in self._groups.values())
 
     def server_lost(self, server: int) -> None:
         """A server is gone. Its possible commits stay in doubt until it joins again."""
         for number in sorted(self._servers.pop(server, set())):
             group = self._groups[number]
-            if group.abandoned:
+            if group.is_dropped:
                 self._forget(group)
-            elif group.went:
-                group.in_doubt = True
+            elif group.state is GroupState.WRITING:
+                group.state = GroupState.IN_DOUBT
                 begun = group.after_scn + 1 if group.mode is not GroupMode.EXECUTE_ERROR else FIRST_SCN
                 self._careful_through = Scn(
                     max(self._careful_through, begun, group.through_scn if begun else FIRST_SCN)
                 )
             else:
-                group.server = -1
-                if group.parts_sent:
+                group.take_back()
+                if group.streamed is not None and group.streamed.sent:
                     self._start_replay()
         self._outbox = [(to, message) for to, message in self._outbox if to != server]
         self._advance()
@@ -498,15 +454,18 @@ class ApplyCoordinator:
             message: the report.
         """
         group = self._groups.get(message.group)
-        if group is None or group.server != server or group.attempt != message.attempt or group.in_doubt:
+        if group is None or group.server != server or group.attempt != message.attempt:
+            return
+        if group.state is GroupState.IN_DOUBT:
             return
         if isinstance(message, PartDone):
-            group.parts_done = message.part + 1
+            if group.streamed is not None:
+                group.streamed.done = message.part + 1
             return
-        if isinstance(message, GroupAbandoned) and not group.abandoned:
+        if isinstance(message, GroupAbandoned) and not group.is_dropped:
             return
         self._servers[server].discard(group.number)
-        if isinstance(message, GroupAbandoned) or group.abandoned:
+        if isinstance(message, GroupAbandoned) or group.is_dropped:
             self._forget(group)  # also if it gave the group back before it heard: it may die before it answers
         else:
             self._count(message.statistics)
@@ -574,7 +533,7 @@ class ApplyCoordinator:
         executions = [
             number
             for group in self._groups.values()
-            if group.mode is GroupMode.EXECUTE_ERROR and not group.done
+            if group.mode is GroupMode.EXECUTE_ERROR and not group.is_done
             for number in group.error_numbers
         ]
         self._reset(self.progress)
@@ -587,7 +546,7 @@ class ApplyCoordinator:
         while not self._replay and (self._assign() or self._form()):
             pass
         for group in self._groups.values():
-            if group.server >= 0 and not (group.done or group.abandoned or group.in_doubt):
+            if group.is_at_server:
                 self._let_go(group)
                 self._send_parts(group)
         outbox, self._outbox = self._outbox, []
@@ -599,10 +558,10 @@ class ApplyCoordinator:
         """Form the next group when a server can take it."""
         if not any(len(held) < _GROUPS_PER_SERVER for held in self._servers.values()):
             return False
-        if any(group.server < 0 and not group.done for group in self._groups.values()):
+        if any(group.state is GroupState.FORMED for group in self._groups.values()):
             return False
         # One at a time: the outcome of one decides what of the next can be executed.
-        executing = any(group.mode is GroupMode.EXECUTE_ERROR and not group.done for group in self._groups.values())
+        executing = any(group.mode is GroupMode.EXECUTE_ERROR and not group.is_done for group in self._groups.values())
         # A streamed transaction that is being written takes parts until it is whole; one that is not formed yet (an
         # apply process that an error disabled forms nothing) waits behind what is executed.
         is_streaming = any(
@@ -623,13 +582,11 @@ class ApplyCoordinator:
         after = max(self._formed_through, self._durable)
         number = self._number + 1
         if isinstance(formed, FormedRun):
-            group = _Group(
+            group = FormedGroup(
                 number=number,
                 after_scn=after,
                 through_scn=formed.through_scn,
-                batches=formed.batches,
-                hashes=formed.hashes,
-                commit_scns=formed.commit_scns,
+                run=formed,
             )
             unfinished = self._unfinished()
             group.waits = (
@@ -643,9 +600,9 @@ class ApplyCoordinator:
         self._add(group)
         return True
 
-    def _large_group(self, large: Large, number: int, after: Scn) -> _Group:
+    def _large_group(self, large: Large, number: int, after: Scn) -> FormedGroup:
         escalation = self._escalations.get(large.order_scn)
-        group = _Group(number=number, after_scn=after, through_scn=after, large=large)
+        group = FormedGroup(number=number, after_scn=after, through_scn=after, streamed=StreamedParts(large))
         group.completed()
         # What it waited for may have been executed or deleted meanwhile: whether others hold it, its parts show.
         if escalation is not None and (escalation.failure is not None or escalation.depends_on in self._holds):
@@ -672,7 +629,7 @@ class ApplyCoordinator:
         if not numbers:
             return
         number = self._number + 1
-        group = _Group(
+        group = FormedGroup(
             number=number,
             after_scn=self._formed_through,
             through_scn=self._formed_through,
@@ -683,21 +640,22 @@ class ApplyCoordinator:
         self._tracker.add_barrier(number)
         self._add(group)
 
-    def _add(self, group: _Group) -> None:
+    def _add(self, group: FormedGroup) -> None:
         self._number = group.number
         self._groups[group.number] = group
         self._formed_through = group.through_scn
 
     def _unfinished(self) -> list[int]:
-        return [number for number, group in self._groups.items() if not group.done]
+        return [number for number, group in self._groups.items() if not group.is_done]
 
     def _assign(self) -> bool:
         """Assign the lowest group that can be assigned."""
         is_lowest = True
         for group in self._groups.values():
-            if group.done:
+            if group.is_done:
                 continue
-            if group.server < 0 and all(self._groups[number].server >= 0 for number in self._still(group)):
+            is_free = group.state is GroupState.FORMED
+            if is_free and all(self._groups[number].server >= 0 for number in self._still(group)):
                 server = min(self._servers, key=lambda number: (len(self._servers[number]), number), default=-1)
                 if server < 0 or (not is_lowest and len(self._servers[server]) >= _GROUPS_PER_SERVER):
                     return False
@@ -706,14 +664,14 @@ class ApplyCoordinator:
             is_lowest = False
         return False
 
-    def _still(self, group: _Group) -> set[int]:
+    def _still(self, group: FormedGroup) -> set[int]:
         """The unfinished groups that it waits for."""
-        group.waits = {number for number in group.waits if number in self._groups and not self._groups[number].done}
+        groups = self._groups
+        group.waits = {number for number in group.waits if number in groups and not groups[number].is_done}
         return group.waits
 
-    def _hand_out(self, group: _Group, server: int) -> None:
-        group.server, group.went = server, False
-        group.attempt += 1
+    def _hand_out(self, group: FormedGroup, server: int) -> None:
+        group.assign(server)
         self._servers[server].add(group.number)
         self.statistics.assigned += group.commit_scns.shape[0] - group.next_transaction
         is_execution = group.mode is GroupMode.EXECUTE_ERROR
@@ -725,10 +683,10 @@ class ApplyCoordinator:
                     group=group.number,
                     attempt=group.attempt,
                     mode=group.mode,
-                    streamed=group.is_large,
+                    streamed=group.streamed is not None,
                     batches=group.batches,
                     after_scn=group.after_scn,
-                    through_scn=0 if group.is_large else group.through_scn,
+                    through_scn=0 if group.streamed is not None else group.through_scn,
                     first_transaction=group.next_transaction,
                     error_number=group.error_number,
                     failure=request.failures.get(group.error_numbers[0]) if is_execution else group.failure,
@@ -740,20 +698,21 @@ class ApplyCoordinator:
             )
         )
 
-    def _let_go(self, group: _Group) -> None:
-        if group.went or self._replay or self._still(group):
+    def _let_go(self, group: FormedGroup) -> None:
+        if group.state is not GroupState.ASSIGNED or self._replay or self._still(group):
             return
         held: tuple[HeldTransaction, ...] = ()
-        if group.hashes is not None and self._on_error is not OnError.CONTINUE:
-            held = tuple(h for h in self._holds.held(group.hashes) if h.transaction >= group.next_transaction)
+        if group.run is not None and self._on_error is not OnError.CONTINUE:
+            held = tuple(h for h in self._holds.held(group.run.hashes) if h.transaction >= group.next_transaction)
             if self._awaits_execution(held):
                 self._start_replay()
                 return
-        for hashes in group.unchecked:
-            if self._hold_large(group, hashes):
-                return
-        group.unchecked.clear()
-        group.went, group.watermark_sent = True, self._low_watermark
+        if group.streamed is not None:
+            for hashes in group.streamed.unchecked:
+                if self._hold_large(group, hashes):
+                    return
+            group.streamed.unchecked.clear()
+        group.go(self._low_watermark)
         self._outbox.append(
             (
                 group.server,
@@ -777,24 +736,22 @@ class ApplyCoordinator:
         self._received_through = part.through_scn
         self.statistics.received += 1
         for group in self._groups.values():
-            if group.large is not None and group.large.order_scn == piece.order_scn and not group.done:
+            if group.large is not None and group.large.order_scn == piece.order_scn and not group.is_done:
                 group.completed()
                 self._formed_through = group.through_scn
 
-    def _send_parts(self, group: _Group) -> None:
-        large = group.large
-        if large is None:
+    def _send_parts(self, group: FormedGroup) -> None:
+        streamed = group.streamed
+        if streamed is None:
             return
-        while large.unsent and group.parts_sent - group.parts_done < PARTS_AHEAD and not group.abandoned:
-            part = large.unsent.popleft()
-            if not group.went:
-                group.unchecked.append(part.hashes)
+        while group.is_at_server and (part := streamed.next_part()) is not None:
+            if group.state is GroupState.ASSIGNED:
+                streamed.unchecked.append(part.hashes)
             elif self._hold_large(group, part.hashes):
                 return
-            group.parts_sent += 1
             self._outbox.append((group.server, _part_message(group, part)))
 
-    def _hold_large(self, group: _Group, hashes: KeyHashes) -> bool:
+    def _hold_large(self, group: FormedGroup, hashes: KeyHashes) -> bool:
         """Whether a part depends on an error transaction: the whole transaction must join the error queue."""
         holds = group.mode is GroupMode.SETS and self._on_error is not OnError.CONTINUE
         held = self._holds.held(hashes) if holds else ()
@@ -803,35 +760,27 @@ class ApplyCoordinator:
             self._start_replay(group)
         return bool(held)
 
-    def _start_replay(self, failed: _Group | None = None) -> None:
+    def _start_replay(self, failed: FormedGroup | None = None) -> None:
         """Drop groups without permission to write, and roll back the writes of `failed`; the other groups finish."""
         self._replay = True
         for group in self._groups.values():
-            settled = group.done or group.abandoned or group.in_doubt
-            if group.server >= 0 and not settled and (group is failed or not group.went):
+            if group.state is GroupState.ASSIGNED or (group is failed and group.state is GroupState.WRITING):
                 self._abandon(group)
 
-    def _abandon(self, group: _Group) -> None:
+    def _abandon(self, group: FormedGroup) -> None:
         if group.server < 0 or group.server not in self._servers:
             self._forget(group)
             return
-        group.abandoned = True
+        group.drop()
         self._outbox.append((group.server, GroupAbandon(group=group.number, attempt=group.attempt)))
 
-    def _forget(self, group: _Group) -> None:
-        """Nothing of the group is written.
-
-        In a replay it is read again: until then it keeps its place, because the low watermark must not pass it.
-        Otherwise it is never read again: it is done and covers nothing, not even what is below it. What its go would
-        have recorded, no commit did.
-        """
-        group.abandoned, group.went, group.server, group.watermark_sent = False, False, -1, FIRST_SCN
-        if not self._replay:
-            group.done, group.through_scn = True, FIRST_SCN
+    def _forget(self, group: FormedGroup) -> None:
+        """Nothing of the group is written. In a replay it is read again."""
+        group.forget(comes_again=self._replay)
 
     # ------------------------------------------------------------------ what became of groups
 
-    def _give_back(self, group: _Group, retry: GroupRetry) -> None:
+    def _give_back(self, group: FormedGroup, retry: GroupRetry) -> None:
         group.applied += [_scn_range(found) for found in retry.applied]
         if retry.reason is RetryReason.REPLAY:
             if group.large is not None and retry.failure is not None:
@@ -840,11 +789,11 @@ class ApplyCoordinator:
             self._start_replay()
             self._forget(group)
             return
-        group.server, group.went = -1, False
+        group.take_back()
         group.next_transaction = retry.next_transaction
         group.waits = {number for number in self._unfinished() if number < group.number}
 
-    def _settle(self, group: _Group, progress: ApplyProgress, queued: set[int]) -> None:
+    def _settle(self, group: FormedGroup, progress: ApplyProgress, queued: set[int]) -> None:
         """Find out what a dead server had committed of a group.
 
         Args:
@@ -858,29 +807,30 @@ class ApplyCoordinator:
             self._executions.executed(number for number in group.error_numbers if number not in queued)
             group.error_numbers = tuple(number for number in group.error_numbers if number in queued)
             if group.error_numbers:
-                group.server, group.went = -1, False
+                group.take_back()
             else:
                 self._finish(group)
             return
-        covered = group.commit_scns <= progress.low_watermark
+        commit_scns = group.commit_scns
+        covered = commit_scns <= progress.low_watermark
         for found in progress.above:
-            covered |= (group.commit_scns > found.after) & (group.commit_scns <= found.through)
-        self._labels.settled(group.server, group.commit_scns[covered])
+            covered |= (commit_scns > found.after) & (commit_scns <= found.through)
+        self._labels.settled(group.server, commit_scns[covered])
         if covered.shape[0] and covered.all():
             self._finish(group)
-        elif group.is_large:
+        elif group.streamed is not None:
             self._start_replay()
             self._forget(group)
         else:
             # Transactions of a group are committed in order: a prefix is applied.
             group.next_transaction = int(np.argmin(covered))
             if group.next_transaction:
-                through = Scn(int(group.commit_scns[group.next_transaction - 1]))
+                through = Scn(int(commit_scns[group.next_transaction - 1]))
                 group.applied.append(ScnRange(after=group.after_scn, through=through))
-            group.server, group.went = -1, False
+            group.take_back()
 
-    def _finish(self, group: _Group) -> None:
-        group.done = True
+    def _finish(self, group: FormedGroup) -> None:
+        group.state = GroupState.DONE
         self.statistics.groups += 1
         if group.large is not None:
             self._escalations.pop(group.large.order_scn, None)
@@ -914,7 +864,7 @@ class ApplyCoordinator:
         """Move the low watermark over finished groups."""
         for number in list(self._groups):
             group = self._groups[number]
-            if not group.done:
+            if not group.is_done:
                 break
             self._low_watermark = max(self._low_watermark, group.through_scn)
             # The commit recorded the low watermark of its go, and its own range.
@@ -931,9 +881,9 @@ class ApplyCoordinator:
 
         A lower group may wait for hours, for a user's lock, while others come and go.
         """
-        last: _Group | None = None
+        last: FormedGroup | None = None
         for group in list(self._groups.values()):
-            if not group.done:
+            if not group.is_done:
                 last = None
                 continue
             group.release()
@@ -950,7 +900,7 @@ def _scn_range(found: AppliedRange) -> ScnRange:
     return ScnRange(after=Scn(found.after_scn), through=Scn(found.through_scn))
 
 
-def _part_message(group: _Group, part: Part) -> GroupPart:
+def _part_message(group: FormedGroup, part: Part) -> GroupPart:
     return GroupPart(
         group=group.number,
         attempt=group.attempt,

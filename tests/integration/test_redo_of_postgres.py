@@ -18,7 +18,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import prepare_schema
 from databases.postgres.source.database import PostgresSource
 from headrace.tracing.track import labelling
-from redo.mining import MARK_INTERVAL_S
+from redo.given_batches import MARK_INTERVAL_S
 from rules.rule import ANY_TAG, Rule, RuleSet
 from streams.lcr_batch import Command, LcrBatch
 from streams.scn import FIRST_SCN

@@ -26,7 +26,7 @@ from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.source.pgoutput import PostgresLogDecoder
 from headrace.chaos.proxy import Proxy
-from redo import log_writer
+from redo import gulp_pace
 from redo.mining import Miner
 from redo.names import NamesAtSource
 from rules.rule import Rule, RuleSet
@@ -312,8 +312,8 @@ def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(
     try:
         for _ in range(3):
             with monkeypatch.context() as patch:
-                patch.setattr(log_writer, "GULP_COST", 1e9)
-                patch.setattr(log_writer, "PAUSE_MAX_S", 100 * WAIT_S)
+                patch.setattr(gulp_pace, "GULP_COST", 1e9)
+                patch.setattr(gulp_pace, "PAUSE_MAX_S", 100 * WAIT_S)
                 source.wait(
                     "it rests",
                     lambda status: status["state"] == "WRITING" and source.host._writer.pause_s > 10 * WAIT_S,

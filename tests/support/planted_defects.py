@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,17 @@ from actors.staging.positions import PositionsFile
 from actors.staging.propagation import PropagationCore
 from actors.staging.queue import QueueCore
 from actors.staging.spill import SpillFiles
+from actors.staging.staged_source import StagedSource
 from databases.memory import destination as memory_destination
 from databases.memory import rows as memory_rows
 from databases.memory.destination import MemoryDestination, MemorySession
 from databases.ports import LastChange
 from redo.checkpoints import RequiredCheckpoints
-from redo.log_writer import LogWriter
 from redo.mining import Miner
+from redo.online_log import OnlineLog
 from redo.standby import standby_log
 from redo.standby.shipping import RedoShipping
+from redo.stream_intake import StreamIntake
 from rules import evaluation, row_evaluation
 from rules.clients_before import ClientsBefore
 from rules.conditions import logic
@@ -45,6 +48,7 @@ from spark_apply.server import collapse, decisions
 from spark_apply.server.group_work import Work
 from streams.cutting import resume_after
 from streams.lcr import RowLcr
+from streams.lcr_batch import NULL
 from streams.links import Delivery
 from streams.scn import Scn
 from topology import split
@@ -93,16 +97,16 @@ def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> Patch:
 # --------------------------------------------------------------------------- redo
 
 
-def _confirm_before_durable(take: Any, self: Any, stream: Any, timeout_s: float) -> None:
-    take(self, stream, timeout_s)
-    stream.confirm(self._progress_scn)
+def _confirm_before_durable(take: Any, self: StreamIntake, *args: Any) -> None:
+    take(self, *args)
+    self.stream.confirm(self.progress_scn)
 
 
-def _publish_unsynced(write: Any, self: Any, *args: Any, **options: Any) -> Any:
+def _publish_unsynced(write: Any, self: OnlineLog, *args: Any) -> Any:
     """The position moves, and what it covers is lost when the power fails."""
-    found = write(self, *args, **options)
-    if self._segment is not None:
-        self._segment._durable = (0, *self._segment._durable[1:])
+    found = write(self, *args)
+    if self.segment is not None:
+        self.segment._durable = (0, *self.segment._durable[1:])
     return found
 
 
@@ -158,14 +162,14 @@ def _read_another(read: Any, self: Any, place: Any) -> bytes:
     return next(iter(known.values()))
 
 
-def _for_one_subscriber(self: QueueCore, source: str) -> Scn:
-    found = [min(each.saved_scn, each.acknowledged_scn) for each in self._held_for(source)]
-    return max(found) if found else self._logs[source].position
+def _for_one_subscriber(self: StagedSource) -> Scn:
+    found = [min(each.saved_scn, each.acknowledged_scn) for each in self.takers if each.is_held]
+    return max(found) if found else self.log.position
 
 
-def _for_known_ones(durable: Any, self: QueueCore, source: str) -> Scn:
-    found = [min(each.saved_scn, each.acknowledged_scn) for each in self._of(source) if each.acknowledged_scn]
-    return min(found) if found else durable(self, source)
+def _for_known_ones(durable: Any, self: StagedSource) -> Scn:
+    found = [min(each.saved_scn, each.acknowledged_scn) for each in self.takers if each.acknowledged_scn]
+    return min(found) if found else durable(self)
 
 
 def _take_one_for_another(load: Any, self: PositionsFile) -> Any:
@@ -212,15 +216,15 @@ def _hash_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # one for all batches: equal numbers in two of them would be a dependency
     hashed, rng = reader.hash_batch, np.random.default_rng(1)
 
-    def hash_randomly(batch: Any, fit_of: Any) -> Any:
-        found = hashed(batch, fit_of)
+    def hash_randomly(*args: Any, **options: Any) -> Any:
+        found = hashed(*args, **options)
         return replace(found, hashes=rng.integers(1, 1 << 62, len(found.hashes), np.uint64))
 
     monkeypatch.setattr(reader, "hash_batch", hash_randomly)
 
 
 def _advance_over_gaps(self: ApplyCoordinator) -> None:
-    for number in [number for number, group in self._groups.items() if group.done]:
+    for number in [number for number, group in self._groups.items() if group.is_done]:
         group = self._groups.pop(number)
         self._low_watermark = max(self._low_watermark, group.through_scn)
         self._durable = max(self._durable, group.through_scn)
@@ -229,11 +233,11 @@ def _advance_over_gaps(self: ApplyCoordinator) -> None:
 
 
 def _doubt_counts_as_made(self: ApplyCoordinator, group: Any, progress: Any, queued: Any) -> None:
-    self._finish(group, None)
+    self._finish(group)
 
 
 def _doubt_counts_as_lost(self: ApplyCoordinator, group: Any, progress: Any, queued: Any) -> None:
-    group.server, group.went = -1, False
+    group.take_back()
 
 
 def _settle_as(*, made: bool) -> Any:
@@ -257,8 +261,8 @@ def _without_tag(open_session: Any, self: MemoryDestination, *args: Any, **optio
     return open_session(self, *args, **{**options, "tag": b""})
 
 
-def _progress_apart(commit: Any, self: MemorySession, applied: Any, low_watermark: Scn) -> None:
-    commit(self, [], low_watermark)
+def _progress_apart(commit: Any, self: MemorySession, applied: Any, *others: Any) -> None:
+    commit(self, [], *others)
 
 
 def _one_delete_only(deletes: Any, rows: Any, chosen: Any) -> Any:
@@ -276,8 +280,9 @@ def _delivered_is_committed(poll: Any, self: MountedQueue) -> Any:
 def _begin_where_it_was(open_subscriber: Any, self: QueueCore, *args: Any) -> Any:
     found = open_subscriber(self, *args)
     if not self._keeps:
-        for publisher in self._publishers.values():
-            publisher.rewind_scn, publisher.is_rewinding = None, False
+        for source in self._sources.values():
+            if source.publisher is not None:
+                source.publisher.rewind_scn, source.publisher.is_rewinding = None, False
     return found
 
 
@@ -304,8 +309,8 @@ def _forget_on_one_way(reshaped: Any, self: Any, table: Any) -> Any:
     )
 
 
-def _add_nothing(values: Any, block: Any, places: Any, added: Any) -> Any:
-    return values(block, places, [None] * len(added))
+def _add_nothing(values: Any, rows: Any, reshaped: Any, added: Any) -> Any:
+    return values(rows, reshaped, reshaping._Constants([NULL] * added.lengths.shape[0]))
 
 
 def _new_values_only(row: Any, self: Any, batch: Any, number: int, custom: Any) -> Any:
@@ -404,10 +409,10 @@ PLANTED = (
     ),
     Planted(
         "the log writer confirms what it has read before it is durable",
-        _around(LogWriter, "_take", _confirm_before_durable),
+        _around(StreamIntake, "take", _confirm_before_durable),
         first=2,
     ),
-    Planted("redo is published before it is synced", _around(LogWriter, "_write", _publish_unsynced)),
+    Planted("redo is published before it is synced", _around(OnlineLog, "write", _publish_unsynced)),
     Planted(
         "a capture process lets redo be purged that it has only sent",
         _around(CaptureHost, "_tell_checkpoint", _tell_sent),
@@ -420,7 +425,7 @@ PLANTED = (
     ),
     Planted(
         "redo is purged before its copy has it",
-        _set(RedoShipping, "keep_from", property(lambda self: self.position.segment)),
+        _set(RedoShipping, "keep_from", property(lambda self: self._position().segment)),
         "downstream",
     ),
     Planted(
@@ -430,16 +435,26 @@ PLANTED = (
     ),
     Planted(
         "a queue tells as durable what it has received",
-        _set(QueueCore, "_durable", lambda self, source: self._logs[source].position),
+        _set(StagedSource, "durable_scn", property(lambda self: self.log.position)),
     ),
-    Planted("a queue waits for its fastest subscriber only", _set(QueueCore, "_durable", _for_one_subscriber)),
-    Planted("a queue does not wait for a subscriber that was added", _around(QueueCore, "_durable", _for_known_ones)),
+    Planted(
+        "a queue waits for its fastest subscriber only",
+        _set(StagedSource, "durable_scn", property(_for_one_subscriber)),
+    ),
+    Planted(
+        "a queue does not wait for a subscriber that was added",
+        _set(StagedSource, "durable_scn", property(partial(_for_known_ones, StagedSource.durable_scn.fget))),
+    ),
     Planted(
         "a queue forgets what batches for its slower subscribers it holds",
         _set(
-            QueueCore,
-            "_floor",
-            lambda self, log: max((each.acknowledged_scn for each in self._held_for(log.source)), default=log.position),
+            StagedSource,
+            "floor_scn",
+            property(
+                lambda self: max(
+                    (each.acknowledged_scn for each in self.takers if each.is_held), default=self.log.position
+                )
+            ),
         ),
         first=2,
     ),

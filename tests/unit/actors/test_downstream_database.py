@@ -376,7 +376,7 @@ def test_a_receiver_that_one_transaction_fills_says_that_purging_cannot_help(rec
 
 def test_a_full_source_says_that_commits_wait(site):
     site.writer.shipping.register({RECEIVER: True})
-    site.writer._redo_bytes_max = 10_000
+    site.writer._space.redo_bytes_max = 10_000
     site.commit(60)
     assert site.writer.state == "PAUSED: REDO IS FULL"
     assert "commits that wait for the log writer wait until then" in site.writer.statistics().problem

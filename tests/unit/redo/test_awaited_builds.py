@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from databases.memory.source import MemorySource
-from redo.log_writer import BUILD_LATE_S, LogWriter
+from redo.awaited_builds import BUILD_LATE_S
+from redo.log_writer import LogWriter
 from redo.records import RecordType
 from redo.segments import RedoReader
 from rules.rule import Rule, RuleSet
@@ -117,13 +118,13 @@ def test_catalog_is_read_when_what_it_is_read_for_is_confirmed(tmp_path):
     """A user's COMMIT may wait for the confirmation, and hold locks and hide its changes until then."""
     source, clock, confirmed = source_of("s.p1"), VirtualClock(), []
     writer = write_redo(tmp_path, source, clock=clock)
-    build = writer._dictionary_build
+    build = writer._builds.read
 
     def observed(*, seeing=()):
         confirmed.append((source.confirmed_scn, tuple(seeing)))
         return build(seeing=seeing)
 
-    writer._dictionary_build = observed
+    writer._builds.read = observed
     number = insert(source, "s.p1", "1")
     with source.transaction() as transaction:
         transaction.truncate("s.p1")

@@ -14,6 +14,7 @@ import pytest
 
 from databases.memory.source import MemorySource
 from databases.ports import LogChunk, LogStream, StreamOptions
+from redo import gulp_pace, stream_intake
 from redo import log_writer as log_writer_module
 from redo.checkpoints import CHECKPOINT_SAVE_INTERVAL_S, RequiredCheckpoints
 from redo.log_writer import LogWriter
@@ -124,8 +125,8 @@ def test_commits_in_good_time_are_read_at_once_and_many_are_paced_to_one_core(
         clock.advance(max(writer.pause_s, between_s - gulp_s))
     if is_paced:
         assert pauses[0] == 0
-        assert pauses[-1] == pytest.approx(gulp_s * (log_writer_module.GULP_COST - 1))
-        cost_s = count * gulp_s * log_writer_module.GULP_COST - log_writer_module.DEBT_ALLOWED_S
+        assert pauses[-1] == pytest.approx(gulp_s * (gulp_pace.GULP_COST - 1))
+        cost_s = count * gulp_s * gulp_pace.GULP_COST - gulp_pace.DEBT_ALLOWED_S
         assert clock.monotonic() - began == pytest.approx(cost_s, rel=0.05)
     else:
         assert set(pauses) == {0.0}
@@ -144,7 +145,7 @@ def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
         pauses.append(writer.pause_s)
     assert len(pauses) > 3
     assert set(pauses[:-1]) == {0.0}
-    assert pauses[-1] == log_writer_module.PAUSE_MAX_S
+    assert pauses[-1] == gulp_pace.PAUSE_MAX_S
 
 
 class _Trickle:
@@ -187,7 +188,7 @@ def test_a_stream_that_is_behind_fills_a_record_before_it_is_written(tmp_path):
 def test_a_record_is_filled_for_a_bounded_time(tmp_path):
     written, stream = _one_step(tmp_path, behind_scn=Scn(1 << 60), gulp=1_000, record_bytes=50_000)
     assert written < 50_000
-    assert sum(min(each, 0.01) for each in stream.waited_s[1:]) == pytest.approx(log_writer_module.FILL_S)
+    assert sum(min(each, 0.01) for each in stream.waited_s[1:]) == pytest.approx(stream_intake.FILL_S)
 
 
 def test_nothing_is_waited_for_behind_a_few_small_transactions(tmp_path):
@@ -670,9 +671,9 @@ def test_new_table_gets_a_dictionary_build_before_its_first_change(tmp_path):
 def test_dictionary_is_the_same_after_a_restart_of_the_writer(tmp_path):
     source, clock = busy(transactions=60), VirtualClock()
     writer = write_redo(tmp_path, source, clock=clock, segment_bytes=3000, record_bytes=200)
-    before = writer._dictionary.snapshot()
+    before = writer._log.dictionary.snapshot()
     writer.close()
-    assert log_writer(tmp_path, source)._dictionary.snapshot() == before
+    assert log_writer(tmp_path, source)._log.dictionary.snapshot() == before
 
 
 def test_dictionary_that_cannot_be_read_loses_nothing(tmp_path):
@@ -681,7 +682,7 @@ def test_dictionary_that_cannot_be_read_loses_nothing(tmp_path):
     source.create_table("hr.new", ["id"], key=["id"])
     with source.transaction() as transaction:
         transaction.insert("hr.new", id="1")
-    build, calls = writer._dictionary_build, []
+    build, calls = writer._builds.read, []
 
     def unavailable(**settings):
         calls.append(1)
@@ -689,7 +690,7 @@ def test_dictionary_that_cannot_be_read_loses_nothing(tmp_path):
             raise DatabaseUnavailable("gone")
         return build(**settings)
 
-    writer._dictionary_build = unavailable
+    writer._builds.read = unavailable
     with pytest.raises(DatabaseUnavailable):
         writer.step(0.0)
     drain(writer, source, clock)

@@ -738,6 +738,28 @@ def test_table_that_left_the_rules_and_does_not_change_holds_up_no_other_after_a
     assert [row[3] for transaction in received(given, before) for row in transaction.rows] == [(b"4",), (b"5",)]
 
 
+@pytest.mark.parametrize("change", ["row", "truncate"])
+def test_change_that_waits_for_the_rules_is_not_passed_over_when_it_is_the_last_of_its_record(tmp_path, change):
+    """Its table was described before this life, and left the rules under another name since."""
+    source = MemorySource()
+    source.create_table("hr.ra", ["id"], key=["id"])
+    with source.transaction() as transaction:
+        transaction.insert("hr.ra", id="1")
+    writer = write_redo(tmp_path, source)
+    start = source.current_scn()
+    with source.transaction() as transaction:
+        transaction.insert("hr.ra", id="2") if change == "row" else transaction.truncate("hr.ra")
+    drain(writer, source)
+    source.rename_table("hr.ra", "ra2")
+    rules = RuleSet(include=(Rule(owner="hr", name="other"),))
+    for _ in range(2):  # the next life begins where this one says that it got
+        reader = miner(tmp_path, start, rules, names=Names(source, rules))
+        with pytest.raises(TableLeftRules):
+            list(mine(reader, writer))
+        assert reader.sent_scn <= reader.captured_scn < source.log[-1].commit_scn
+        start = reader.sent_scn
+
+
 def test_renamed_table_goes_on_whole_once_the_rules_know_its_new_name(tmp_path):
     """The rules of now take nothing by its old name: what was not captured yet when it was renamed comes under the new
     one.

@@ -44,4 +44,4 @@ def test_last_transaction_of_redo_is_known_after_a_restart(tmp_path, segment_byt
         writer.close()
         writer = log_writer(tmp_path, source, clock=clock, segment_bytes=segment_bytes)
         assert writer.last_transaction == source.log[-1].transaction_id
-        writer._switch_if_used()
+        writer._log.switch_if_used()

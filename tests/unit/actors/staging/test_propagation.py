@@ -148,7 +148,7 @@ def test_state_says_whether_it_waits_sends_or_is_paused(tmp_path: Path) -> None:
     queues.work()
     assert queues.core.state == "WAITING FOR LCRS"
     assert queues.far is not None
-    queues.far._spec = one_way(tmp_path, memory=1, spill=0).queue("q_dbs2")
+    queues.far._space.bounds = one_way(tmp_path, memory=1, spill=0).queue("q_dbs2")
     queues.connect()
     queues.publish(insert_batch([10_000], previous=10 * (STEP_BATCHES + 1)))
     queues.work()
@@ -162,7 +162,7 @@ def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_los
     for k in range(8):
         queues.near.publisher_news(queues.publisher)  # its credit
         queues.publish(insert_batch([10 * k + 10], previous=10 * k, value=bytes(10_000)))
-    queues.far._spec = one_way(tmp_path, memory=30_000, spill=0).queue("q_dbs2")
+    queues.far._space.bounds = one_way(tmp_path, memory=30_000, spill=0).queue("q_dbs2")
     queues.connect()
     queues.work()
     assert queues.core.state == "PAUSED FOR FLOW CONTROL"
@@ -180,8 +180,8 @@ def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_los
 def test_batch_that_waits_for_credit_while_draining_goes_on_when_the_gate_opens_again(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     assert queues.far is not None
-    roomy = queues.far._spec
-    queues.far._spec = one_way(tmp_path, memory=1, spill=0).queue("q_dbs2")
+    roomy = queues.far._space.bounds
+    queues.far._space.bounds = one_way(tmp_path, memory=1, spill=0).queue("q_dbs2")
     queues.connect()
     sent = [
         queues.publish(insert_batch([10], is_open=True)),
@@ -191,7 +191,7 @@ def test_batch_that_waits_for_credit_while_draining_goes_on_when_the_gate_opens_
     queues.work()
     assert queues.core.state == "PAUSED FOR FLOW CONTROL"
     queues.core.drain()
-    queues.far._spec = roomy
+    queues.far._space.bounds = roomy
     queues.work()
     assert queues.arrived() == sent
 

@@ -11,7 +11,8 @@ import pytest
 
 from actors.staging import queue as queue_module
 from actors.staging import spill as spill_module
-from actors.staging.queue import BATCH_BYTES_MIN, ENTRY_BYTES
+from actors.staging.queue import BATCH_BYTES_MIN
+from actors.staging.queue_space import ENTRY_BYTES, SPILL_RETRY_S, QueueSpace
 from protos import codec
 from streams.errors import ProtocolError, QueueError
 from streams.lcr_batch import LcrBatch
@@ -400,9 +401,9 @@ def test_there_is_credit_as_long_as_anything_is_free(
     ever moved again.
     """
     queue = Queue(tmp_path)
-    queue.publisher()
-    monkeypatch.setattr(queue.core, "_free_bytes", lambda: free)
-    assert (queue.core._window(queue.core._free_bytes()) > 0) == (free > 0) == (queue.core.state == "ENABLED")
+    publisher = queue.publisher()
+    monkeypatch.setattr(QueueSpace, "free_bytes", free)
+    assert (queue.core.resume(publisher)[1] > 0) == (free > 0) == (queue.core.state == "ENABLED")
 
 
 def test_no_batch_with_a_row_is_smaller_than_what_credit_reckons_with() -> None:
@@ -425,7 +426,7 @@ def test_full_disk_pauses_the_publisher_and_heals(tmp_path: Path, monkeypatch: p
         assert news.credit_bytes == 0
         assert "No space" in queue.core.status()["problem"]
         assert queue.core.state == "PAUSED FOR FLOW CONTROL"
-    queue.clock.advance(queue_module.SPILL_RETRY_S)
+    queue.clock.advance(SPILL_RETRY_S)
     queue.core.housekeeping()
     assert queue.core.status()["problem"] == ""
     assert queue.core.status()["spill_msgs"] > 0
