@@ -200,8 +200,9 @@ class SetWriter:
                 place = error.context.get("statement", -1)
                 if isinstance(place, int) and place >= before + len(statements):
                     self._tables.raise_altered(tables, error)
-                is_own = isinstance(place, int) and before <= place < before + len(statements)
-                number = statements[place - before][0] if is_own else -1
+                number = -1
+                if isinstance(place, int) and before <= place < before + len(statements):
+                    number = statements[place - before][0]
                 if batch.is_of_rows(number):
                     write = batch.writes[number]
                     self._tables.explain(error, [write.version], write.command.name)
