@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from databases.ports import CapturedTable, DestinationDatabase
     from protos.identity import Peer
+    from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.apply_driver import ApplyDriver
-    from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.control import ApplyControl
     from spark_apply.driver.runs import ApplicationAccess
     from topology.spec import ApplySpec, TopologySpec
@@ -112,8 +112,8 @@ class ApplyHost(Host):
 
     def open(self) -> None:
         """Start a driver."""
-        from spark_apply.described import configuration_of
         from spark_apply.driver.apply_driver import ApplyDriver
+        from spark_apply.driver.described import configuration_of
 
         self._starting_until = self._clock.monotonic() + STARTING_S
         self._latest = {"state": "INITIALIZING"}
@@ -316,10 +316,10 @@ class ApplyHost(Host):
             number: of the error transaction.
             edit: which edit of it this is, from 1.
             position: of the row LCR, from 0.
-            values: what it gets, each with the names of `spark_apply.error_edits.ValueEdit`.
+            values: what it gets, each with the names of `spark_apply.driver.error_edits.ValueEdit`.
             edited_by: who asks.
         """
-        from spark_apply.error_edits import EditRequest, ValueEdit
+        from spark_apply.driver.error_edits import EditRequest, ValueEdit
 
         given = tuple(ValueEdit(**value) for value in values)
         return dataclasses.asdict(
@@ -368,8 +368,8 @@ class ApplyHost(Host):
     def _configuration(self) -> ApplyConfig:
         from actors.runtime import actors_of, own_host
         from actors.site.wire import identity_of
-        from spark_apply.driver.config import ApplyConfig, TableToInstantiate
-        from spark_apply.groups import OnError
+        from spark_apply.apply_config import ApplyConfig, TableToInstantiate
+        from spark_apply.conversation.groups import OnError
 
         actors, apply = actors_of(self._spec.name), self._apply
 

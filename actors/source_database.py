@@ -52,8 +52,8 @@ from databases.connectors import decoder_for, log_session_name, open_destination
 from redo.source_refusal import SourceRefusal
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from spark_apply.apply_config import COPIES_BESIDE
 from spark_apply.copy.standing import renamed, table_findings
-from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
     CapturedNoMore,

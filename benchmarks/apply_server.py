@@ -21,7 +21,7 @@ from benchmarks.servers import running_servers
 from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from protos import codec
-from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
+from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.server.apply_server import ApplyServer
 from streams.lcr_batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
 from streams.scn import ObjectNumber, Scn

@@ -18,8 +18,8 @@ from databases.memory.store import MemoryStore
 from databases.ports import DestinationColumn
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
-from spark_apply.server.collapse import plan_sets
-from spark_apply.tables import TableFits
+from spark_apply.sets.collapse import plan_sets
+from spark_apply.tables.fits import TableFits
 from streams.building import batch_of_lcrs
 from streams.cutting import resume_after, select_rows, slice_transactions
 from streams.lcr import RowLcr

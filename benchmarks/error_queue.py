@@ -35,10 +35,10 @@ from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ErrorTransaction
 from databases.postgres.destination.database import PostgresDestination
 from protos import codec
-from spark_apply.dependencies import hash_batch
+from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.tables import TableFits
+from spark_apply.tables.fits import TableFits
 from streams.lcr_batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
 from streams.scn import ObjectNumber, Scn
 

@@ -7,8 +7,8 @@ has it as `views` of each apply process, by the views' names and columns. `Colum
 what is said:
 
     topology, apply_name, epoch, observed_time     of the driver that says it
-    configuration                                  `spark_apply.described.configuration_of`: what does not change while it runs
-    state                                          `spark_apply.described.state_of`: as the driver wrote it last for the views
+    configuration                                  `spark_apply.driver.described.configuration_of`: what does not change while it runs
+    state                                          `spark_apply.driver.described.state_of`: as the driver wrote it last for the views
     progress                                       what the driver knows to be durable
     error_transactions, error_messages             of the error queue, which the caller of `error_rows` has
 

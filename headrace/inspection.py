@@ -23,9 +23,9 @@ from headrace.remembered_cluster import RememberedCluster
 from headrace.rows_there import Databases, rows_there
 from rules.conflict_handlers import NO_CONFLICT_RULES
 from rules.user_code.handlers import NO_HANDLERS, ErrorHandler
+from spark_apply.apply_config import COPIES_BESIDE
 from spark_apply.copy.row_marks import MarkedTable, compare_marks
 from spark_apply.copy.standing import renamed, table_findings
-from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import another_database, lasting_identities, one_database_twice

@@ -28,7 +28,7 @@ if _version_not_supported:
 class CoordinatorStub:
     """---------------------------------------------------------------------------- coordinator and apply servers
 
-    The messages between coordinator and apply servers mirror spark_apply/groups.py, which says what they mean.
+    The messages between coordinator and apply servers mirror spark_apply/conversation/groups.py, which says what they mean.
     """
 
     def __init__(self, channel):
@@ -57,7 +57,7 @@ class CoordinatorStub:
 class CoordinatorServicer:
     """---------------------------------------------------------------------------- coordinator and apply servers
 
-    The messages between coordinator and apply servers mirror spark_apply/groups.py, which says what they mean.
+    The messages between coordinator and apply servers mirror spark_apply/conversation/groups.py, which says what they mean.
     """
 
     def Serve(self, request_iterator, context):
@@ -112,7 +112,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
 class Coordinator:
     """---------------------------------------------------------------------------- coordinator and apply servers
 
-    The messages between coordinator and apply servers mirror spark_apply/groups.py, which says what they mean.
+    The messages between coordinator and apply servers mirror spark_apply/conversation/groups.py, which says what they mean.
     """
 
     @staticmethod

@@ -37,11 +37,11 @@ from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
-from spark_apply.arriving import ArrivingTables
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.tables import TableFits
+from spark_apply.tables.arriving import ArrivingTables
+from spark_apply.tables.fits import TableFits
 from streams.scn import FIRST_SCN
 
 TOPOLOGY, APPLY, SOURCE = "kernels", "apply", "source"

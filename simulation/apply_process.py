@@ -24,16 +24,16 @@ from rules.virtual_dependencies import VirtualDependencies
 from simulation.faults import Killed
 from simulation.network import DequeueStream
 from simulation.observing.violations import Invariant, require
-from spark_apply.arriving import ArrivingTables, TableStart
-from spark_apply.driver.config import ApplyConfig
+from spark_apply.apply_config import ApplyConfig
+from spark_apply.conversation.groups import OnError
+from spark_apply.conversation.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
-from spark_apply.groups import OnError
-from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.server.resolution import ConflictSettings
+from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.tables.arriving import ArrivingTables, TableStart
 from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName

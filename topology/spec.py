@@ -203,7 +203,7 @@ class ApplySpec:
             dependent ones are.
         dependencies: its virtual dependency definitions.
         on_error: what becomes of others when a transaction enters the error queue: "hold_dependents", "continue" or
-            "disable" (`spark_apply.groups.OnError`).
+            "disable" (`spark_apply.conversation.groups.OnError`).
         handlers: users' handlers, with the code they need.
         tables: substitute keys, and what becomes of rows that do not fit.
         commits_lazily: commits of rows do not wait for the destination's disk (`synchronous_commit: off`).

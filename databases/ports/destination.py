@@ -283,7 +283,7 @@ class ApplyRecords(Protocol):
             topology: name of the topology.
             apply: name of the apply process.
             epoch: of its driver; a record of a higher one stays.
-            configuration: JSON-able, see `spark_apply.described`.
+            configuration: JSON-able, see `spark_apply.driver.described`.
             state: as well.
         """
         ...

@@ -22,7 +22,7 @@ class DestinationColumn:
     has_default: bool
     is_generated: bool  # computed by the database: never written
     is_identity_always: bool  # written with OVERRIDING SYSTEM VALUE, never SET
-    equality: str  # canonical form for hashing: see `spark_apply.dependencies` ("integer", "bytes", ..., "none")
+    equality: str  # canonical form for hashing: see `spark_apply.dependencies.hashes` ("integer", "bytes", ..., "none")
     converted: tuple[str, ...] = ()  # the source's types whose values an operator's function converts
     is_ordered: bool = False  # of two values one is higher, or they are equal
     # it is the same at every site: not that of texts under the rules of a language, which have versions, too

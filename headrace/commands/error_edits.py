@@ -110,7 +110,7 @@ def edit_values(
         wanted: the options; without values, an editor is opened.
 
     Returns:
-        One entry per value, with the names of `spark_apply.error_edits.ValueEdit`.
+        One entry per value, with the names of `spark_apply.driver.error_edits.ValueEdit`.
 
     Raises:
         ConfigError: a value is none of its column, or there is no terminal for an editor.

@@ -19,10 +19,10 @@ from databases.memory.store import MemoryStore, destination_column
 from headrace.testing.lcrs import Table, Values, batch_of, stored
 from protos import codec
 from rules.evaluation import RuleEvaluation
-from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
+from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.server.resolution import ConflictSettings
+from spark_apply.sets.resolution import ConflictSettings
 from streams.errors import BugError, ConfigError, UnfitTableError
 from streams.lcr_batch import Column
 from streams.scn import Scn

@@ -19,7 +19,7 @@ What a row needs to be found
 Added columns
     The new row has the value. The old one has it too where the whole old row is logged: every row of this source has it
     at the destination. `current_timestamp` is of the moment in which the client evaluates the LCR; an old value of it
-    is not known. Added columns stand before the source's own: `spark_apply.tables` tells renamed columns by their
+    is not known. Added columns stand before the source's own: `spark_apply.tables.fits` tells renamed columns by their
     order, in which new ones come last.
 
 Functions

@@ -22,12 +22,12 @@ TASK_MODULES = (
     "spark_apply.server.task",
     "spark_apply.copy.tasks",
     "spark_apply.server.apply_server",
-    "spark_apply.messages",
+    "spark_apply.conversation.messages",
     "protos.apply_link",
     "protos.codec",
     *SESSION_MODULES,
     # numba, and the compiled kernels.
-    "spark_apply.server.collapse_kernels",
+    "spark_apply.sets.collapse_kernels",
     "streams.cells_kernels",
 )
 

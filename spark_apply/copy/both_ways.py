@@ -54,7 +54,7 @@ class Found(Enum):
 
 
 class TwoWayTable(Protocol):
-    """What `spark_apply.driver.config.TableToInstantiate` says of a table."""
+    """What `spark_apply.apply_config.TableToInstantiate` says of a table."""
 
     @property
     def source(self) -> TableName:
@@ -68,7 +68,7 @@ class TwoWayTable(Protocol):
 
     @property
     def returned_by(self) -> str:
-        """See `spark_apply.driver.config.TableToInstantiate`."""
+        """See `spark_apply.apply_config.TableToInstantiate`."""
         ...
 
 

@@ -41,7 +41,7 @@ from streams.table_name import TableName
 if TYPE_CHECKING:
     from databases.copying import SeenTable, TableReader
     from databases.ports import DestinationDatabase, MarkedPart, RowMark, SourceDatabase
-    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+    from spark_apply.apply_config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.runs import TaskRunner
 
 __all__ = ["ComparedColumns", "Comparison", "SideDigest", "TableComparison", "compared_columns", "tables_of_now"]

@@ -80,11 +80,11 @@ from streams.table_name import TableName
 if TYPE_CHECKING:
     from databases.copying import TableReader
     from databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
-    from spark_apply.arriving import TableStart
+    from spark_apply.apply_config import ApplyConfig, TableToInstantiate
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
-    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.joining import JoinCalls
+    from spark_apply.tables.arriving import TableStart
 
 __all__ = ["TableInstantiation"]
 

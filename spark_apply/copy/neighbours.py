@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from databases.copying import TableReader
     from databases.ports import DestinationSession, OtherCopy
+    from spark_apply.apply_config import ApplyConfig
     from spark_apply.copy.rounds import TableCopy
     from spark_apply.copy.standing import Standing
-    from spark_apply.driver.config import ApplyConfig
 
 __all__ = ["applied_twice", "awaited", "may_be_of_nothing", "may_have_rows", "not_copied_beside"]
 

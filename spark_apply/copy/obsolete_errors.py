@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protos import codec
-from spark_apply.copied import beyond_copies, copied_scns, moved_before
+from spark_apply.tables.copied import beyond_copies, copied_scns, moved_before
 from streams.errors import ProtocolError, counted
 from streams.table_name import TableName
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from databases.ports import DestinationDatabase, ErrorTransaction, Instantiation
+    from spark_apply.apply_config import ApplyConfig
     from spark_apply.copy.records import TableRecords
-    from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.joining import JoinCalls
     from streams.lcr_batch import LcrBatch
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from databases.copying import copied_columns
 from rules.transformations.transformation import AddColumn, TransformationError
-from spark_apply.arriving import restart_hint
 from spark_apply.copy.rounds import TableCopy
 from spark_apply.copy.standing import rename_statement
+from spark_apply.tables.arriving import restart_hint
 from streams.scn import Scn
 from streams.table_name import TableName
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         TableShape,
         WriteSession,
     )
+    from spark_apply.apply_config import TableToInstantiate
     from spark_apply.copy.standing import Standing
-    from spark_apply.driver.config import TableToInstantiate
 
 __all__ = ["REPAIRED_ALONE", "not_as_called", "refused", "table_copy", "unlike_types"]
 

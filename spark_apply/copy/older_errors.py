@@ -111,7 +111,7 @@ class OlderErrors:
             except ProtocolError:
                 return None
             used = {group.table for group in batch.groups}
-            # Of a whole table: it is refused when it is executed (`spark_apply.copied.truncated_before`).
+            # Of a whole table: it is refused when it is executed (`spark_apply.tables.copied.truncated_before`).
             used |= {
                 table
                 for truncate in batch.truncates

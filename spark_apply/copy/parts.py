@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.ports import Instantiation, PartOf, RowMark
-from spark_apply.driver.config import TableToInstantiate
+from spark_apply.apply_config import TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
 

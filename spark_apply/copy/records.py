@@ -16,7 +16,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, OtherCopy
-    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+    from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 
 __all__ = ["TableProgress", "TableRecords", "to_be_copied_again"]
 

@@ -38,7 +38,7 @@ from streams.type_name import type_parts
 
 if TYPE_CHECKING:
     from databases.ports import InstantiationRecords, MarkedColumn, SourceDatabase
-    from spark_apply.driver.config import TableToInstantiate
+    from spark_apply.apply_config import TableToInstantiate
 
 __all__ = [
     "ChangedRows",

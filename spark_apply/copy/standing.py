@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import BEGUN, Finding, Instantiation, PartOf
-from spark_apply.arriving import TableStart
+from spark_apply.tables.arriving import TableStart
 from streams.table_name import TableName, argument, literal, quoted
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, SourceTable
-    from spark_apply.driver.config import TableToInstantiate
+    from spark_apply.apply_config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
 __all__ = [

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from databases.ports import MarkedPart, RowMark
-from spark_apply.arriving import restart_hint
 from spark_apply.copy.detached import DetachedPartitions
 from spark_apply.copy.marked_columns import paired
 from spark_apply.copy.older_errors import OlderErrors
@@ -30,6 +29,7 @@ from spark_apply.copy.row_marks import (
     follows,
     marked_table,
 )
+from spark_apply.tables.arriving import restart_hint
 from streams.errors import DatabaseError, DestinationRestarted, FencedError
 from streams.table_name import TableName
 

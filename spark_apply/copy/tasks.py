@@ -55,7 +55,7 @@ def digest_pieces(
     from databases.connectors import open_reader
     from protos import apply_pb2 as pb
     from protos.apply_link import fetch_access
-    from spark_apply.messages import access_from_wire
+    from spark_apply.conversation.messages import access_from_wire
     from streams.errors import Retry, StreamsError
 
     die_with_parent()
@@ -130,7 +130,7 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
     """
     from databases.connectors import open_destination, open_reader
     from protos.apply_link import CopyLink
-    from spark_apply.messages import access_from_wire
+    from spark_apply.conversation.messages import access_from_wire
 
     die_with_parent()
     server, incarnation = next(map(int, item.split()) for item in items)

@@ -62,10 +62,10 @@ if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
     from protos.identity import Peer
     from rules.user_code.last_call import LastCall
-    from spark_apply.arriving import TableStart
-    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.source_questions import TablesOfNow
+    from spark_apply.tables.arriving import TableStart
     from streams.lcr_batch import TableVersion
     from streams.scn import Scn
 
@@ -292,11 +292,11 @@ class ApplyDriver:
         """Reader, coordinator and their host."""
         from protos import codec
         from rules.evaluation import RuleEvaluation
-        from spark_apply.arriving import ArrivingTables
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.loop import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
         from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
+        from spark_apply.tables.arriving import ArrivingTables
 
         config = self._config
         of_now = TablesOfNow(lambda name: _table_of_now(name, config))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
-from spark_apply.arriving import restart_hint
+from spark_apply.conversation.groups import Failure
 from spark_apply.copy.catching_up import WaysBack
 from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.differing_rows import RowDifference
@@ -25,23 +25,23 @@ from spark_apply.copy.marked_columns import paired
 from spark_apply.copy.records import TableProgress, to_be_copied_again
 from spark_apply.copy.row_marks import columns_here, marked_table
 from spark_apply.copy.standing import correct_alone
+from spark_apply.driver.error_edits import edited_part
 from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.joining import DELETED_AT_ONCE
 from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecutions
-from spark_apply.error_edits import edited_part
-from spark_apply.groups import Failure
+from spark_apply.tables.arriving import restart_hint
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
-    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
+    from spark_apply.driver.error_edits import EditRequest
     from spark_apply.driver.executions import ErrorOutcome
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.driver.runs import TaskRun, TaskRunner
-    from spark_apply.error_edits import EditRequest
     from streams.lcr_batch import TableVersion
 
 __all__ = ["ApplyControl", "Cores", "outcome_message"]

@@ -47,14 +47,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import ApplyProgress, ScnRange
-from spark_apply.dependencies import DependencyTracker
-from spark_apply.driver.executions import ErrorExecutions, ErrorOutcome, ExecutionRequest
-from spark_apply.driver.formed_group import FormedGroup, GroupState, StreamedParts
-from spark_apply.driver.forming import FormedRun, GroupFormer, Large, Part
-from spark_apply.driver.holds import ErrorHolds
-from spark_apply.driver.labelled import LabelledTransactions
-from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece, Run
-from spark_apply.groups import (
+from spark_apply.conversation.groups import (
     AppliedRange,
     CoordinatorMessage,
     Failure,
@@ -74,6 +67,13 @@ from spark_apply.groups import (
     ServerMessage,
     TransactionError,
 )
+from spark_apply.dependencies.hashes import DependencyTracker
+from spark_apply.dependencies.holds import ErrorHolds
+from spark_apply.driver.executions import ErrorExecutions, ErrorOutcome, ExecutionRequest
+from spark_apply.driver.formed_group import FormedGroup, GroupState, StreamedParts
+from spark_apply.driver.forming import FormedRun, GroupFormer, Large, Part
+from spark_apply.driver.labelled import LabelledTransactions
+from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece, Run
 from streams.errors import BugError
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
@@ -82,7 +82,7 @@ from streams.tracking import TrackLog
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spark_apply.dependencies import KeyHashes
+    from spark_apply.dependencies.hashes import KeyHashes
 
 __all__ = ["ApplyCoordinator", "CoordinatorStatistics"]
 

@@ -25,7 +25,7 @@ from streams.errors import LogGone, PropagationError, StreamsError
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
-    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.apply_config import ApplyConfig
     from streams.clock import Clock
     from streams.links import Delivery, Links, Subscriber
 

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spark_apply.groups import Failure, GroupResult
+from spark_apply.conversation.groups import Failure, GroupResult
 
 if TYPE_CHECKING:
-    from spark_apply.driver.holds import ErrorHolds
+    from spark_apply.dependencies.holds import ErrorHolds
 
 __all__ = ["ErrorExecutions", "ErrorOutcome", "ExecutionRequest"]
 

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.groups import PARTS_AHEAD, GroupMode
+from spark_apply.conversation.groups import PARTS_AHEAD, GroupMode
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports import ScnRange
-    from spark_apply.dependencies import KeyHashes
+    from spark_apply.conversation.groups import Failure
+    from spark_apply.dependencies.hashes import KeyHashes
     from spark_apply.driver.forming import FormedRun, Large, Part
-    from spark_apply.groups import Failure
 
 __all__ = ["FormedGroup", "GroupState", "StreamedParts"]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.dependencies import KeyHashes
+from spark_apply.conversation.groups import PARTS_AHEAD
+from spark_apply.dependencies.hashes import KeyHashes
 from spark_apply.driver.reader import LargeDropped, LargePart, Run
-from spark_apply.groups import PARTS_AHEAD
 from streams.cutting import slice_transactions
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn

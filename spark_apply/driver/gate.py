@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from protos import apply_pb2 as pb
 from protos.apply_link import ServerStream
-from spark_apply.messages import access_to_wire
+from spark_apply.conversation.messages import access_to_wire
 from streams.errors import PropagationError, ProtocolError
 
 if TYPE_CHECKING:
+    from spark_apply.apply_config import ApplyConfig
     from spark_apply.copy.board import CopyBoard
-    from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost
 
 __all__ = ["Gate"]

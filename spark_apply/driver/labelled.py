@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spark_apply.groups import AppliedRange, TransactionError
+    from spark_apply.conversation.groups import AppliedRange, TransactionError
     from streams.tracking import Label, TrackLog
 
 __all__ = ["LabelledTransactions"]

@@ -41,13 +41,13 @@ from databases.progress import check_epoch
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
-from spark_apply.described import configuration_of, said_of, state_of
+from spark_apply.conversation.groups import Failure
 from spark_apply.driver.dequeuing import Dequeuing
+from spark_apply.driver.described import configuration_of, said_of, state_of
 from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
 from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
-from spark_apply.groups import Failure
 from streams.clock import Clock, SystemClock
 from streams.errors import ApplyError, DatabaseError, DatabaseUnavailable, FencedError, StreamsError
 from streams.scn import Scn
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports import DestinationDatabase, ErrorEdit
-    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
-    from spark_apply.tables import TableFits
+    from spark_apply.tables.fits import TableFits
     from streams.links import Links
 
 __all__ = ["CoordinatorHost"]

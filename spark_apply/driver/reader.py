@@ -46,9 +46,9 @@ import numpy as np
 from rules.conditions.nodes import ConditionError
 from rules.evaluation import RuleEvaluation
 from rules.transformations.transformation import TransformationError
-from spark_apply.copied import emptied_tables, without_copied
-from spark_apply.dependencies import KeyHashes, hash_batch
-from spark_apply.tables import TableVersions
+from spark_apply.dependencies.hashes import KeyHashes, hash_batch
+from spark_apply.tables.copied import emptied_tables, without_copied
+from spark_apply.tables.fits import TableVersions
 from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports import ApplyProgress, Instantiation, PartOf
-    from spark_apply.arriving import ArrivingTables
-    from spark_apply.tables import TableFits
+    from spark_apply.tables.arriving import ArrivingTables
+    from spark_apply.tables.fits import TableFits
     from streams.table_name import TableName
 
 __all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]

@@ -25,7 +25,7 @@ from streams.backoff import Backoff
 from streams.errors import PropagationError, StreamsError
 
 if TYPE_CHECKING:
-    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.gate import Gate
 
 __all__ = ["ApplicationAccess", "TaskRun", "TaskRunner"]

@@ -19,15 +19,15 @@ from databases.progress import check_epoch
 from protos import apply_pb2 as pb
 from protos.apply_link import ServerStream
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
-from spark_apply.messages import access_to_wire, coordinator_message_to_wire, server_message_from_wire
+from spark_apply.conversation.messages import access_to_wire, coordinator_message_to_wire, server_message_from_wire
 from streams.clock import Clock
 from streams.errors import ApplyError, DatabaseUnavailable, DestinationRestarted, FencedError
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase
-    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.apply_config import ApplyConfig
+    from spark_apply.conversation.groups import CoordinatorMessage
     from spark_apply.driver.coordinator import ApplyCoordinator
-    from spark_apply.groups import CoordinatorMessage
 
 __all__ = ["ApplyServers", "ServerFacts"]
 

@@ -1,7 +1,7 @@
 """Questions to the source, asked beside: a source that does not answer holds up nothing of the driver's loop.
 
 `SourceQuestions`: which table a partition belongs to. Apply waits for the answer; only batches of earlier versions need
-it, see `spark_apply.arriving`. `TablesOfNow`: how the source has a table now that does not fit. The answer makes the
+it, see `spark_apply.tables.arriving`. `TablesOfNow`: how the source has a table now that does not fit. The answer makes the
 hint better, once it is there.
 """
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.dependencies import KeyHashes, hash_batch, held_transactions
+from spark_apply.dependencies.hashes import KeyHashes, hash_batch, held_transactions
 from spark_apply.handlers.loaded import AttemptFailed
-from spark_apply.server.collapse import plan_sets
-from spark_apply.server.conflicts import execute_ahead, runs_of
+from spark_apply.sets.collapse import plan_sets
+from spark_apply.sets.conflicts import execute_ahead, runs_of
 from streams.cutting import row_transactions, select_rows
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from databases.ports import WriteSession
     from spark_apply.handlers.loaded import Handlers
     from spark_apply.handlers.running import Handling
-    from spark_apply.server.collapse import FitOf, Step
+    from spark_apply.sets.collapse import FitOf, Step
     from streams.lcr_batch import LcrBatch
 
 __all__ = ["GroupPlan", "plan_group", "write_group", "write_in_order"]

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from databases.ports import HandlerSql, SqlResult
 from rules.user_code.handlers import HandlerStatement
 from rules.user_code.time_limit import TooLong
-from spark_apply.groups import Failure
+from spark_apply.conversation.groups import Failure
 from spark_apply.handlers.lcrs import ApplySession, HandledLcr, LcrFailure
 from spark_apply.handlers.loaded import AttemptFailed
 from spark_apply.handlers.waiting import Rows, Waiting, batches_of
-from spark_apply.server.resolution import handled_conflict
-from spark_apply.server.row_images import RowImages
+from spark_apply.sets.resolution import handled_conflict
+from spark_apply.sets.row_images import RowImages
 from streams.errors import (
     ConflictError,
     DataError,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from rules.user_code.source import UserFunction
     from spark_apply.handlers.crashes import CrashGuard
     from spark_apply.handlers.loaded import Handlers
-    from spark_apply.server.resolution import Resolution
+    from spark_apply.sets.resolution import Resolution
 
 __all__ = ["Handling", "Writer"]
 
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class Writer(Protocol):
-    """How rows are written (`spark_apply.server.conflicts`)."""
+    """How rows are written (`spark_apply.sets.conflicts`)."""
 
     def sets(self, batches: Sequence[LcrBatch]) -> bool:
         """Write rows as sets; False: roll back."""
@@ -154,7 +154,7 @@ class Handling:
         They are waited for before anything must see them.
 
         Args:
-            ahead: waits for them (`spark_apply.server.conflicts.execute_ahead`).
+            ahead: waits for them (`spark_apply.sets.conflicts.execute_ahead`).
 
         Raises:
             DataError: see there.

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from databases.ports import ConflictSession, DestinationSession, DestinationTable
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
-from spark_apply.groups import (
+from spark_apply.conversation.groups import (
     CoordinatorMessage,
     GroupAbandon,
     GroupAbandoned,
@@ -52,9 +52,9 @@ from spark_apply.handlers.loaded import NOTHING_LOADED, Handlers
 from spark_apply.server.error_execution import ExecuteWork
 from spark_apply.server.group_work import Work, WorkContext
 from spark_apply.server.large_transactions import LargeErrorWork, LargeWork
-from spark_apply.server.resolution import ConflictSettings
 from spark_apply.server.set_groups import SetsWork
-from spark_apply.tables import TableFits
+from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.tables.fits import TableFits
 from streams.backoff import Backoff
 from streams.errors import BugError, DatabaseUnavailable, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
@@ -92,7 +92,7 @@ class ApplyServer:
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
-        copied_scns: see `spark_apply.copied.copied_scns`, as they are recorded now.
+        copied_scns: see `spark_apply.tables.copied.copied_scns`, as they are recorded now.
         conflicts: what conflicts are resolved by, and how values are shown; None: there are no handlers.
         dependencies: virtual dependency definitions: what waits behind an error transaction.
         handlers: users' handlers.

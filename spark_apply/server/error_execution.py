@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import python_values
 from rules.user_code.handlers import ExecutionHandler
-from spark_apply.copied import beyond_copies, keys_of, moved_before, truncated_before
-from spark_apply.groups import Failure, GroupAssignment, GroupResult, ServerMessage
+from spark_apply.conversation.groups import Failure, GroupAssignment, GroupResult, ServerMessage
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
-from spark_apply.server.collapse import plan_sets
-from spark_apply.server.conflicts import apply_final, execute_steps
 from spark_apply.server.group_work import Work, WorkContext, refused_at_commit
-from spark_apply.server.resolution import Resolution
+from spark_apply.sets.collapse import plan_sets
+from spark_apply.sets.conflicts import apply_final, execute_steps
+from spark_apply.sets.resolution import Resolution
+from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, truncated_before
 from streams.errors import COPY_THE_TABLE, ConfigError, DatabaseError, DataError, Retry, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch

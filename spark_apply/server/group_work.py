@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from databases.ports import DestinationSession, ErrorTransaction, ScnRange
-from spark_apply.groups import (
+from spark_apply.conversation.groups import (
     AppliedRange,
     Failure,
     GroupAssignment,
@@ -36,9 +36,9 @@ from spark_apply.handlers.crashes import CrashGuard, NoCalls
 from spark_apply.handlers.loaded import NOTHING_LOADED, Handlers
 from spark_apply.handlers.process_bounds import ProcessBounds
 from spark_apply.handlers.running import Handling
-from spark_apply.server.collapse import FitOf
-from spark_apply.server.conflicts import RowWriter
-from spark_apply.server.resolution import ConflictSettings, Resolution
+from spark_apply.sets.collapse import FitOf
+from spark_apply.sets.conflicts import RowWriter
+from spark_apply.sets.resolution import ConflictSettings, Resolution
 from streams.errors import DatabaseUnavailable, DataError, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
@@ -81,7 +81,7 @@ class WorkContext:
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
-        copied_scns: see `spark_apply.copied.copied_scns`, as they are recorded now.
+        copied_scns: see `spark_apply.tables.copied.copied_scns`, as they are recorded now.
         conflicts: what conflicts are resolved by.
         handlers: users' handlers.
         guard: knows those that ended their process or session.

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import ScnRange
-from spark_apply.dependencies import hash_batch
-from spark_apply.driver.holds import HASHES_PER_ERROR_MAX, tables_only
-from spark_apply.groups import (
+from spark_apply.conversation.groups import (
     AppliedRange,
     Failure,
     GroupAssignment,
@@ -25,11 +23,13 @@ from spark_apply.groups import (
     ServerMessage,
     TransactionError,
 )
+from spark_apply.dependencies.hashes import hash_batch
+from spark_apply.dependencies.holds import HASHES_PER_ERROR_MAX, tables_only
 from spark_apply.handlers.groups import write_in_order
-from spark_apply.server.collapse import plan_sets
-from spark_apply.server.conflicts import apply_final, execute_steps
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
-from spark_apply.server.resolution import Resolution, failed_conflict
+from spark_apply.sets.collapse import plan_sets
+from spark_apply.sets.conflicts import apply_final, execute_steps
+from spark_apply.sets.resolution import Resolution, failed_conflict
 from streams.errors import DataError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import ScnRange
-from spark_apply.dependencies import KeyHashes, hash_batch, held_transactions
-from spark_apply.driver.holds import bounded_hashes
-from spark_apply.groups import (
+from spark_apply.conversation.groups import (
     AppliedRange,
     Failure,
     GroupAssignment,
@@ -22,12 +20,14 @@ from spark_apply.groups import (
     ServerMessage,
     TransactionError,
 )
+from spark_apply.dependencies.hashes import KeyHashes, hash_batch, held_transactions
+from spark_apply.dependencies.holds import bounded_hashes
 from spark_apply.handlers.groups import GroupPlan, plan_group, write_group
 from spark_apply.handlers.loaded import NOTHING_LOADED, AttemptFailed
-from spark_apply.server.collapse import ResolvablePlan, Step, plan_resolvable, plan_sets
-from spark_apply.server.conflicts import apply_final, execute_steps, resolve_rows
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
-from spark_apply.server.resolution import Resolution, failed_conflict
+from spark_apply.sets.collapse import ResolvablePlan, Step, plan_resolvable, plan_sets
+from spark_apply.sets.conflicts import apply_final, execute_steps, resolve_rows
+from spark_apply.sets.resolution import Resolution, failed_conflict
 from streams.cutting import row_transactions, select_rows, slice_transactions
 from streams.errors import DataError
 from streams.failpoints import failpoint

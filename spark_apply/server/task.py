@@ -216,7 +216,7 @@ class _ServerTask:
 
     def _take_one(self, server: ApplyServer, timeout_s: float) -> bool:
         """Process a message if one arrives in time."""
-        from spark_apply.messages import coordinator_message_from_wire
+        from spark_apply.conversation.messages import coordinator_message_from_wire
         from streams.errors import StreamsError
 
         try:
@@ -232,7 +232,7 @@ class _ServerTask:
         return True
 
     def _send_report(self, report: Any) -> None:  # noqa: ANN401 - a groups.ServerMessage
-        from spark_apply.messages import server_message_to_wire
+        from spark_apply.conversation.messages import server_message_to_wire
 
         assert self._link is not None
         self._link.send(server_message_to_wire(report))
@@ -294,12 +294,12 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
     from rules.conflict_handlers import ConflictRules
     from rules.user_code.handlers import HandlerRules
     from rules.virtual_dependencies import VirtualDependencies
-    from spark_apply.copied import copied_scns
+    from spark_apply.conversation.messages import access_from_wire
     from spark_apply.handlers.crashes import RecordedCalls
     from spark_apply.handlers.loaded import loaded_handlers
-    from spark_apply.messages import access_from_wire
     from spark_apply.server.apply_server import ApplyServer
-    from spark_apply.server.resolution import ConflictSettings
+    from spark_apply.sets.resolution import ConflictSettings
+    from spark_apply.tables.copied import copied_scns
 
     def make(welcome: pb.Welcome, topology: str, apply: str, index: int) -> ApplyServer:
         access = access_from_wire(welcome.destination)

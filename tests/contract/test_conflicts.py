@@ -13,7 +13,7 @@ from __future__ import annotations
 import pytest
 
 from rules.conflict_handlers import HistoryBounds, UncomparedColumns
-from spark_apply.server.collapse import plan_sets
+from spark_apply.sets.collapse import plan_sets
 from streams.lcr_batch import OldImage
 from tests.support.conflicts import Conflicts, Lcr, batch_of, handler
 

@@ -20,9 +20,9 @@ from databases.ports import Instantiation
 from headrace.chaos.load import paced
 from protos import apply_pb2 as pb
 from rules.table_settings import TableSettings
+from spark_apply.apply_config import ApplyConfig
 from spark_apply.copy.board import CopyBoard
 from spark_apply.driver import apply_driver
-from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.joining import JoinCalls
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
 from tests.support.driver_on_threads import Runner

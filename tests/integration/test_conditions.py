@@ -28,8 +28,8 @@ from rules.conditions.parsing import parsed
 from rules.conditions.rowwise import is_true_of
 from rules.conditions.spelling import spelled, spelled_tree
 from rules.rule import Rule, RuleSet
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.lcr_batch import NULL as NULL_LENGTH
 from streams.lcr_batch import Command, OldImage, TableVersion
 from streams.table_name import TableName

@@ -18,9 +18,9 @@ from databases.postgres.conflict_history import conflicts
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import VERSION, VERSIONS, prepare_schema, schema_version
 from rules.conflict_handlers import ConflictRules
-from spark_apply.server.conflicts import apply_rows
-from spark_apply.server.resolution import ConflictSettings, Resolution, failed_conflict
-from spark_apply.tables import TableFits
+from spark_apply.sets.conflicts import apply_rows
+from spark_apply.sets.resolution import ConflictSettings, Resolution, failed_conflict
+from spark_apply.tables.fits import TableFits
 from tests.support.conflicts import Lcr, batch_of, handler
 from tests.support.matrices import cases
 from tests.support.postgres_network import PostgresNetwork, two_sites

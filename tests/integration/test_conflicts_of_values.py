@@ -16,10 +16,10 @@ import pytest
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.destination.database import PostgresDestination
 from rules.conflict_handlers import ConflictHandler, ConflictRules
-from spark_apply.groups import Failure
-from spark_apply.server.conflicts import apply_rows
-from spark_apply.server.resolution import ConflictSettings, Resolution
-from spark_apply.tables import TableFits
+from spark_apply.conversation.groups import Failure
+from spark_apply.sets.conflicts import apply_rows
+from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.tables.fits import TableFits
 from streams.lcr_batch import Command, LcrBatch, RowGroup
 from tests.support.conflicts import handler
 from tests.support.lcr_batches import column_values, transactions

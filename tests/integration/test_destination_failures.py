@@ -19,7 +19,15 @@ from databases.ports import ErrorTransaction
 from databases.postgres.destination import session as session_module
 from databases.postgres.destination.database import PostgresDestination
 from protos import codec
-from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult, GroupRetry, RetryReason, ServerMessage
+from spark_apply.conversation.groups import (
+    GroupAssignment,
+    GroupGo,
+    GroupMode,
+    GroupResult,
+    GroupRetry,
+    RetryReason,
+    ServerMessage,
+)
 from spark_apply.server.apply_server import ApplyServer
 from streams.errors import DatabaseError
 from streams.lcr_batch import Command, OldImage

@@ -18,8 +18,8 @@ from headrace.chaos.load import paced
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from rules.transformations.transformation import Transformation, TransformationError
+from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from spark_apply.driver.config import ApplyConfig
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
 from tests.support.custom_functions import custom
 from tests.support.driver_on_threads import WAIT_S, Runner

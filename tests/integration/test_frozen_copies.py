@@ -16,10 +16,10 @@ from databases.copying import TablePlan
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.table_copy import PostgresTableReader
 from rules.rule import Rule, RuleSet
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.tasks import CopyPlaces
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import DatabaseUnavailable, FencedError
 from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource

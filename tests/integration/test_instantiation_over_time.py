@@ -20,11 +20,11 @@ from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.destination.database import PostgresDestination
 from rules.rule import Rule, RuleSet
 from rules.transformations.transformation import Operation, RenameSchema, RenameTable, Transformation
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.standing import rename_findings
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource

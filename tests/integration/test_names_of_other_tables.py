@@ -17,10 +17,10 @@ import pytest
 from databases.connectors import DatabaseAccess
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.source_questions import TablesOfNow
-from spark_apply.tables import TableFits
+from spark_apply.tables.fits import TableFits
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import ObjectNumber, Scn

@@ -20,10 +20,10 @@ from databases.ports import DestinationSession, HandlerSql, RowQuestion, Write
 from databases.postgres.destination import noted_sets
 from databases.postgres.destination.database import PostgresDestination
 from rules.conflict_handlers import ConflictRules
-from spark_apply.server.collapse import plan_resolvable, plan_sets
-from spark_apply.server.conflicts import apply_rows, execute_steps, resolve_rows
-from spark_apply.server.resolution import ConflictSettings, Resolution
-from spark_apply.tables import TableFits
+from spark_apply.sets.collapse import plan_resolvable, plan_sets
+from spark_apply.sets.conflicts import apply_rows, execute_steps, resolve_rows
+from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.tables.fits import TableFits
 from streams.cutting import slice_transactions
 from streams.errors import DatabaseUnavailable, DataError
 from streams.lcr_batch import LcrBatch

@@ -9,9 +9,9 @@ import pytest
 from databases.embedded import EmbeddedServer
 from databases.ports import HandlerSql
 from databases.postgres.destination import noted_sets as module
-from spark_apply.server.collapse import plan_sets
-from spark_apply.server.conflicts import execute_steps
-from spark_apply.tables import HashedKey
+from spark_apply.sets.collapse import plan_sets
+from spark_apply.sets.conflicts import execute_steps
+from spark_apply.tables.fits import HashedKey
 from tests.support.bounds import STALL_S
 from tests.support.conflicts import Lcr, batch_of
 from tests.support.latest_timestamp import (

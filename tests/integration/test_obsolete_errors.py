@@ -11,8 +11,8 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
+from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from spark_apply.driver.config import ApplyConfig
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 

@@ -9,8 +9,8 @@ import pytest
 
 from databases.postgres.partitions import partition_rows
 from rules.rule import Rule, RuleSet
-from spark_apply.arriving import ArrivingTables, TableStart
-from spark_apply.driver.config import TableToInstantiate
+from spark_apply.apply_config import TableToInstantiate
+from spark_apply.tables.arriving import ArrivingTables, TableStart
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.matrices import cases

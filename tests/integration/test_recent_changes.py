@@ -16,8 +16,8 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.destination import session_times
 from databases.postgres.destination.recent_changes import Horizon
 from databases.postgres.destination.writing.pipeline import Statement
-from spark_apply.server.collapse import plan_sets
-from spark_apply.server.conflicts import execute_steps
+from spark_apply.sets.collapse import plan_sets
+from spark_apply.sets.conflicts import execute_steps
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.lcr_batch import OldImage
 from tests.support.conflicts import Lcr, batch_of

@@ -20,8 +20,8 @@ from protos import apply_pb2 as pb
 from redo.mining import Miner
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.lcr_batch import LcrBatch
 from streams.table_name import TableName
 from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for

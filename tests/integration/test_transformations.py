@@ -28,8 +28,8 @@ from rules.transformations.transformation import (
     Transformation,
 )
 from rules.user_code.source import UserFunction
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.table_name import TableName
 from tests.support.apply_driver import MinedQueue, end_of_log, execute, executed, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner

@@ -17,7 +17,7 @@ from databases.postgres.destination.catalog import FIRST_USER_TYPE
 from databases.postgres.destination.row_reader import PostgresRowReader
 from rules.rule import Rule, RuleSet
 from rules.transformations.transformation import RenameSchema, Transformation
-from spark_apply.arriving import TableStart
+from spark_apply.tables.arriving import TableStart
 from streams.errors import ConfigError
 from streams.lcr_batch import Column
 from streams.scn import FIRST_SCN, Scn

@@ -42,12 +42,12 @@ from rules.transformations.transformation import (
 from rules.user_code.binds import read_statement
 from rules.user_code.handlers import DmlHandler, ErrorHandler, HandlerRules
 from rules.user_code.source import UserFunction
-from spark_apply.described import configuration_of, said_of, state_of
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
+from spark_apply.conversation.groups import OnError
 from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.described import configuration_of, said_of, state_of
 from spark_apply.driver.reader import ReaderStatistics
 from spark_apply.driver.server_streams import ServerFacts
-from spark_apply.groups import OnError
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.destination_contract import error_transaction

@@ -42,8 +42,8 @@ from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import RuleSet
 from spark_apply.application.config import ApplicationConfig
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.apply_driver import ApplyDriver
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.control import outcome_message
 from spark_apply.driver.runs import ApplicationAccess
 from streams.errors import PropagationError, StreamsError, WouldBlock

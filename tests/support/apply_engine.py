@@ -22,24 +22,24 @@ from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from simulation.faults import Killed
-from spark_apply.arriving import ArrivingTables, TableStart
+from spark_apply.apply_config import TableToInstantiate
+from spark_apply.conversation.groups import CoordinatorMessage, OnError, ServerMessage
 from spark_apply.copy.standing import standings, table_starts
-from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader
-from spark_apply.groups import CoordinatorMessage, OnError, ServerMessage
 from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.server import error_execution as work_execute
 from spark_apply.server import group_work as work
 from spark_apply.server import large_transactions as work_large
-from spark_apply.server import resolution as work_conflicts
 from spark_apply.server import set_groups as work_sets
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.server.resolution import ConflictSettings
-from spark_apply.tables import TableFits
+from spark_apply.sets import resolution as work_conflicts
+from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.tables.arriving import ArrivingTables, TableStart
+from spark_apply.tables.fits import TableFits
 from streams.cutting import resume_after
 from streams.errors import DatabaseUnavailable, DestinationRestarted
 from streams.lcr_batch import LcrBatch

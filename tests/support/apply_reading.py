@@ -9,9 +9,9 @@ from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, ScnRange
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
-from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.reader import ApplyReader, Piece, Run
-from spark_apply.tables import TableFits
+from spark_apply.tables.arriving import ArrivingTables, TableStart
+from spark_apply.tables.fits import TableFits
 from streams.lcr_batch import LcrBatch
 
 __all__ = ["Reading", "commits"]

@@ -16,10 +16,10 @@ from rules.conflict_handlers import (
     RowTimes,
     UncomparedColumns,
 )
-from spark_apply.groups import Failure
-from spark_apply.server.conflicts import apply_rows
-from spark_apply.server.resolution import ConflictSettings, Resolution, failed_conflict
-from spark_apply.tables import TableFits
+from spark_apply.conversation.groups import Failure
+from spark_apply.sets.conflicts import apply_rows
+from spark_apply.sets.resolution import ConflictSettings, Resolution, failed_conflict
+from spark_apply.tables.fits import TableFits
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from tests.support.destination_contract import APPLY, TOPOLOGY, Harness
 from tests.support.lcr_batches import column_values, transactions

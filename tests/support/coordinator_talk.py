@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from databases.memory.store import MemoryStore
 from databases.ports import ApplyProgress
 from protos import codec
-from spark_apply.dependencies import hash_batch
+from spark_apply.conversation.groups import (
+    AppliedRange,
+    CoordinatorMessage,
+    GroupAssignment,
+    GroupResult,
+    GroupStatistics,
+    OnError,
+)
+from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import LargePart, Run
-from spark_apply.groups import AppliedRange, CoordinatorMessage, GroupAssignment, GroupResult, GroupStatistics, OnError
-from spark_apply.tables import TableFits
+from spark_apply.tables.fits import TableFits
 from streams.lcr_batch import Command, OldImage
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 

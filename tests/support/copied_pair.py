@@ -17,11 +17,11 @@ from databases.postgres.table_copy import PostgresTableReader
 from protos import apply_pb2 as pb
 from rules.rule import RuleSet
 from rules.transformations.transformation import Transformation
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.standing import table_findings
 from spark_apply.copy.tasks import CopyPlaces
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import Retry, StreamsError
 from streams.table_name import TableName
 from tests.support.apply_engine import APPLY

@@ -15,11 +15,11 @@ from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.table_copy import PostgresTableReader
 from rules.rule import Rule, RuleSet
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource

@@ -12,7 +12,7 @@ from typing import Any
 
 from spark_apply.application import runs
 from spark_apply.application.task_access import TaskAccess
-from spark_apply.driver.config import ApplyConfig
+from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.gate import Gate
 from streams.errors import DestinationRestarted, PropagationError
 

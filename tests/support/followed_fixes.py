@@ -31,8 +31,8 @@ from headrace.commands.verification import table_name
 from headrace.console import Output
 from headrace.inspection import check_topology
 from protos import apply_pb2 as pb
+from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from spark_apply.driver.config import ApplyConfig
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 

@@ -18,7 +18,7 @@ from protos import codec
 from rules.conflict_handlers import ConflictHandler, ConflictRules
 from rules.user_code.handlers import DmlHandler, ErrorHandler, ExecutionHandler, HandlerRules
 from rules.user_code.source import CodeFile, UserCode, UserFunction
-from spark_apply.groups import (
+from spark_apply.conversation.groups import (
     Failure,
     GroupAssignment,
     GroupGo,
@@ -31,7 +31,7 @@ from spark_apply.groups import (
 from spark_apply.handlers.crashes import RecordedCalls
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.server.resolution import ConflictSettings
+from spark_apply.sets.resolution import ConflictSettings
 from streams.lcr_batch import LcrBatch
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, raw, shown

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from databases.embedded import EmbeddedServer
-from spark_apply.server.collapse import plan_resolvable, plan_sets
-from spark_apply.server.conflicts import execute_steps
-from spark_apply.server.resolution import ConflictSettings
-from spark_apply.tables import TableFits
+from spark_apply.sets.collapse import plan_resolvable, plan_sets
+from spark_apply.sets.conflicts import execute_steps
+from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.tables.fits import TableFits
 from tests.support.conflicts import Conflicts, Lcr, batch_of, by_time, raw
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, MemoryHarness, PostgresHarness
 

@@ -20,10 +20,10 @@ from databases.postgres.table_copy import PostgresTableReader
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from rules.table_settings import TableSettings
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.control import ApplyControl
 from streams.scn import Scn
 from streams.table_name import TableName

@@ -29,8 +29,8 @@ from protos.redo_link import RedoServer
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.user_code.last_call import LastCall
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver, dequeuing, forming
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import PropagationError, Retry, StreamsError
 from streams.scn import Scn
 from streams.table_name import TableName

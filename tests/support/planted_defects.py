@@ -44,8 +44,8 @@ from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.reader import ApplyReader
-from spark_apply.server import collapse, decisions
 from spark_apply.server.group_work import Work
+from spark_apply.sets import collapse, decisions
 from streams.cutting import resume_after
 from streams.lcr import RowLcr
 from streams.lcr_batch import NULL

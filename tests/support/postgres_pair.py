@@ -11,7 +11,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import RuleSet
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from spark_apply.arriving import TableStart
+from spark_apply.tables.arriving import TableStart
 from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.postgres_redo import RULES, RedoSite

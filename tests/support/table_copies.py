@@ -13,11 +13,11 @@ from databases.memory.source import MemorySource
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import DestinationSession
 from rules.transformations.transformation import Transformation
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.copying_threads import ThreadWorkers

@@ -20,7 +20,7 @@ from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient
 from protos.spark_link import HealthClient, serve_tasks
 from redo.standby.shipping import RedoShipping
-from spark_apply.driver.config import ApplyConfig
+from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.gate import Gate
 from streams.links import RedoPosition, header_of
 from streams.scn import Scn

@@ -12,13 +12,13 @@ from databases.ports import ApplyProgress, Instantiation, PartOf
 from rules.rule import Rule, RuleSet
 from rules.transformations.reshaping import transformed_version
 from rules.transformations.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
-from spark_apply.arriving import ArrivingTables, TableStart
-from spark_apply.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
+from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.parts import parts_of
 from spark_apply.copy.standing import standings, table_starts
-from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.joining import TableJoins
-from spark_apply.tables import TableVersions
+from spark_apply.tables.arriving import ArrivingTables, TableStart
+from spark_apply.tables.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
+from spark_apply.tables.fits import TableVersions
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, Command, Partition, TableVersion, Truncate, content_version
 from streams.scn import ObjectNumber, Scn

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from databases.memory.store import MemoryStore, destination_column
 from rules.user_code.handlers import EXECUTE_TRUE, DmlHandler, ErrorHandler, HandlerRules, HandlerStatement
 from rules.user_code.source import UserFunction
-from spark_apply.dependencies import DependencyTracker, KeyHashes, hash_batch, held_transactions, stored_hashes
-from spark_apply.dependencies_kernels import hash_values
-from spark_apply.driver.holds import ErrorHolds, bounded_hashes
-from spark_apply.equality import Equality
-from spark_apply.tables import TableFits
+from spark_apply.dependencies.equality import Equality
+from spark_apply.dependencies.hash_kernels import hash_values
+from spark_apply.dependencies.hashes import DependencyTracker, KeyHashes, hash_batch, held_transactions, stored_hashes
+from spark_apply.dependencies.holds import ErrorHolds, bounded_hashes
+from spark_apply.tables.fits import TableFits
 from streams.lcr_batch import Command, OldImage
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 from tests.support.seeds import scaled
@@ -361,7 +361,7 @@ def test_an_error_transaction_can_be_executed_when_no_earlier_one_shares_a_key()
 
 
 def test_an_error_transaction_with_too_many_keys_holds_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 2)
+    monkeypatch.setattr("spark_apply.dependencies.holds.HASHES_PER_ERROR_MAX", 2)
     found = hashes(
         [insert(KEYED, key(k), b"x") for k in range(5)], [insert(KEYED, key(9), b"x")], [insert(TWICE, key(1), b"x")]
     )

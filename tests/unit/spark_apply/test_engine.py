@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rules.rule import Rule, RuleSet
-from spark_apply.arriving import TableStart
+from spark_apply.tables.arriving import TableStart
 from streams.lcr_batch import Command, OldImage
 from streams.tracking import Label
 from tests.support.apply_engine import Engine, arm

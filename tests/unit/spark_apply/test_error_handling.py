@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from databases.ports import ErrorEdit
 from protos import codec
-from spark_apply.error_edits import EditedPart, EditRequest, ValueEdit, edited_part
-from spark_apply.groups import OnError
+from spark_apply.conversation.groups import OnError
+from spark_apply.driver.error_edits import EditedPart, EditRequest, ValueEdit, edited_part
 from streams.errors import ConfigError
 from streams.lcr import LcrError, RowLcr
 from streams.lcr_batch import Command, OldImage

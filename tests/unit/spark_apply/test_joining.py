@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulation.observing.history import Source
-from spark_apply.arriving import TableStart
 from spark_apply.copy.standing import standings, table_starts
+from spark_apply.tables.arriving import TableStart
 from tests.support.apply_engine import Engine, arm, table_of
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.copies_beside import CopiesBeside, record_of

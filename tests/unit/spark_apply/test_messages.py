@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protos import apply_pb2 as pb
 from protos.apply_link import PIECE_BYTES, Joiner, split
-from spark_apply import groups, messages
+from spark_apply.conversation import groups, messages
 from streams.errors import ProtocolError
 
 

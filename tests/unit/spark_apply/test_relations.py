@@ -18,10 +18,10 @@ from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import DestinationTable, ForeignKey
 from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
-from spark_apply.dependencies import DependencyTracker, hash_batch, held_transactions, stored_hashes
-from spark_apply.driver.config import ApplyConfig
-from spark_apply.driver.holds import ErrorHolds, bounded_hashes
-from spark_apply.tables import TableFits
+from spark_apply.apply_config import ApplyConfig
+from spark_apply.dependencies.hashes import DependencyTracker, hash_batch, held_transactions, stored_hashes
+from spark_apply.dependencies.holds import ErrorHolds, bounded_hashes
+from spark_apply.tables.fits import TableFits
 from streams.lcr_batch import Command, OldImage
 from tests.support.apply_engine import Engine
 from tests.support.apply_history import Change, Table, Transaction, batch_of
@@ -138,7 +138,7 @@ def test_foreign_keys_whose_values_cannot_be_compared_make_rows_wait_for_the_who
 def test_an_error_transaction_with_too_many_rows_that_others_refer_to_holds_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 8)
+    monkeypatch.setattr("spark_apply.dependencies.holds.HASHES_PER_ERROR_MAX", 8)
     store = store_with_keys()
     fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
     changes = [
@@ -484,7 +484,7 @@ def test_a_foreign_key_of_several_columns_orders_rows_though_a_column_that_it_re
 def test_an_error_transaction_with_too_many_rows_holds_its_table_under_another_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 8)
+    monkeypatch.setattr("spark_apply.dependencies.holds.HASHES_PER_ERROR_MAX", 8)
     store = store_with_keys()
     fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
     stored = bounded_hashes(

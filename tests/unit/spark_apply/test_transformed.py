@@ -15,7 +15,7 @@ from databases.memory.store import destination_column
 from protos import codec
 from rules.rule import ANY_TAG, Rule, RuleSet
 from rules.transformations.transformation import AddColumn, RenameColumn, RenameTable, Transformation
-from spark_apply.arriving import TableStart
+from spark_apply.tables.arriving import TableStart
 from tests.support.apply_engine import arm
 from tests.support.apply_history import TABLES, Reference, Row, Table
 from tests.support.apply_world import MemoryPlace, World, in_order

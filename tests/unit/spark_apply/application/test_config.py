@@ -6,7 +6,7 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from spark_apply.application.config import ApplicationConfig, ExecutorResources
-from spark_apply.driver.config import ApplyConfig
+from spark_apply.apply_config import ApplyConfig
 from streams.errors import ApplyError, ConfigError
 
 

@@ -17,7 +17,7 @@ import json, os, sys, threading
 from spark_apply.application import daemon
 
 daemon.preload()
-import databases.postgres.destination.writing.write_kernels, spark_apply.server.collapse_kernels, streams.cells_kernels
+import databases.postgres.destination.writing.write_kernels, spark_apply.sets.collapse_kernels, streams.cells_kernels
 from numba.core.dispatcher import Dispatcher
 
 loaded = {}

@@ -18,7 +18,7 @@ from protos.transport import Server
 from spark_apply.application.process import ALL_LOST_TIMEOUT_S, FIRST_TIMEOUT_S, SILENCE_MAX_S, ApplicationWatch
 from spark_apply.application.runs import SparkRuns
 from spark_apply.application.spark import SparkUnavailable
-from spark_apply.driver.config import ApplyConfig
+from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.runs import ApplicationAccess, TaskRunner
 from streams.errors import PropagationError, ProtocolError, StreamsError

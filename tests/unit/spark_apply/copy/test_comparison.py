@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from databases.copying import SeenTable
 from rules.transformations.transformation import AddColumn, DeleteColumns, Operation, RenameColumn, Transformation
+from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.comparison import ComparedColumns, compared_columns
-from spark_apply.driver.config import TableToInstantiate
 from streams.table_name import TableName
 
 

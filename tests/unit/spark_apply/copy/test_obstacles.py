@@ -8,11 +8,11 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from databases.ports import Instantiation, OtherCopy
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.neighbours import not_copied_beside
 from spark_apply.copy.obstacles import refused
 from spark_apply.copy.rounds import what_changes_a_copy
 from spark_apply.copy.standing import Standing
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.table_name import TableName
 
 T = TableName("shop", "orders")

@@ -11,9 +11,9 @@ import pytest
 
 from databases.ports import Instantiation
 from rules.transformations.transformation import RenameTable, Transformation
+from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.standing import remade_problem, standings
-from spark_apply.driver.config import TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
 

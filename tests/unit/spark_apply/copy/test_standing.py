@@ -9,8 +9,8 @@ import pytest
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import Instantiation
+from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.standing import Standing, missing_rename, rename_findings, rename_statement, renamed, standings
-from spark_apply.driver.config import TableToInstantiate
 from streams.lcr_batch import OldImage, TableVersion
 from streams.scn import ObjectNumber
 from streams.table_name import TableName

@@ -16,13 +16,13 @@ from databases.memory.destination import MemoryDestination
 from databases.memory.source import MemorySource
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import Instantiation
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy import instantiation as module
 from spark_apply.copy import standing
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.standing import Standing
 from spark_apply.copy.tasks import CopyPlaces
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import DatabaseError
 from streams.scn import Scn
 from streams.table_name import TableName

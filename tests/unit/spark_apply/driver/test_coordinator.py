@@ -13,14 +13,7 @@ from databases.ports import ApplyProgress, ScnRange
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
-from spark_apply.arriving import ArrivingTables
-from spark_apply.dependencies import stored_hashes
-from spark_apply.driver import forming
-from spark_apply.driver.coordinator import ApplyCoordinator
-from spark_apply.driver.executions import ExecutionRequest
-from spark_apply.driver.joining import TableJoins
-from spark_apply.driver.reader import ApplyReader, LargeDropped, Mark
-from spark_apply.groups import (
+from spark_apply.conversation.groups import (
     PARTS_AHEAD,
     AppliedRange,
     Failure,
@@ -38,6 +31,13 @@ from spark_apply.groups import (
     RetryReason,
     TransactionError,
 )
+from spark_apply.dependencies.hashes import stored_hashes
+from spark_apply.driver import forming
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.joining import TableJoins
+from spark_apply.driver.reader import ApplyReader, LargeDropped, Mark
+from spark_apply.tables.arriving import ArrivingTables
 from streams.scn import Scn
 from tests.support.coordinator_talk import FITS, Talk, assignments, brief, made, part, run
 

@@ -10,7 +10,7 @@ import pytest
 from actors.staging.queue import QueueCore
 from databases.connectors import DatabaseAccess
 from protos.transport import epoch_incarnation
-from spark_apply.driver.config import ApplyConfig
+from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.dequeuing import Dequeuing
 from streams.backoff import RETRY_DELAY_MIN_S
 from streams.clock import VirtualClock

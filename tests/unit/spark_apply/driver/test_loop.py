@@ -27,11 +27,11 @@ from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from spark_apply.application.spark import SparkUnavailable
-from spark_apply.arriving import ArrivingTables, TableStart
+from spark_apply.apply_config import ApplyConfig
+from spark_apply.conversation.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver import loop as host_module
 from spark_apply.driver import server_streams as servers_module
-from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.dequeuing import OPEN_TIMEOUT_S
@@ -40,9 +40,9 @@ from spark_apply.driver.flushes import POLL_INTERVAL_S, RETRY_S
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
-from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.tables import TableFits
+from spark_apply.tables.arriving import ArrivingTables, TableStart
+from spark_apply.tables.fits import TableFits
 from streams.backoff import RETRY_DELAY_MAX_S
 from streams.clock import VirtualClock
 from streams.cutting import resume_after

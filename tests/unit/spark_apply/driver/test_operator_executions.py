@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_apply.conversation.groups import Failure, GroupRetry, RetryReason
 from spark_apply.driver import operator_executions
 from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.operator_executions import OperatorExecutions
-from spark_apply.groups import Failure, GroupRetry, RetryReason
 from streams.errors import ApplyError, ConfigError
 from tests.support.coordinator_talk import Talk, assignments, made, run
 

@@ -10,9 +10,9 @@ import pytest
 from databases.memory.destination import MemoryDestination
 from databases.ports import ApplyProgress
 from rules.rule import Rule, RuleSet
-from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Run
-from spark_apply.tables import TableFits
+from spark_apply.tables.arriving import ArrivingTables, TableStart
+from spark_apply.tables.fits import TableFits
 from streams.errors import DatabaseUnavailable, ProtocolError
 from streams.lcr_batch import LcrBatch, Partition, TableVersion, Truncate
 from streams.tags import Tag

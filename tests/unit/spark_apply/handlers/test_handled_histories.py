@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules.user_code.handlers import DmlHandler
-from spark_apply.server import collapse
 from spark_apply.server.set_groups import SetsWork
+from spark_apply.sets import collapse
 from tests.support.conflicts import Lcr, Shown
 from tests.support.handlers import Handled, row, rules_of
 from tests.support.seeds import scaled

@@ -21,11 +21,11 @@ from databases.memory.destination import MemorySession
 from databases.ports import SqlResult
 from rules.conflict_handlers import ConflictHandler
 from rules.user_code import time_limit as time_limits
-from spark_apply.groups import GroupResult, GroupRetry
+from spark_apply.conversation.groups import GroupResult, GroupRetry
 from spark_apply.handlers import process_bounds
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
-from spark_apply.server import resolution
+from spark_apply.sets import resolution
 from streams.errors import ConfigError, DatabaseUnavailable, DataError, HandlerError, Retry
 from tests.support.handlers import Handled, inserts, only, row, rules_of, updates
 

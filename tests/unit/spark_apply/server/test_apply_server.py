@@ -14,7 +14,7 @@ from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore
 from databases.ports import ErrorTransaction
 from protos import codec
-from spark_apply.groups import (
+from spark_apply.conversation.groups import (
     GroupAbandon,
     GroupAbandoned,
     GroupAssignment,

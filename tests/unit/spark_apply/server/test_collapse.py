@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore
-from spark_apply.server.collapse import ExpectedWrite, TruncateTables, plan_sets
-from spark_apply.server.conflicts import apply_rows, execute_steps
-from spark_apply.server.resolution import DIFFERS, ConflictSettings, Resolution
-from spark_apply.tables import TableFits
+from spark_apply.sets.collapse import ExpectedWrite, TruncateTables, plan_sets
+from spark_apply.sets.conflicts import apply_rows, execute_steps
+from spark_apply.sets.resolution import DIFFERS, ConflictSettings, Resolution
+from spark_apply.tables.fits import TableFits
 from streams.errors import DataError
 from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage
 from tests.support.apply_history import TABLES, Change, Reference, Source, Table, Transaction, batch_of

@@ -18,7 +18,7 @@ from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ConflictRecord
 from protos import codec
 from rules.conflict_handlers import ConflictHandler, ConflictRules, UncomparedColumns
-from spark_apply.groups import (
+from spark_apply.conversation.groups import (
     Failure,
     GroupAssignment,
     GroupGo,
@@ -29,9 +29,9 @@ from spark_apply.groups import (
     ServerMessage,
 )
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.server.conflicts import apply_rows
-from spark_apply.server.resolution import ConflictSettings, Resolution
-from spark_apply.tables import TableFits
+from spark_apply.sets.conflicts import apply_rows
+from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.tables.fits import TableFits
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine, arm
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, handler, raw, shown
 from tests.support.seeds import scaled, seeds

@@ -2,7 +2,7 @@
 
 The database says what a row LCR meets (`question_of`); `decide` answers with the writes of single rows that make the
 destination what the handlers want. So one conflict is resolved by itself, and many of different rows by few statements
-(`spark_apply.server.resolution`).
+(`spark_apply.sets.resolution`).
 
 Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns";
 `rules.conflict_handlers`.
@@ -20,9 +20,9 @@ from rules.conflict_handlers import BY_COLUMN, ConflictHandler
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
-    from spark_apply.server.resolution import ConflictSettings
-    from spark_apply.server.row_images import RowImages
-    from spark_apply.tables import TableFit
+    from spark_apply.sets.resolution import ConflictSettings
+    from spark_apply.sets.row_images import RowImages
+    from spark_apply.tables.fits import TableFit
 
 __all__ = ["NO_KEY", "RESOLVED_KINDS", "Decision", "GivenUp", "Met", "as_it_is", "decide", "question_of"]
 

@@ -25,7 +25,7 @@ from rules.transformations.transformation import (
 if TYPE_CHECKING:
     from rules.user_code.handlers import HandlerRules
     from rules.user_code.source import UserFunction
-    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.driver.server_streams import ServerFacts

@@ -27,15 +27,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from databases.ports import LastChange, RowInTheWay, RowQuestion, Write
-from spark_apply.server.collapse import with_keys
-from spark_apply.server.row_sets import alike, joined, write_each
+from spark_apply.sets.collapse import with_keys
+from spark_apply.sets.row_sets import alike, joined, write_each
 from streams.errors import DataError
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
     from databases.ports import ConflictSession, DestinationSession
-    from spark_apply.server.row_images import RowImages
-    from spark_apply.tables import TableFit
+    from spark_apply.sets.row_images import RowImages
+    from spark_apply.tables.fits import TableFit
 
 __all__ = ["METHOD", "Latest", "TimeUnknown", "TimedRow", "settle_all_by_time", "settle_by_time"]
 

@@ -25,9 +25,9 @@ from rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, ConflictRule
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
-from spark_apply.dependencies_kernels import hash_text
-from spark_apply.equality import Equality, equality_of, form_of_match, forms_of, touch_of
-from spark_apply.relations import NO_RELATIONS, Relations, relations_of
+from spark_apply.dependencies.equality import Equality, equality_of, form_of_match, forms_of, touch_of
+from spark_apply.dependencies.hash_kernels import hash_text
+from spark_apply.dependencies.relations import NO_RELATIONS, Relations, relations_of
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
 
@@ -93,7 +93,7 @@ class TableFit:
     def taking_touch(self) -> int:
         """Hash for the order of rows that may take values of a key that are not in the log.
 
-        0: there are none (see `spark_apply.dependencies`).
+        0: there are none (see `spark_apply.dependencies.hashes`).
 
         Of all versions of a table, whatever their replica identity: rows of one whose log has all values depend on
         those of one that lacks some.
@@ -223,7 +223,10 @@ class TableFit:
 
     @cached_property
     def forms(self) -> tuple[int, ...]:
-        """The forms of the table and of those that it refers to (`spark_apply.equality.forms_of`), and of what finds its rows."""
+        """The forms of the table and of those that it refers to, and of what finds its rows.
+
+        See `spark_apply.dependencies.equality.forms_of`.
+        """
         found_by = form_of_match(
             self.version.owner, self.version.name, (self._targets[place].number for place in self.match)
         )

@@ -29,7 +29,7 @@ _NAN_HASH = np.uint64(0x6E616E0000000002)
 
 NULL_LENGTH = -1  # `streams.lcr_batch.NULL`; below it: UNCHANGED, ABSENT
 
-# `spark_apply.tables.Equality`
+# `spark_apply.tables.fits.Equality`
 _BYTES, _INTEGER_BINARY, _INTEGER_TEXT, _PADDED, _NUMERIC_BINARY, _NUMERIC_TEXT, _FLOAT_BINARY, _UUID_TEXT = (
     1,
     2,
@@ -228,7 +228,7 @@ def hash_values(data, place, lengths, equality, out):
         data: uint8, bytes of all values.
         place: int64, where the first value begins in `data`; each follows the one before it.
         lengths: int32[n], bytes of each, or NULL, UNCHANGED, ABSENT.
-        equality: a `spark_apply.tables.Equality` but NONE: the canonical form, and the form the bytes are in.
+        equality: a `spark_apply.tables.fits.Equality` but NONE: the canonical form, and the form the bytes are in.
         out: uint64[n], written.
     """
     start = np.uint64(0)
@@ -266,7 +266,7 @@ def combine_key(values, lengths, seed, out, nulls, missing):
     Args:
         values: uint64[c, n], hashes of the key's columns, from `hash_values`.
         lengths: int32[c, n], lengths of the same values.
-        seed: uint64, of the table and the key (`spark_apply.tables.HashedKey`).
+        seed: uint64, of the table and the key (`spark_apply.tables.fits.HashedKey`).
         out: uint64[n], written.
         nulls: bool[n], set where a value is NULL.
         missing: bool[n], set where a value is UNCHANGED or ABSENT.
@@ -318,7 +318,7 @@ def track(hashes, group, base, keys, groups, users, last_users, found):
     groups than that, or a use older than that, some wait without need.
 
     Args:
-        hashes: uint64, low bits as in `spark_apply.dependencies`.
+        hashes: uint64, low bits as in `spark_apply.dependencies.hashes`.
         group: number of the group.
         base: number of the lowest unfinished group.
         keys: uint64, the map; its size is a power of two and at least twice what it will hold. 0: free. Exclusive use
@@ -415,7 +415,7 @@ def follow_held(hashes, first, behind):
     """Find the transactions that depend on a held one of the same group.
 
     Args:
-        hashes: uint64, in the order of their transactions, low bits as in `spark_apply.dependencies`.
+        hashes: uint64, in the order of their transactions, low bits as in `spark_apply.dependencies.hashes`.
         first: int64, shape (t + 1,).
         behind: int64, shape (t,): -1 free; else held (its own index when it fails or waits for another
             group's error). Set for every transaction that must follow: the index of the last one it needs.

@@ -1,4 +1,4 @@
-"""Loops of `spark_apply.server.collapse`: net changes per key, changed columns, runs of independent rows.
+"""Loops of `spark_apply.sets.collapse`: net changes per key, changed columns, runs of independent rows.
 
 Images come as offset and length matrices of shape (columns, rows) into shared bytes (`streams.cells`).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from spark_apply.dependencies_kernels import hash_bytes, mix
+from spark_apply.dependencies.hash_kernels import hash_bytes, mix
 from streams.byte_kernels import same_bytes
 
 _NULL, _UNCHANGED, _ABSENT = -1, -2, -3  # `streams.lcr_batch`

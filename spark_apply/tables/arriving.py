@@ -32,7 +32,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import Instantiation
-    from spark_apply.driver.config import TableToInstantiate
+    from spark_apply.apply_config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
 __all__ = ["ArrivingTables", "TableStart", "restart_hint"]

@@ -46,9 +46,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import TruncatedTable, Write, WriteTimes
-from spark_apply.dependencies import written_keys
-from spark_apply.server import collapse_kernels as kernels
-from spark_apply.tables import TableFit
+from spark_apply.dependencies.hashes import written_keys
+from spark_apply.sets import collapse_kernels as kernels
+from spark_apply.tables.fits import TableFit
 from streams.cells import Cells, fixed
 from streams.cutting import select_rows, select_values
 from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion

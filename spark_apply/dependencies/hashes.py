@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.dependencies_kernels import (
+from spark_apply.dependencies.equality import FORM_BITS
+from spark_apply.dependencies.hash_kernels import (
     combine_key,
     follow_held,
     hash_values,
@@ -38,8 +39,7 @@ from spark_apply.dependencies_kernels import (
     sort_by_transaction,
     track,
 )
-from spark_apply.equality import FORM_BITS
-from spark_apply.relations import Relation
+from spark_apply.dependencies.relations import Relation
 from streams.cells import fixed
 from streams.cutting import row_transactions
 from streams.lcr_batch import NULL, ColumnValues, Command, LcrBatch, RowGroup, TableVersion
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports import Write
-    from spark_apply.relations import RelatedColumns
-    from spark_apply.tables import HashedKey, TableFit
+    from spark_apply.dependencies.relations import RelatedColumns
+    from spark_apply.tables.fits import HashedKey, TableFit
 
     _Known = dict[tuple[bool, int], NDArray[np.uint64]]
     """Hashes of a column's values, by whether they are new ones and the column."""

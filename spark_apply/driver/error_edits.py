@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from databases.ports import ErrorEdit
 from protos import codec
-from spark_apply.dependencies import hash_batch
-from spark_apply.driver.holds import bounded_hashes
+from spark_apply.dependencies.hashes import hash_batch
+from spark_apply.dependencies.holds import bounded_hashes
 from streams.building import batch_of_lcrs
 from streams.errors import ConfigError
 from streams.lcr import LcrValue, RowLcr
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from spark_apply.tables import TableFit
+    from spark_apply.tables.fits import TableFit
     from streams.lcr_batch import LcrBatch, TableVersion
 
 __all__ = ["EditRequest", "EditedPart", "ValueEdit", "edited_part"]

@@ -1,7 +1,7 @@
-"""Converts `spark_apply.groups` and database accesses to and from protobuf messages.
+"""Converts `spark_apply.conversation.groups` and database accesses to and from protobuf messages.
 
 A field has the same name in both messages, so the conversion needs no list of fields: a field that is added to
-`spark_apply.groups` and to `protos/apply.proto` is converted. None is a message that is not set.
+`spark_apply.conversation.groups` and to `protos/apply.proto` is converted. None is a message that is not set.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, cast
 from databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
 from rules.table_settings import TableSettings
-from spark_apply import groups
+from spark_apply.conversation import groups
 from streams.errors import ProtocolError
 
 __all__ = [

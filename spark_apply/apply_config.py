@@ -12,7 +12,7 @@ from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
-from spark_apply.groups import OnError
+from spark_apply.conversation.groups import OnError
 from streams.errors import ConfigError
 from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
@@ -20,7 +20,7 @@ from streams.tags import DEFAULT_APPLY_TAG
 if TYPE_CHECKING:
     from rules.clients_before import ClientsBefore
     from rules.rule import RuleSet
-    from spark_apply.tables import Describe, TableFits
+    from spark_apply.tables.fits import Describe, TableFits
     from streams.lcr_batch import TableVersion
 
 __all__ = ["COPIES_BESIDE", "ApplyConfig", "TableToInstantiate"]
@@ -140,7 +140,9 @@ class ApplyConfig:
             describe: see `TableFits`.
             missing_alter: see `TableFits`.
         """
-        from spark_apply.tables import TableFits  # with compiled kernels; who only reads the configuration needs none
+        from spark_apply.tables.fits import (
+            TableFits,  # with compiled kernels; who only reads the configuration needs none
+        )
 
         return TableFits(
             describe,

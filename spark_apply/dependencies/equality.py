@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from spark_apply.dependencies_kernels import hash_text
+from spark_apply.dependencies.hash_kernels import hash_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +62,7 @@ def equality_of(target: DestinationColumn, column: Column) -> Equality:
 def touch_of(name: str) -> int:
     """Hash that stands for something as a whole, such as any row of a table.
 
-    See `spark_apply.dependencies` for its low bits.
+    See `spark_apply.dependencies.hashes` for its low bits.
 
     Args:
         name: of what it stands for; for a table its owner and name with a zero byte between.

@@ -1,7 +1,7 @@
 """Conflict handlers: what happens when a row LCR and the destination's row do not agree.
 
 The row in the way is found and locked first (`DestinationSession.find_rows`); the database compares its values and puts
-them in order, and the handler decides (`spark_apply.server.decisions`). What it decides is written in the same
+them in order, and the handler decides (`spark_apply.sets.decisions`). What it decides is written in the same
 destination transaction as everything else of the group, and so is the history of it: a conflict is resolved exactly
 once, whatever dies.
 
@@ -27,18 +27,18 @@ from typing import TYPE_CHECKING
 
 from databases.ports import ConflictRecord, RowInTheWay, Write
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
-from spark_apply.server.decisions import NO_KEY, RESOLVED_KINDS, Decision, GivenUp, Met, as_it_is, decide, question_of
-from spark_apply.server.latest import METHOD, Latest, TimedRow, TimeUnknown, settle_all_by_time, settle_by_time
-from spark_apply.server.row_images import RowImages, ShowValue, named, show_raw
-from spark_apply.server.row_sets import alike, joined, write_each
+from spark_apply.sets.decisions import NO_KEY, RESOLVED_KINDS, Decision, GivenUp, Met, as_it_is, decide, question_of
+from spark_apply.sets.latest import METHOD, Latest, TimedRow, TimeUnknown, settle_all_by_time, settle_by_time
+from spark_apply.sets.row_images import RowImages, ShowValue, named, show_raw
+from spark_apply.sets.row_sets import alike, joined, write_each
 from streams.errors import DataError
 from streams.failpoints import failpoint
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
     from databases.ports import ConflictSession, DestinationSession, WriteSession
-    from spark_apply.groups import Failure
-    from spark_apply.tables import TableFit
+    from spark_apply.conversation.groups import Failure
+    from spark_apply.tables.fits import TableFit
     from streams.lcr_batch import LcrBatch
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Error queue: which transactions must join it behind a failed one, and in which order they can be executed.
 
-An error transaction holds every later transaction that shares a key hash with it (`spark_apply.dependencies`).
+An error transaction holds every later transaction that shares a key hash with it (`spark_apply.dependencies.hashes`).
 A held transaction joins the error queue behind it and then holds others itself. The hashes are stored with the error
 transaction, so this continues across restarts.
 
@@ -8,7 +8,7 @@ An error transaction can be executed when no earlier one in the queue shares a h
 
 Hashes of rows are made of the table's name, its keys and their values' forms. A table that was renamed or got another
 key has other hashes, which cannot be compared with those that are stored: an error transaction holds everything of a
-table that has another form now than it had then (`spark_apply.equality.forms_of`), or whose rows are found by other
+table that has another form now than it had then (`spark_apply.dependencies.equality.forms_of`), or whose rows are found by other
 columns. What versions before this one stored has no forms, and is compared by hashes alone.
 """
 
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.dependencies import EVERYTHING, KeyHashes, is_table_use
-from spark_apply.equality import FORM_BITS
-from spark_apply.groups import HeldTransaction
+from spark_apply.conversation.groups import HeldTransaction
+from spark_apply.dependencies.equality import FORM_BITS
+from spark_apply.dependencies.hashes import EVERYTHING, KeyHashes, is_table_use
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -165,7 +165,7 @@ class ErrorHolds:
 
         Args:
             number: of the error transaction.
-            hashes: uint64, what is stored with it (`spark_apply.dependencies.stored_hashes`). When all transactions
+            hashes: uint64, what is stored with it (`spark_apply.dependencies.hashes.stored_hashes`). When all transactions
                 together have too many, exclusive use of its tables is kept instead.
         """
         earlier = self._hashes.get(number)
