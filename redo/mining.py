@@ -66,7 +66,7 @@ from redo.records import (
     decode_head,
 )
 from redo.restart_point import find_restart_point
-from redo.segments import RedoReader
+from redo.segments import RESTORE_SEGMENT, RedoReader
 from redo.undecodable import misfit, undecodable
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
@@ -360,7 +360,7 @@ class Miner:
             if self._record_offset >= data.shape[0]:
                 self._finish_record(header)
         elif header.type is RecordType.SEGMENT:
-            self._enter(decode_head(reader.payload(header)))
+            self._enter(decode_head(reader.payload(header)), reader.segment)
         elif header.type is RecordType.RESUME:
             self._resume()
         elif header.type is RecordType.PROGRESS:
@@ -382,8 +382,19 @@ class Miner:
         self._record = None
         self._mined_scn = max(self._mined_scn, header.end_scn)
 
-    def _enter(self, head: SegmentHead) -> None:
-        """A new segment begins; an open transaction goes on into it."""
+    def _enter(self, head: SegmentHead, number: int) -> None:
+        """A new segment begins; an open transaction goes on into it.
+
+        Args:
+            head: of the segment.
+            number: in the name of its file.
+        """
+        if head.number != number:
+            raise RedoError(
+                f"redo segment {number} is not there: its file holds segment {head.number}",
+                hint=RESTORE_SEGMENT,
+                segment=number,
+            )
         if head.source != self._source:
             raise RedoError(
                 f"redo segment {head.number} is of site {head.source}, not of {self._source}",
@@ -632,7 +643,7 @@ class Miner:
             if is_restart and not point.begin_offset:
                 break
             if header.type is RecordType.SEGMENT:
-                self._enter(decode_head(reader.payload(header)))
+                self._enter(decode_head(reader.payload(header)), reader.segment)
             elif header.type is RecordType.DICTIONARY or header.has_descriptions:
                 payload = reader.payload(header)
                 payload = payload[: point.begin_offset] if is_restart else payload
