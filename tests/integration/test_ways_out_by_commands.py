@@ -151,8 +151,9 @@ def test_a_destination_restored_from_a_backup_that_is_too_old_is_followed_by_wha
 
     # A backup: the server is stopped, and all that runs with it.
     assert run("down", file)[0] == DONE
-    copy = Path(f"{server.data_folder}.backup")
-    subprocess.run(["cp", "-a", str(server.data_folder), str(copy)], check=True)
+    data = server.data_folder
+    copy = Path(f"{data}.backup")
+    subprocess.run(["cp", "-a", str(data), str(copy)], check=True)
     try:
         assert run("up", file, "--address", system.deployment.address)[0] == DONE
         redo = system.spec.state_dir / "sites" / "a" / "redo"
@@ -168,8 +169,8 @@ def test_a_destination_restored_from_a_backup_that_is_too_old_is_followed_by_wha
         wait_until("redo of the backup's time is purged", is_purged)
         same(system, "ways.t", sites=names)
         assert run("down", file)[0] == DONE
-        subprocess.run(["rm", "-r", str(server.data_folder)], check=True)
-        copy.rename(server.data_folder)
+        subprocess.run(["rm", "-r", str(data)], check=True)
+        copy.rename(data)
     finally:
         subprocess.run(["rm", "-rf", str(copy)], check=True)
     code, out, err = run("up", file, "--address", system.deployment.address)
