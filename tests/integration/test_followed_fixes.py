@@ -12,6 +12,7 @@ import pytest
 
 from databases.ports import Finding
 from rules.table_settings import KeyColumns, TableSettings
+from streams.errors import INSTANTIATE_AGAIN, StreamsError
 from tests.support.apply_driver import wait_for
 from tests.support.driver_on_threads import WAIT_S
 from tests.support.followed_fixes import FollowedFixes
@@ -267,3 +268,23 @@ def test_what_is_printed_where_the_log_lacks_old_values_of_a_substitute_key_make
     site.wait_applied()
     assert site.errors() == []
     site.assert_same()
+
+
+@pytest.mark.parametrize("dropped", ["SCHEMA headrace", "TABLE headrace.apply_session"])
+def test_a_driver_whose_schema_headrace_was_dropped_ends_with_the_way_out(site: FollowedFixes, dropped: str) -> None:
+    """`test_ways_out_by_commands.py` follows it."""
+    site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
+    site.start("other")
+    site.run("dst", f"DROP {dropped} CASCADE")
+    site.run("src", "INSERT INTO other VALUES (1, 1)")
+
+    def ended() -> StreamsError | None:
+        try:
+            site.driver.outcome()
+        except StreamsError as error:
+            return error
+        return None
+
+    error = wait_for("it to end", ended, WAIT_S)
+    assert "the schema headrace is damaged there" in error.message
+    assert error.hint == INSTANTIATE_AGAIN
