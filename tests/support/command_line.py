@@ -19,7 +19,7 @@ __all__ = ["commands_in", "run", "typed"]
 # Up to where the sentence goes on: a name that has such a sign is quoted.
 _COMMAND = re.compile(
     r"headrace (?:check|copy|errors execute|errors delete|down|up|wait|verify|start|stop)"
-    r"(?: (?!(?:copies|copy|compares|shows|says|again|with|which|then|and|or)\b)(?:'[^']*'|[^\s`;,():]|:(?=\S))+)+"
+    r"(?: (?!(?:brings|copies|copy|compares|shows|says|again|with|which|then|and|or)\b)(?:'[^']*'|[^\s`;,():]|:(?=\S))+)+"
 )
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
