@@ -74,8 +74,9 @@ class ApplyHost(Host):
         keep_existing: identities of the tables whose rows instantiation keeps at the destination, until all of them are
             recorded there.
         keep_call: identifies the call of `up --keep-existing` that said so.
-        known: identities of the source's tables that the controller has in its record, where an administrator may have
-            put others into the log ahead of it: those are strangers. None: nobody is ahead.
+        known: identities of the source's tables that the controller has in its record, where others may be in the log
+            ahead of it, by an administrator or by a preparation that is to be repeated: those are strangers. None:
+            nobody is ahead.
     """
 
     kind: ClassVar[str] = "apply"
@@ -412,12 +413,19 @@ class ApplyHost(Host):
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
+            beside=tuple(
+                (here.name, there.name)
+                for here in self._spec.applies
+                for there in self._spec.applies
+                if (here.site, there.site) == (apply.site, apply.source) and here.source == there.source
+            ),
             conflicts=apply.conflicts,
             commits_in_order=apply.commits_in_order,
             dependencies=apply.dependencies,
             on_error=OnError[apply.on_error.upper()],
             handlers=apply.handlers,
             commits_lazily=apply.commits_lazily,
+            goes_by_record=self._known is not None,
         )
 
     def configuration(self) -> dict[str, Any]:

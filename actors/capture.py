@@ -47,7 +47,7 @@ from actors.host import Host
 from actors.records.files import LAST_CALL, component_file
 from actors.site.asked_names import AskedNames
 from actors.site.connection import redo_folder
-from actors.site.wire import links_of, wire_status
+from actors.site.wire import links_of
 from databases.connectors import decoder_for
 from rules.user_code.last_call import LastCall
 from streams.errors import ConfigError, LogGone, PropagationError, TableLeftRules, WouldBlock
@@ -58,19 +58,20 @@ from topology.combined import apply_of
 from topology.downstream import keeper_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from actors.combined import MountedQueue, Serving
+    from actors.combined import MountedQueue
     from actors.site.wire import MakeLinks
-    from actors.staging.queue import QueueCore
-    from protos.admission import Admission
     from redo.key_search import SearchedRedo
     from redo.mined_labels import MinedLabel
     from redo.mining import Miner
-    from streams.links import BatchHeader, Outlet, RedoPosition, RedoWatch
-    from topology.spec import ApplySpec, TopologySpec
+    from streams.clock import Clock
+    from streams.links import BatchHeader, Links, Outlet, RedoPosition, RedoWatch
+    from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
-__all__ = ["CaptureHost", "build"]
+    MakeMiner = Callable[[TopologySpec, CaptureSpec, Scn, LastCall], Miner]
+
+__all__ = ["CaptureHost", "build", "miner_of"]
 
 log = logging.getLogger("headrace")
 
@@ -80,14 +81,59 @@ LEFT_INTERVAL_S = 2.0  # how often a table that left the rules is checked again,
 CHECKPOINT_INTERVAL_S = 1.0  # reporting which redo can be purged is never urgent
 
 
+def miner_of(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call: LastCall) -> Miner:
+    """The miner of the redo at a capture process's site; whoever keeps the redo is asked for the names of tables.
+
+    Args:
+        spec: the topology.
+        capture: the capture process.
+        start_scn: what is committed up to here was captured before.
+        last_call: outlives transformation functions that end the process.
+    """
+    from actors.runtime import actors_of
+    from redo.mining import Miner
+
+    def ask(method: str) -> Any:  # noqa: ANN401 - the method's answer
+        keeper = keeper_of(capture.source, capture.site)
+        return actors_of(spec.name).call(keeper, method, timeout_s=NAMES_TIMEOUT_S)
+
+    return Miner(
+        redo_folder(spec, source=capture.source, site=capture.site),
+        capture.source,
+        start_scn,
+        capture.rules,
+        decoder_for,
+        names=AskedNames(ask),
+        last_call=last_call,
+    )
+
+
 class CaptureHost(Host):
-    """One capture process; see the module."""
+    """One capture process; see the module.
+
+    Args:
+        spec: the topology.
+        name: of the capture process in it.
+        fingerprint: of the topology; shown in its status.
+        make_links: makes its streams, and serves the apply process with which it is combined.
+        make_miner: makes what mines the redo.
+        clock: of periods and statistics.
+    """
 
     kind: ClassVar[str] = "capture"
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, make_links: MakeLinks = links_of) -> None:
-        super().__init__(f"capture:{name}", spec.state_dir)
-        self._make_links = make_links
+    def __init__(
+        self,
+        spec: TopologySpec,
+        name: str,
+        fingerprint: str,
+        make_links: MakeLinks = links_of,
+        *,
+        make_miner: MakeMiner = miner_of,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(f"capture:{name}", spec.state_dir, clock=clock)
+        self._make_links, self._make_miner = make_links, make_miner
         self._spec = spec
         self._capture = spec.capture(name)
         self._fingerprint = fingerprint
@@ -95,7 +141,6 @@ class CaptureHost(Host):
         self._redo: RedoWatch | None = None
         self._queue: Outlet | None = None
         self._combined: MountedQueue | None = None  # the same when it is combined with an apply process
-        self._admission: Admission | None = None  # of the mounted queue
         self._miner: Miner | None = None
         self._waiting: tuple[BatchHeader, bytes] | None = None
         self._capture_state = "INITIALIZING"
@@ -113,13 +158,13 @@ class CaptureHost(Host):
 
     def open(self) -> None:
         """Connect to site and queue, and begin where the queue says; combined, wait for the apply process to say it."""
-        links = self._make_links(self._spec, self._capture.site, self._capture.name, self.wake)
+        links = self._make_links(self._spec, self._capture.site, self.name, self.wake)
         self._capture_state = "INITIALIZING"
         self._redo = links.redo(self._redo_component, self._capture.source)
         self._redo.connect()
         self._durable_scn, self._told_scn = FIRST_SCN, self._redo.checkpoint(FIRST_SCN)
         if (apply := apply_of(self._spec, self._capture)) is not None:
-            self._mount(apply)
+            self._mount(apply, links)
             return
         self._forget_refusal()
         queue = links.publisher(self._capture.queue, self._capture.source)
@@ -179,7 +224,7 @@ class CaptureHost(Host):
     def close(self) -> None:
         """Close both connections and the redo."""
         queue, redo, miner = self._queue, self._redo, self._miner
-        self._queue = self._combined = self._admission = self._redo = self._miner = self._waiting = self._left = None
+        self._queue = self._combined = self._redo = self._miner = self._waiting = self._left = None
         self._may_mine_again = True
         for closable in (queue, redo, miner):
             if closable is not None:
@@ -230,7 +275,7 @@ class CaptureHost(Host):
             details |= {
                 "combined_with": subscriber["subscriber"],
                 "subscribers": [subscriber],
-                **wire_status(self._admission),
+                **combined.wire_status(),
             }
         left, miner = self._left, self._miner
         if left is not None:
@@ -343,49 +388,23 @@ class CaptureHost(Host):
     def _mine_from(self, start_scn: Scn) -> Miner:
         if self._miner is not None:
             self._miner.close()
-        miner = self._miner = self._new_miner(start_scn)
+        miner = self._miner = self._make_miner(self._spec, self._capture, start_scn, self._last_call)
         return miner
 
-    def _new_miner(self, start_scn: Scn) -> Miner:
-        from redo.mining import Miner
-
-        return Miner(
-            redo_folder(self._spec, source=self._capture.source, site=self._capture.site),
-            self._capture.source,
-            start_scn,
-            self._capture.rules,
-            decoder_for,
-            names=AskedNames(self._ask_site),
-            last_call=self._last_call,
-        )
-
-    def _mount(self, apply: ApplySpec) -> None:
+    def _mount(self, apply: ApplySpec, links: Links) -> None:
         from actors.combined import MountedQueue, mounted_core
 
         capture = self._capture
         core = mounted_core(self._spec, capture, apply, acknowledged=self._told_scn, clock=self._clock)
         self._queue = self._combined = MountedQueue(
-            core, capture.name, capture.source, self._serve, wake=self.wake, clock=self._clock
+            core, capture.name, capture.source, links.serve, wake=self.wake, clock=self._clock
         )
-
-    def _serve(self, core: QueueCore) -> Serving:
-        from actors.runtime import own_host
-        from actors.site.wire import admission_of
-        from protos.queue_link import DequeueServer
-
-        self._admission = admission_of(self._spec, self.name)
-        return DequeueServer(core, host=own_host(), admission=self._admission)
 
     def _forget_refusal(self) -> None:
         """Before it enqueues: an apply process that is copied again through queues is not refused once it is combined again."""
         from actors.combined import forget_refusal
 
         forget_refusal(self._spec, self._capture)
-
-    def _ask_site(self, method: str) -> Any:  # noqa: ANN401 - the method's answer
-        from actors.runtime import actors_of
-
-        return actors_of(self._spec.name).call(self._redo_component, method, timeout_s=NAMES_TIMEOUT_S)
 
     @property
     def _redo_component(self) -> str:

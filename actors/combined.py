@@ -41,27 +41,26 @@ Worked flow
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from actors.records.files import component_file
 from actors.staging.queue import QueueCore
 from actors.staging.refusals import Refusals
 from streams.errors import WouldBlock
-from streams.links import PublisherProgress
 from streams.scn import FIRST_SCN, Scn
+from streams.staging import PublisherAccount
 from topology.combined import mounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from streams.clock import Clock
-    from streams.links import BatchHeader
+    from streams.links import BatchHeader, PublisherProgress, ServingQueue
     from streams.tracking import TrackLog
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
-__all__ = ["AHEAD_BYTES", "MountedQueue", "Serving", "forget_refusal", "mounted_core"]
+__all__ = ["AHEAD_BYTES", "MountedQueue", "forget_refusal", "mounted_core"]
 
 # One batch is on its way while the next one is mined; a batch is about 1 MiB, and larger ones wait alone.
 AHEAD_BYTES = 2 << 20
@@ -120,24 +119,6 @@ def _folder(spec: TopologySpec, capture: CaptureSpec) -> Path:
     return component_file(spec.state_dir, f"capture:{capture.name}", "~queue")
 
 
-class Serving(Protocol):
-    """Serves the subscriber of a mounted queue: `protos.queue_link.DequeueServer`."""
-
-    endpoint: str
-
-    def holding(self) -> AbstractContextManager[None]:
-        """Hold the queue's lock."""
-        ...
-
-    def changing(self) -> AbstractContextManager[None]:
-        """Hold the queue's lock; the subscriber's stream looks at the queue again afterwards."""
-        ...
-
-    def stop(self) -> None:
-        """End the subscriber's stream; idempotent."""
-        ...
-
-
 class MountedQueue:
     """A capture process's end of the queue that it mounts, as `streams.links.Outlet`.
 
@@ -147,7 +128,7 @@ class MountedQueue:
         core: the queue; from now on it is only touched behind the lock of what serves it.
         capture: name of the capture process.
         source: the site whose redo it mines.
-        serve: begins to serve the apply process.
+        serve: begins to serve the apply process (`Links.serve`).
         wake: called when `poll` has something new, or `send_nowait` would not block any more.
         clock: of statistics.
     """
@@ -157,19 +138,20 @@ class MountedQueue:
         core: QueueCore,
         capture: str,
         source: str,
-        serve: Callable[[QueueCore], Serving],
+        serve: Callable[[QueueCore], ServingQueue],
         *,
         wake: Callable[[], None],
         clock: Clock,
     ) -> None:
         self.core, self._wake, self._clock = core, wake, clock
         self._session = core.open_publisher(capture, "", source, self._told)
-        self._accepted, self._credit_bytes = core.resume(self._session)
+        self._account = account = PublisherAccount()
+        account.opened(*core.resume(self._session))
         subscriber = core.status()["subscribers"][0]
-        self._durable: Scn = subscriber["acknowledged_scn"]
+        account.durable_scn = subscriber["acknowledged_scn"]
         # A refused apply process does not say where to begin, so mining begins by itself, as in the life in which it
         # was refused.
-        self._rewind = None if subscriber["gone_scn"] is None else self._accepted
+        account.rewind_scn = None if subscriber["gone_scn"] is None else account.accepted_scn
         # what is not DURABLE: since when, and up to which SCN; ascending in both
         self._offered: deque[tuple[float, Scn]] = deque()
         self._is_blocked = False  # there is a batch that could not be sent
@@ -186,15 +168,7 @@ class MountedQueue:
         """How the queue stands; `rewind_scn`: where the apply process wants to begin, answered once."""
         with self._serving.holding():
             self._hear()
-            rewind, self._rewind = self._rewind, None
-            return PublisherProgress(
-                accepted_scn=self._accepted,
-                accepted_bytes=0,
-                durable_scn=self._durable,
-                in_flight_bytes=0,
-                credit_bytes=self._credit_bytes,
-                rewind_scn=rewind,
-            )
+            return self._account.progress()
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         """See `Outlet.send_nowait`.
@@ -203,12 +177,13 @@ class MountedQueue:
         """
         with self._serving.changing():
             # what is held for a refused one is let go by time, and nobody tells
-            if self._is_told or self._credit_bytes <= 0:
+            if self._is_told or self._account.credit_bytes <= 0:
                 self._hear()
             self._note_offered(header.through_scn)
-            if self._rewind is not None or self._credit_bytes <= 0:
+            if self._account.rewind_scn is not None or not self._account.has_credit(len(data)):
                 self._is_blocked = True
                 raise WouldBlock
+            self._account.sent(len(data))
             self.core.enqueue(self._session, header, data)
             self._is_told = True
 
@@ -220,20 +195,24 @@ class MountedQueue:
         """
         with self._serving.changing():
             self._hear()
-            if self._rewind is None:  # else another stream has begun: what it needs is found out next
+            if self._account.rewind_scn is None:  # else another stream has begun: what it needs is found out next
                 self.core.gone(self._session, first_scn)
 
     def status(self) -> dict[str, Any]:
         """Statistics of the apply process as a subscriber, JSON-able, as a queue's (V$BUFFERED_SUBSCRIBERS)."""
         with self._serving.holding():
             self._hear()
-            since = next((since for since, scn in self._offered if scn > self._durable), None)
+            since = next((since for since, scn in self._offered if scn > self._account.durable_scn), None)
             subscriber, waiting_bytes = self.core.status()["subscribers"][0], self.core.waiting_bytes
         return {
             **subscriber,
             "waiting_bytes": waiting_bytes,
             "unacknowledged_s": 0.0 if since is None else self._clock.monotonic() - since,
         }
+
+    def wire_status(self) -> dict[str, Any]:
+        """See `Serving.wire_status`."""
+        return self._serving.wire_status()
 
     def close(self) -> None:
         """End the apply process's stream; idempotent."""
@@ -250,20 +229,15 @@ class MountedQueue:
         """Take what is new; with the lock."""
         self._is_told = False
         news = self.core.publisher_news(self._session)
-        if news is None:
-            return
-        self._accepted, self._credit_bytes = news.through_scn, news.credit_bytes
-        if news.durable_scn is not None:
-            self._durable = news.durable_scn
-        if news.rewind_scn is not None:
-            self._rewind = news.rewind_scn
+        if news is not None:
+            self._account.hear(news)
 
     def _note_offered(self, scn: Scn) -> None:
         """Remember since when there is something that is not DURABLE, to the second.
 
         Whether there is credit for it or not.
         """
-        offered, now, durable = self._offered, self._clock.monotonic(), self._durable
+        offered, now, durable = self._offered, self._clock.monotonic(), self._account.durable_scn
         while offered and offered[0][1] <= durable:
             offered.popleft()
         if offered and (now - offered[-1][0] < 1.0 or len(offered) >= _OFFERED_MAX):

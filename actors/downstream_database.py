@@ -5,9 +5,9 @@ Job
     serve the capture processes as the source's site would.
 
 Main path
-    RedoReceiver.open -> RedoShippingClient.connect (the source goes on where the standby redo log ends)
-    RedoReceiver.step -> RedoShippingClient.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and
-    RedoServer.announce to the capture processes; their required checkpoints -> StandbyLog.purge.
+    RedoReceiver.open -> RedoReception.connect (the source goes on where the standby redo log ends)
+    RedoReceiver.step -> RedoReception.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and
+    ServingRedo.announce to the capture processes; their required checkpoints -> StandbyLog.purge.
     Archived logs come the same way, complete segments only, or as files (`redo.standby.archive_folder.ArchiveFolder`):
     then the source is only told what is here.
 
@@ -41,23 +41,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actors.host import Host
 from actors.site.connection import redo_folder
 from actors.site.redo_keeper import RedoKeeper, register_captures
-from actors.site.wire import admission_of, callers_of, peers_of, wire_status
-from protos.standby import Shipped
+from actors.site.wire import callers_of, links_of
 from streams.backoff import Backoff
 from streams.durable_file import replace_file
 from streams.errors import PropagationError, RedoError, Retry, StreamsError
 from streams.plain_data import as_json, from_json
 from streams.scn import scn_text
+from streams.standby import Shipped
 from topology.downstream import receiver_of
 from topology.edits.receivers import Receivers
 
 if TYPE_CHECKING:
-    from protos.admission import Admission
-    from protos.redo_link import RedoServer
-    from protos.redo_transport import RedoShippingClient
+    from actors.site.wire import MakeRedoLinks
     from redo.names import NameOfNow
     from redo.standby.archive_folder import ArchiveFolder
     from redo.standby.standby_log import StandbyLog, StandbyStatistics
+    from streams.clock import Clock
+    from streams.links import RedoLinks, RedoReception, ServingRedo
     from topology.spec import TopologySpec
 
 __all__ = ["RedoReceiver", "build"]
@@ -69,22 +69,38 @@ NAMES_TIMEOUT_S = 30.0  # as a capture process waits
 
 
 class RedoReceiver(RedoKeeper, Host):
-    """One redo receiver; see the module."""
+    """One redo receiver; see the module.
+
+    Args:
+        spec: the topology.
+        name: of the receiver, such as dbs1@dbs3.
+        fingerprint: of the topology; shown in its status.
+        make_links: makes its stream, and serves the capture processes of its site.
+        clock: of periods and statistics.
+    """
 
     kind: ClassVar[str] = "redo"
     adopts_open: ClassVar[bool] = True
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
-        super().__init__(f"redo:{name}", spec.state_dir)
+    def __init__(
+        self,
+        spec: TopologySpec,
+        name: str,
+        fingerprint: str,
+        make_links: MakeRedoLinks = links_of,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(f"redo:{name}", spec.state_dir, clock=clock)
+        self._make_links = make_links
         self._spec = spec
         self._receiver = receiver_of(spec, name)
         self._fingerprint = fingerprint
         self._folder = redo_folder(spec, source=self._receiver.source, site=self._receiver.site)
         self._log: StandbyLog | None = None
-        self._service: RedoServer | None = None
-        self._client: RedoShippingClient | None = None
+        self._service: ServingRedo | None = None
+        self._client: RedoReception | None = None
         self._files: ArchiveFolder | None = None  # where complete segments come as files
-        self._admission: Admission | None = None
         self._held = -1  # descriptor of the folder's lock, while this process writes there
         self._must_reopen = False
         self._connect_at, self._connecting = 0.0, Backoff()
@@ -123,21 +139,9 @@ class RedoReceiver(RedoKeeper, Host):
         assert self._client is not None
         return self._take_frames(log, self._client)
 
-    def _connected(self, log: StandbyLog) -> RedoShippingClient:
-        from actors.runtime import resolver
-        from protos.redo_transport import RedoShippingClient
-        from protos.transport import new_incarnation
-
+    def _connected(self, log: StandbyLog) -> RedoReception:
         receiver = self._receiver
-        resolve = peers_of(self._spec, receiver.site, resolver(self._spec.name, receiver.site))
-        client = RedoShippingClient(
-            resolve(f"site:{receiver.source}"),
-            topology=self._spec.name,
-            receiver=receiver.name,
-            source=receiver.source,
-            incarnation=new_incarnation(),
-            wake=self.wake,
-        )
+        client = self._links().reception(receiver.source)
         shipped = (
             Shipped.NOTHING if receiver.archive else Shipped.ARCHIVED if receiver.is_archived_log else Shipped.REDO
         )
@@ -171,7 +175,7 @@ class RedoReceiver(RedoKeeper, Host):
             if client is not None:
                 client.close()
 
-    def _take_frames(self, log: StandbyLog, client: RedoShippingClient) -> float:
+    def _take_frames(self, log: StandbyLog, client: RedoReception) -> float:
         """Take what the source sent."""
         taken, before = 0, log.place
         while taken < STEP_BYTES_MAX and (frame := client.take_nowait()) is not None:
@@ -212,8 +216,8 @@ class RedoReceiver(RedoKeeper, Host):
             self._receiver.is_archived_log,
             self._receiver.archive,
         )
-        if self._admission is not None:
-            self._admission.change(callers_of(spec, self.name))
+        if self._service is not None:
+            self._service.admit(callers_of(spec, self.name))
         if self._log is not None:
             self._register_captures(self._log)
         # last: when it is seen, capture processes begin, whose redo must be kept by then
@@ -238,7 +242,7 @@ class RedoReceiver(RedoKeeper, Host):
             "source": receiver.source,
             "fingerprint": self._fingerprint,
             "mode": "archived_log" if receiver.is_archived_log else "real_time",
-            **wire_status(self._admission),
+            **({} if self._service is None else self._service.wire_status()),
         }
         if not receiver.is_archived_log:
             details["transport"] = "sync" if receiver.is_sync else "async"
@@ -348,21 +352,21 @@ class RedoReceiver(RedoKeeper, Host):
         self._held = descriptor
 
     def _open_log(self) -> StandbyLog:
-        from actors.runtime import own_host
-        from protos.redo_link import RedoServer
         from redo.standby.standby_log import StandbyLog
 
-        log = StandbyLog(self._folder, self._receiver.source, redo_bytes_max=self._spec.redo_bytes_max)
+        log = StandbyLog(
+            self._folder, self._receiver.source, redo_bytes_max=self._spec.redo_bytes_max, clock=self._clock
+        )
         self._register_captures(log)
         if self._service is None:
-            self._admission = admission_of(self._spec, self.name)
-            self._service = RedoServer(
-                self._spec.name, self._receiver.source, log, host=own_host(), admission=self._admission
-            )
+            self._service = self._links().serve_redo(self._receiver.source, log)
         else:
             self._service.attach(log)
         self._log = log
         return log
+
+    def _links(self) -> RedoLinks:
+        return self._make_links(self._spec, self._receiver.site, self.name, self.wake)
 
     def _register_captures(self, log: StandbyLog) -> None:
         """Keep redo for the capture processes of the topology only."""

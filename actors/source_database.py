@@ -9,7 +9,7 @@ Job
     heartbeats. A site without capture processes has no log writer.
 
 Main path
-    DatabaseSite.step -> LogWriter.step -> RedoService.announce; the sampler thread queries the source's position.
+    DatabaseSite.step -> LogWriter.step -> RedoService.announce; `actors.site.sampling` queries the source's position.
 
 States
     STARTING DATABASE        the embedded server or the user's server does not answer yet. Memory only.
@@ -31,7 +31,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import threading
 import time
 from contextlib import closing, suppress
 from functools import partial
@@ -43,8 +42,9 @@ from actors.site.claim import SiteClaim
 from actors.site.connection import access_to, embedded_server, remove_from, site_folder, source_findings
 from actors.site.host import SiteHost
 from actors.site.redo_keeper import RedoKeeper, register_captures
+from actors.site.sampling import Heartbeats, PositionSampler
 from actors.site.standby_folders import forget_standby_logs
-from actors.site.wire import admission_of, callers_of, wire_status
+from actors.site.wire import callers_of, links_of
 from actors.staging.queue_host import forget_queues
 from actors.state_folder import make_private
 from databases.conflict_lists import conflict_list_findings
@@ -60,7 +60,6 @@ from streams.errors import (
     ConfigError,
     DatabaseSetBack,
     DatabaseUnavailable,
-    LogGone,
     PropagationError,
     RedoError,
     RunsElsewhere,
@@ -74,6 +73,7 @@ from topology.downstream import receivers_from
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from actors.site.wire import MakeRedoLinks
     from databases.embedded import EmbeddedServer
     from databases.ports import (
         CapturedTable,
@@ -84,12 +84,11 @@ if TYPE_CHECKING:
         SourceDatabase,
         TableShape,
     )
-    from protos.admission import Admission
-    from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
     from redo.names import NameOfNow
     from rules.rule import RuleSet
     from streams.lcr_batch import TableVersion
+    from streams.links import ServingRedo
     from topology.edits.receivers import Receivers
     from topology.spec import ApplySpec, TopologySpec
 
@@ -98,28 +97,29 @@ __all__ = ["DatabaseSite", "build"]
 READ_TIMEOUT_S = 0.1  # an idle read waits this long: positions without data are due ten times a second
 FULL_PAUSE_S = 0.5  # a full redo log or disk is checked again this often
 WATCH_INTERVAL_S = 1.0  # a site without a log writer only monitors its server
-SAMPLE_INTERVAL_S = 0.1  # the precision of the lag in seconds; a query costs the database a tenth of a millisecond
-RECONNECT_INTERVAL_S = 1.0  # do not try an unreachable database ten times a second
 # While a redo receiver's acknowledgement is awaited: about as long as it takes, then, when it does not come, as often
 # as an idle log writer looks.
 AWAIT_MIN_S, AWAIT_MAX_S = 0.004, READ_TIMEOUT_S
 # a log writer that lacks what the source had so long ago goes for throughput, as commits wait for longer than it takes
 # to fill a record
 BEHIND_S = 0.5
-SAMPLES_KEPT = 50  # reported at once: the controller may ask only every five seconds
-LOOK_INTERVAL_S = 1.0  # how often the log that the source keeps for us, and heartbeats, are checked
 UNCAPTURED_INTERVAL_S = 30.0  # how often new tables are looked for: a query over all names of the catalog
-# Without an answer for this long the database counts as gone: a checkpoint on a slow disk can delay one for seconds.
-ANSWER_MAX_S = 10.0
 END_WRITER_S = 10.0  # a log writer's step ends within a second, a pause after an error within five
-HEARTBEAT = b"heartbeat"
 
 
 class DatabaseSite(RedoKeeper, SiteHost):
-    """One site with a database; see the module."""
+    """One site with a database; see the module.
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+    Args:
+        spec: the topology.
+        name: of the site in it.
+        fingerprint: of the topology; shown in its status.
+        make_links: serves its redo.
+    """
+
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, make_links: MakeRedoLinks = links_of) -> None:
         super().__init__(f"site:{name}", spec.state_dir)
+        self._make_links = make_links
         self._spec = spec
         self._site = spec.site(name)
         self._fingerprint = fingerprint
@@ -133,23 +133,21 @@ class DatabaseSite(RedoKeeper, SiteHost):
         self._writer: LogWriter | None = None
         self._stream: LogStream | None = None
         self._source: SourceDatabase | None = None
-        self._service: RedoServer | None = None
-        self._admission: Admission | None = None
-        self._sampler: threading.Thread | None = None
-        self._sampler_stop = threading.Event()
+        self._service: ServingRedo | None = None
         self._allow_binary = True
-        self._answers = False
-        self._answered_at = 0.0
-        self._samples: tuple[tuple[int, int], ...] = ()  # newest last; replaced whole, as other threads read it
+        self._sampler = PositionSampler(
+            self.name,
+            self._clock,
+            open_source=self._open_source,
+            is_source=lambda: self._is_source,
+            keep_claim=self._keep_claim,
+            look=self._look,
+        )
+        self._heartbeats = Heartbeats(self._clock)
         self._retained_bytes: int | None = None
-        self._held_up_by: tuple[str, ...] = ()  # a slot or a snapshot waits for these transactions now
-        self._sample_problem = ""
-        self._heartbeats = 0
-        self._gone: LogGone | None = None
         self._tables = CapturedTables(name, self._folder, self._open_source, has_admin=self._site.database.has_admin)
         self._uncaptured_at = 0.0
         self._ends_source = False  # it is no source any more: its log writer ends, and its slot is dropped
-        self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
         self._awaiting_s = AWAIT_MIN_S
 
     # ------------------------------------------------------------------ hosting
@@ -164,9 +162,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             self._drop_writer()
         if self._server is not None:
             self._server.start()
-        if self._sampler is None:
-            self._sampler = threading.Thread(target=self._sample_loop, name=f"{self.name}-sampler", daemon=True)
-            self._sampler.start()
+        self._sampler.start()
         if self._writes_redo():
             self._attach()
 
@@ -182,8 +178,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         writer = self._writer
         if writer is None or self._stream is None:
             return self._watch()
-        if self._gone is not None:
-            error, self._gone = self._gone, None
+        if self._sampler.gone is not None:
+            error, self._sampler.gone = self._sampler.gone, None
             if isinstance(error, CapturedNoMore):
                 self._refusal.record(error)
             raise error
@@ -214,10 +210,9 @@ class DatabaseSite(RedoKeeper, SiteHost):
 
         FIRST_SCN: redo keeps up, or commits wait for a receiver.
         """
-        samples = self._samples
-        lacking = next((asked_us for asked_us, scn in samples if scn > writer.position.scn), None)
-        is_behind = lacking is not None and self._clock.time_us() - lacking > BEHIND_S * 1e6
-        return Scn(samples[-1][1]) if is_behind and not writer.waits_for_receivers else FIRST_SCN
+        if writer.waits_for_receivers:
+            return FIRST_SCN
+        return self._sampler.end_of_log_beyond(writer.position.scn, for_s=BEHIND_S)
 
     def _await_pause_s(self, *, moved: bool) -> float:
         """How long to leave the stream alone while an acknowledgement is awaited, which wakes this thread.
@@ -240,8 +235,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         """See `Host.adopt`. Serves changed capture processes; a site that is no longer a source ends its log writer."""
         self._spec, self._site = spec, spec.site(self._site.name)
         self._is_source = _is_source(spec, self._site.name)
-        if self._admission is not None:
-            self._admission.change(callers_of(spec, self.name))
+        if self._service is not None:
+            self._service.admit(callers_of(spec, self.name))
         if self._writer is not None and self._is_source:
             self._register_captures(self._writer)
         elif self._writer is not None:
@@ -252,7 +247,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
     def end(self) -> bool:
         """End everything of this process; the embedded server goes on."""
         ended = super().end()
-        self._sampler_stop.set()
+        self._sampler.stop()
         self._claim.close()
         if self._service is not None:
             self._service.stop()
@@ -261,9 +256,9 @@ class DatabaseSite(RedoKeeper, SiteHost):
 
     def detail_state(self) -> str:
         """See the module."""
-        if not self._answers:
+        if not self._sampler.has_answered:
             return "STARTING DATABASE"
-        if not self._is_answering():
+        if not self._sampler.is_answering:
             return "DATABASE DOES NOT ANSWER"
         if not self._is_source:
             return "READY"
@@ -276,23 +271,23 @@ class DatabaseSite(RedoKeeper, SiteHost):
             "site": self._site.name,
             "fingerprint": self._fingerprint,
             "database": self._site.database.kind,
-            "ready": self._is_answering(),
+            "ready": self._sampler.is_answering,
             "is_source": self._is_source,
-            "heartbeats": self._heartbeats,
+            "heartbeats": self._heartbeats.written,
             # Old facts about a source that does not answer say nothing about how far a destination is behind.
-            "source_scn": self._samples[-1][1] if self._samples and self._is_answering() else 0,
-            "source_samples": [list(sample) for sample in self._samples],
-            **wire_status(self._admission),
+            "source_scn": int(self._sampler.source_scn),
+            "source_samples": [list(sample) for sample in self._sampler.samples],
+            **({} if self._service is None else self._service.wire_status()),
         }
-        if self._sample_problem:
-            details["database_problem"] = self._sample_problem
+        if self._sampler.problem:
+            details["database_problem"] = self._sampler.problem
         if self._is_source:
             details["is_prepared"] = self._is_prepared()
             details["source_retained_bytes"] = self._retained_bytes
             details["uncaptured_tables"] = list(self._tables.uncaptured)
             details["strayed_tables"] = list(self._tables.strayed)
             details["lost_columns"] = list(self._tables.lost_columns)
-            details["held_up_by"] = list(self._held_up_by)
+            details["held_up_by"] = list(self._sampler.held_up_by)
         if self._server is not None:
             details["server_pid"] = self._server.pid() or 0
         writer = self._writer  # the component's own thread may drop it at any time
@@ -716,8 +711,6 @@ class DatabaseSite(RedoKeeper, SiteHost):
             self._service.announce()
 
     def _open_writer(self) -> LogWriter:
-        from actors.runtime import own_host
-        from protos.redo_link import RedoServer
         from redo.log_writer import LogWriter
 
         writer = LogWriter(
@@ -731,16 +724,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         self._register_captures(writer)
         self._writer = writer
         if self._service is None:
-            self._admission = admission_of(self._spec, self.name)
-            self._service = RedoServer(
-                self._spec.name,
-                self._site.name,
-                writer,
-                shipper=writer.shipping,
-                acknowledged=self._acknowledged,
-                host=own_host(),
-                admission=self._admission,
-            )
+            links = self._make_links(self._spec, self._site.name, self.name, self.wake)
+            self._service = links.serve_redo(self._site.name, writer, writer.shipping, self._acknowledged)
         else:
             self._service.attach(writer, writer.shipping)
         return writer
@@ -770,46 +755,6 @@ class DatabaseSite(RedoKeeper, SiteHost):
             writer, self._writer = self._writer, None
             writer.close()
 
-    # ------------------------------------------------------------------ sampling
-
-    def _is_answering(self) -> bool:
-        """Whether the database answered a moment ago."""
-        return self._answers and not self._sample_problem and self._clock.monotonic() - self._answered_at < ANSWER_MAX_S
-
-    def _sample_loop(self) -> None:
-        """Query the database's position continuously on a separate connection, and write heartbeats."""
-        source: SourceDatabase | None = None
-        look_at = claim_at = 0.0
-        while not self._sampler_stop.wait(self._sample_pause_s(is_open=source is not None)):
-            try:
-                if source is None:
-                    source = self._open_source()
-                self._sample(source)
-                if self._clock.monotonic() >= claim_at:
-                    claim_at = self._clock.monotonic() + LOOK_INTERVAL_S
-                    self._keep_claim()
-                if self._is_source and self._clock.monotonic() >= look_at:
-                    look_at = self._clock.monotonic() + LOOK_INTERVAL_S
-                    self._held_up_by = source.holding_up()
-                    if self._stream is not None:
-                        self._look(source)
-            except LogGone as error:
-                self._gone = error
-            except StreamsError as error:
-                self._sample_problem = error.message
-                if source is not None:
-                    source.close()
-                    source = None
-        if source is not None:
-            source.close()
-
-    def _sample_pause_s(self, *, is_open: bool) -> float:
-        if not self._answers:
-            return SAMPLE_INTERVAL_S
-        if not is_open:
-            return RECONNECT_INTERVAL_S
-        return SAMPLE_INTERVAL_S if self._is_source else WATCH_INTERVAL_S
-
     def _keep_claim(self) -> None:
         """Keep the claim on a prepared database; `step` reports a lost claim."""
         if self._keeps_claim() and self._claim.refused is None:
@@ -821,7 +766,9 @@ class DatabaseSite(RedoKeeper, SiteHost):
         return self._is_prepared() or (self._prepared_file.exists() and bool(_applies_at(self._spec, self._site.name)))
 
     def _look(self, source: SourceDatabase) -> None:
-        """Check what else may have changed in the database."""
+        """Check what else may have changed in the database, while a stream is open."""
+        if self._stream is None:
+            return
         self._retained_bytes = source.retained_bytes(self._spec.name)
         writer = self._writer
         if writer is not None:
@@ -830,28 +777,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             self._tables.look(source, self._spec)
-        self._heartbeat(source)
-
-    def _sample(self, source: SourceDatabase) -> None:
-        asked_us = self._clock.time_us()
-        scn = source.current_scn()
-        # The time before the query: the answer covers commits up to then, not later ones.
-        self._samples = (*self._samples[1 - SAMPLES_KEPT :], (asked_us, int(scn)))
-        self._answered_at = self._clock.monotonic()
-        self._answers, self._sample_problem = True, ""
-
-    def _heartbeat(self, source: SourceDatabase) -> None:
-        """Write a heartbeat when nothing has come through the log for a while."""
-        writer = self._writer
-        if writer is None:
-            return
-        data_bytes, now = writer.statistics().data_bytes, self._clock.monotonic()
-        if data_bytes != self._seen_bytes:
-            self._seen_bytes, self._seen_at = data_bytes, now
-        elif now - self._seen_at >= self._spec.heartbeat_s:
-            source.write_marker(HEARTBEAT)
-            self._heartbeats += 1
-            self._seen_at = now
+        if writer is not None:
+            self._heartbeats.write_if_silent(source, writer.statistics().data_bytes, self._spec.heartbeat_s)
 
     def _note(self, error: StreamsError) -> None:
         self._error, self._error_us = error, self._clock.time_us()

@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from databases.connectors import value_types
-from rules.conditions.parsing import parse
+from rules.conditions.condition import parse
 from rules.conditions.rowwise import truth_values
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet

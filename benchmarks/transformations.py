@@ -22,7 +22,7 @@ from protos import codec
 from redo.mining import Miner
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
-from rules.transformation import (
+from rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,

@@ -98,12 +98,16 @@ class SeenTable:
         computed: those that the database computes.
         stored: schema and name of each table that has rows of it: itself, or its partitions.
         elsewhere: what has other rows that a SELECT shows, as texts for people.
+        padded: columns whose values the database fills up with blanks.
+        counts_bytes: it does so by bytes, not by letters.
     """
 
     columns: tuple[str, ...]
     computed: frozenset[str] = frozenset()
     stored: frozenset[tuple[str, str]] = frozenset()
     elsewhere: tuple[str, ...] = ()
+    padded: frozenset[str] = frozenset()
+    counts_bytes: bool = False
 
 
 class OpenPiece(Protocol):
@@ -284,7 +288,7 @@ class TableReader(Protocol):
         snapshot: str = "",
         rows: str = "",
     ) -> tuple[KeyedRow, ...]:
-        """The rows of some buckets, by key, `rows_max` at most.
+        """The rows of some buckets, by key, with their versions, `rows_max` at most.
 
         Args:
             owner: schema.
@@ -312,7 +316,7 @@ class TableReader(Protocol):
     ) -> tuple[KeyedRow, ...]:
         """The rows that have one of these keys, in any order, with their versions.
 
-        By an index on the key's columns, if there is one.
+        By an index on the key's columns, if there is one, else in one scan of the table.
 
         Args:
             owner: schema.
@@ -323,6 +327,10 @@ class TableReader(Protocol):
             snapshot: see `plan`.
             rows: see `plan`.
         """
+        ...
+
+    def interrupt(self) -> None:
+        """End what is being read on another thread: it raises `DatabaseUnavailable` there. Nothing is read: nothing."""
         ...
 
     def close(self) -> None:

@@ -23,8 +23,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headrace.audit.verbs import began, noting
-from headrace.console import DONE, FAILURE, FINDING, Output, ReaderLeft, exit_code_of
-from headrace.entry import INTERRUPTED
+from headrace.console import Output, ReaderLeft, exit_code_of
+from headrace.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED
 from headrace.process_end import (
     code_of_exit,
     defect,

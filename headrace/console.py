@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from headrace.exit_codes import FAILURE, FINDING, WRONG_USE
 from streams.errors import ConfigError, StreamsError
 from streams.scn import scn_text as position_text
 from topology.printed_commands import commands_with_file, with_file
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from databases.ports import Finding
 
 __all__ = [
-    "DONE",
-    "FAILURE",
-    "FINDING",
-    "WRONG_USE",
     "Output",
     "ReaderLeft",
     "exit_code_of",
@@ -35,11 +32,7 @@ __all__ = [
     "seconds_text",
 ]
 
-DONE = 0
-FINDING = 1  # a difference, a problem of the topology or of a database, something that needs an operator
-WRONG_USE = 2
 PIPE_WIDTH = 200
-FAILURE = 3
 OF_A_KIND_MIN = 3  # findings that are told once
 PLACES_MAX = 8  # of findings of one kind: a line's length; `--verbose` has the others
 # What names one thing in a sentence: without it, sentences of one kind are equal.

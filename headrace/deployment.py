@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.calls import SETTLED
 from actors.cluster.local import LocalCluster
-from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
+from actors.control.calls import SETTLED
+from actors.control.observation import gather
+from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of
 from actors.processes import process_of
 from actors.records.requests import REQUESTS_FILE
 from actors.records.running import Running
 from actors.site.left import left_in
 from actors.state_folder import check_owned
+from headrace.administrators import Administrators
 from headrace.audit.log import AUDIT_FILES
 from headrace.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.remembered_cluster import RememberedCluster
@@ -34,7 +36,7 @@ from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, Propaga
 from streams.table_name import literal
 from topology.combined import bypassing
 from topology.edits.changes import bypassed_of, components_of
-from topology.edits.stored import KEY_FILE, PREPARED_FILE, prepared_topology
+from topology.edits.stored import KEY_FILE, PREPARED_FILE
 from topology.file.reading import read_topology
 from topology.links import CERTIFICATES, REVOKED, both_ways, makes_certificates
 from topology.problems import TopologyError, nearest
@@ -42,8 +44,6 @@ from topology.split import fitting, prepared_splits, with_splits
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
-    from actors.site.admin import Published
-    from databases.ports import Finding
     from topology.edits.changes import Component
     from topology.spec import SiteSpec, TopologySpec
 
@@ -336,13 +336,15 @@ class Deployment:
 
         self._check_certificates()
         self._check_handlers()
+        if self.address:
+            self._check_alone()
+        administrators = Administrators(self.spec, keep_existing=keep_existing)
         # What runs here has claimed the databases itself.
         with nullcontext() if self.address or take_over or self.cluster.address() else claimed(self.spec):
-            unasked, ahead = self._prepare_as_admin()
+            administrators.begin()
             if not self.address:
                 self.cluster.start()
         if self.address:
-            self._check_alone()
             RememberedCluster(self.spec.state_dir).remember(self.address)
         call, was_asked = secrets.token_hex(8), False
         self._ensure_controller(dict(environment or {}), keep_call=call if keep_existing else "")
@@ -360,8 +362,11 @@ class Deployment:
             self._check_same(overview)
             if (state := overview.get("calls", {}).get(call)) is None:
                 was_asked |= self._ask(call, earlier=was_asked)
+            if state == SETTLED and overview["state"] != "REFUSED" and administrators.publishes_late():
+                call, was_asked = secrets.token_hex(8), False
+                continue
             if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
-                told = (*unasked, *self._finish_as_admin(ahead, is_refused=overview["state"] == "REFUSED"))
+                told = administrators.end(is_refused=overview["state"] == "REFUSED")
                 return overview | {"findings": [*overview["findings"], *map(asdict, told)]} if told else overview
             is_settled = state == SETTLED
             if is_settled not in tried_again:
@@ -461,29 +466,6 @@ class Deployment:
         errors = [finding for finding in tls_findings(self.spec) if finding.is_error]
         if errors:
             raise TopologyError.of(str(self.spec.file), errors)
-
-    def _prepare_as_admin(self) -> tuple[tuple[Finding, ...], Mapping[str, Published]]:
-        """Make what a role with more rights makes: here, as nothing that runs has its connection string.
-
-        See `prepare_as_admin` and `publish_as_admin`.
-
-        Raises:
-            StreamsError: an administrator is needed and cannot be asked, or a right is missing.
-        """
-        from actors.site.admin import prepare_as_admin, publish_as_admin
-
-        unasked = prepare_as_admin(self.spec)
-        unpublished, ahead = publish_as_admin(self.spec, prepared_topology(self.spec.state_dir))
-        return (*unasked, *unpublished), ahead
-
-    def _finish_as_admin(self, ahead: Mapping[str, Published], *, is_refused: bool) -> tuple[Finding, ...]:
-        """What is left to do as a role with more rights once the controller has settled this call.
-
-        What could not be done.
-        """
-        from actors.site.admin import finish_as_admin, retreat_as_admin
-
-        return retreat_as_admin(self.spec, ahead) if is_refused else finish_as_admin(self.spec)
 
     def _make_certificates(self) -> None:
         """Have a certificate for every site in the state folder, which only processes of this machine can read."""

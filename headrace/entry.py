@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["INTERRUPTED", "main"]
+from headrace.exit_codes import INTERRUPTED
+
+__all__ = ["main"]
 
 # what a command and its children write is its user's alone; components do the same (`actors.state_folder`)
 UMASK = 0o077
-INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 
 
 def main() -> None:

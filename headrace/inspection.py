@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.earlier_shapes import earlier_of, on_the_way
+from actors.control.earlier_shapes import earlier_of, on_the_way
 from actors.security.examination import tls_findings
 from actors.security.links import link_findings, ray_findings
 from actors.site.admin import admin_findings
@@ -105,7 +105,8 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
             if not live.is_live
         ]
         findings += _findings_between(spec, sites, [])
-    return Checked(findings=tuple(findings), reach=found.reach)
+    # a site's two roles, and two apply processes, may have one
+    return Checked(findings=tuple(dict.fromkeys(findings)), reach=found.reach)
 
 
 def _folder_findings(spec: TopologySpec) -> Iterator[Finding]:
@@ -314,7 +315,7 @@ def handler_findings(spec: TopologySpec) -> list[Finding]:
     customs = list(custom_transformations(spec))
     if not customs and all(apply.handlers == NO_HANDLERS for apply in spec.applies):
         return []
-    from rules.user_code.calling import loaded_function  # numpy, as above
+    from rules.transformations.calling import loaded_function  # numpy, as above
     from spark_apply.handlers.loaded import load_all
 
     findings: dict[str, Finding] = {}

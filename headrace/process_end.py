@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from headrace.console import DONE, FAILURE, WRONG_USE, Output
+from headrace.console import Output
+from headrace.exit_codes import DONE, FAILURE, WRONG_USE
 from streams.errors import ConfigError
 
 __all__ = [

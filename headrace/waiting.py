@@ -6,7 +6,7 @@ Repeat for sites that forward.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,21 @@ if TYPE_CHECKING:
     from actors.runtime import RayActors
     from topology.spec import TopologySpec
 
-__all__ = ["LOOK_INTERVAL_S", "Look", "NotCaughtUp", "look_at_tables", "wait_caught_up"]
+__all__ = [
+    "LOOK_INTERVAL_S",
+    "Look",
+    "NotCaughtUp",
+    "fixes_of",
+    "halts",
+    "look_at_tables",
+    "problems_of",
+    "wait_caught_up",
+]
 
 POLL_S = 0.1
 LOOK_INTERVAL_S = 2.0  # for what holds it up: people read it, and the controller updates once a second
+# A component that has just started can look stuck, and what waited for free disk space goes on by itself.
+STUCK_S = 5.0
 MARKER_TIMEOUT_S = 15.0  # a marker waits for one fsync at the source
 CALL_TIMEOUT_S = 5.0
 _AT_REST = frozenset({"DONE", "KEPT", "LEFT OUT", "FAILED"})  # states of tables that are not being copied
@@ -52,6 +63,9 @@ class _Wait:
     """Bytes of log between each apply process and its marker; None: unknown, because it is starting."""
     problems: dict[str, str] = field(default_factory=dict)
     stuck: list[Note] = field(default_factory=list)
+    ends_when_stuck: bool = False
+    stuck_since: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When a component was first seen to halt changes for this reason."""
     looked_at: float = 0.0
     reached: str = "caught_up_scn"
     """What each apply process is asked: how far every table is, or (`low_watermark`) those that are applied."""
@@ -111,7 +125,8 @@ class _Wait:
         """Look from time to time for what is stuck until an operator acts, or a window opens.
 
         Raises:
-            NotCaughtUp: nothing replicates, so waiting is useless.
+            NotCaughtUp: waiting is useless: nothing replicates; or a component stays stuck, and it is not to be waited
+                for.
         """
         if self.overview is None or time.monotonic() - self.looked_at < LOOK_INTERVAL_S:
             return
@@ -123,6 +138,13 @@ class _Wait:
                 hint="headrace check FILE says what is missing; then headrace up FILE",
             )
         self.stuck = holding_notes(overview)
+        halting = {(note.component, note.problem): note for note in self.stuck if halts(note)}
+        self.stuck_since = {each: self.stuck_since.get(each, self.looked_at) for each in halting}
+        lasting = [halting[each] for each, since in self.stuck_since.items() if self.looked_at - since >= STUCK_S]
+        if self.ends_when_stuck and lasting:
+            raise NotCaughtUp(
+                f"nothing more arrives before an operator acts: {problems_of(lasting)}", hint=fixes_of(lasting)
+            )
         self.look_for_failed_tables(overview)
 
     def look_for_failed_tables(self, overview: Mapping[str, Any]) -> None:
@@ -165,12 +187,23 @@ class _Wait:
             for apply in self.spec.applies
             if self.behind.get(apply.name) != 0
         ]
-        words += [f"{note.component}: {note.problem}" for note in self.stuck]
-        fixes = [note.fix for note in self.stuck if note.fix]
-        return NotCaughtUp(
-            f"not caught up within {timeout_s:g} s: " + "; ".join(words),
-            hint="; ".join(fixes) or "see `headrace status`",
-        )
+        words += [problems_of([note]) for note in self.stuck]
+        return NotCaughtUp(f"not caught up within {timeout_s:g} s: " + "; ".join(words), hint=fixes_of(self.stuck))
+
+
+def halts(note: Note) -> bool:
+    """Whether a finding stops changes until an operator acts; a table that cannot be copied holds up no other one."""
+    return note.is_stuck and not note.is_of_table
+
+
+def problems_of(found: Sequence[Note]) -> str:
+    """What is wrong, for people."""
+    return "; ".join(f"{note.component}: {note.problem}" for note in found)
+
+
+def fixes_of(found: Sequence[Note]) -> str:
+    """What to do about it, for people."""
+    return "; ".join(note.fix for note in found if note.fix) or "see `headrace status`"
 
 
 def look_at_tables(spec: TopologySpec, actors: RayActors) -> None:
@@ -195,6 +228,7 @@ def wait_caught_up(
     progress: Callable[[str], None] | None = None,
     overview: Look | None = None,
     of_applied_tables: bool = False,
+    ends_when_stuck: bool = False,
 ) -> dict[str, int]:
     """Wait until everything committed at any source before this call is applied everywhere.
 
@@ -205,16 +239,19 @@ def wait_caught_up(
         progress: receives lines of text about the progress.
         overview: returns the overview, which shows what holds the changes up; None: look at the apply processes only.
         of_applied_tables: do not wait for tables that are being copied, or cannot be.
+        ends_when_stuck: do not wait for an operator either: end when the overview has shown for `STUCK_S` that a
+            component is stopped or has given up.
 
     Returns:
         The SCNs of the last markers, by source.
 
     Raises:
-        NotCaughtUp: time-out; the message names the apply processes that are behind, and why.
+        NotCaughtUp: time-out; the message names the apply processes that are behind, and why. Or what is stuck.
         TablesNotCopied: everything else is applied everywhere, and these tables need an operator.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     wait = _Wait(spec, actors, deadline, overview, progress or (lambda _: None))
+    wait.ends_when_stuck = ends_when_stuck
     wait.reached = "low_watermark" if of_applied_tables else "caught_up_scn"
     wait.look_for_what_is_stuck()
     # What a site forwards is in its redo only when it is applied there: a marker written before that is no use behind

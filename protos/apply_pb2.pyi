@@ -191,18 +191,20 @@ class CopyRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., token: _Optional[str] = ..., worker: _Optional[int] = ..., incarnation: _Optional[str] = ..., outcome: _Optional[_Union[CopyOutcome, _Mapping]] = ...) -> None: ...
 
 class CopyOutcome(_message.Message):
-    __slots__ = ("piece", "rows", "digest", "problem", "is_final")
+    __slots__ = ("piece", "rows", "digest", "problem", "is_final", "sqlstate")
     PIECE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    SQLSTATE_FIELD_NUMBER: _ClassVar[int]
     piece: int
     rows: int
     digest: bytes
     problem: str
     is_final: bool
-    def __init__(self, piece: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[bytes] = ..., problem: _Optional[str] = ..., is_final: _Optional[bool] = ...) -> None: ...
+    sqlstate: str
+    def __init__(self, piece: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[bytes] = ..., problem: _Optional[str] = ..., is_final: _Optional[bool] = ..., sqlstate: _Optional[str] = ...) -> None: ...
 
 class CopyReply(_message.Message):
     __slots__ = ("piece", "wait", "done")
@@ -700,7 +702,7 @@ class CompareRequest(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[TableName, _Mapping]]] = ..., rechecks: _Optional[int] = ..., recheck_delay_s: _Optional[float] = ...) -> None: ...
 
 class TableComparison(_message.Message):
-    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name", "differences", "has_more_differences", "left_out", "computed", "settled", "in_flight", "in_flight_rows")
+    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name", "differences", "has_more_differences", "left_out", "computed", "settled", "in_flight", "in_flight_rows", "padded")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EQUAL_FIELD_NUMBER: _ClassVar[int]
@@ -719,6 +721,7 @@ class TableComparison(_message.Message):
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PADDED_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     equal: bool
@@ -737,7 +740,8 @@ class TableComparison(_message.Message):
     settled: int
     in_flight: _containers.RepeatedCompositeFieldContainer[RowDifference]
     in_flight_rows: int
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ..., differences: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., has_more_differences: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ..., computed: _Optional[_Iterable[str]] = ..., settled: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., in_flight_rows: _Optional[int] = ...) -> None: ...
+    padded: str
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ..., differences: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., has_more_differences: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ..., computed: _Optional[_Iterable[str]] = ..., settled: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., in_flight_rows: _Optional[int] = ..., padded: _Optional[str] = ...) -> None: ...
 
 class RowDifference(_message.Message):
     __slots__ = ("columns", "values", "nulls", "what")

@@ -1,17 +1,21 @@
-"""`streams.links.Links` over gRPC: one component's clients of queues and redo logs."""
+"""`streams.links.Links` and `RedoLinks` over gRPC: one component's clients of queues and redo logs, and its server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from protos.admission import Admission
 from protos.identity import Peer
-from protos.queue_link import DequeueClient, EnqueueClient
-from protos.redo_link import RedoWatchClient
+from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.redo_link import RedoServer, RedoWatchClient
+from protos.redo_transport import RedoShippingClient
 from protos.transport import new_incarnation
 
 if TYPE_CHECKING:
     from streams.links import PieceCompressor
+    from streams.staging import QueuePort
+    from streams.standby import RedoShipper, RedoWriter
 
 __all__ = ["GrpcLinks"]
 
@@ -29,6 +33,8 @@ class GrpcLinks:
         wake: called on a thread of gRPC whenever a stream has something new; must not block.
         incarnation: of all its streams, so that the time of day does not order them; empty: from
             `transport.new_incarnation`.
+        host: answers the address to serve on.
+        admission: answers who may come to what is served; None: everybody who says the right hello, without TLS.
     """
 
     def __init__(
@@ -39,9 +45,12 @@ class GrpcLinks:
         *,
         wake: Callable[[], None] | None = None,
         incarnation: str = "",
+        host: Callable[[], str] = lambda: "127.0.0.1",
+        admission: Callable[[], Admission | None] = lambda: None,
     ) -> None:
         self._topology, self._component, self._resolve = topology, component, resolve
         self._wake, self._incarnation = wake, incarnation or new_incarnation()
+        self._host, self._admission = host, admission
 
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> EnqueueClient:
         """See `Links.publisher`."""
@@ -76,4 +85,37 @@ class GrpcLinks:
             source=source,
             incarnation=self._incarnation,
             wake=self._wake,
+        )
+
+    def reception(self, source: str) -> RedoShippingClient:
+        """See `RedoLinks.reception`."""
+        return RedoShippingClient(
+            self._resolve(f"site:{source}"),
+            topology=self._topology,
+            receiver=self._component,
+            source=source,
+            incarnation=self._incarnation,
+            wake=self._wake,
+        )
+
+    def serve(self, core: QueuePort[Any, Any]) -> QueueServer[Any, Any]:
+        """See `Links.serve`."""
+        return QueueServer(core, host=self._host(), admission=self._admission())
+
+    def serve_redo(
+        self,
+        source: str,
+        writer: RedoWriter,
+        shipper: RedoShipper | None = None,
+        acknowledged: Callable[[], None] | None = None,
+    ) -> RedoServer:
+        """See `RedoLinks.serve_redo`."""
+        return RedoServer(
+            self._topology,
+            source,
+            writer,
+            shipper=shipper,
+            acknowledged=acknowledged,
+            host=self._host(),
+            admission=self._admission(),
         )

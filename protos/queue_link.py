@@ -24,7 +24,6 @@ Worked flow
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import time
@@ -34,27 +33,24 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
-from protos.admission import PUBLISH, SUBSCRIBE, Admission
+from protos.admission import PUBLISH, SUBSCRIBE, Admission, Callers
 from protos.codec import scn_from_message
 from protos.fragments import Reassembly, fragments
 from protos.identity import Peer
-from protos.staging import DequeuePort, PublisherNews, QueuePort, SessionPort
 from protos.transport import Channel, ClientStream, Outbox, Server
-from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
+from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError
 from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, Resume
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import Scn
+from streams.staging import LockedQueue, PublisherAccount, PublisherNews, QueuePort, SessionPort
 
 __all__ = [
     "CONNECT_TIMEOUT_S",
     "DequeueClient",
-    "DequeueServer",
-    "DequeueService",
     "EnqueueClient",
     "QueueServer",
     "QueueService",
 ]
 
-_STATUS_WAIT_S = 0.25  # whoever holds the lock needs milliseconds, except for a write to a disk that hangs
 # Between two acknowledgements of a source on one stream: those that are told meanwhile become one. Nothing waits for an
 # acknowledgement but the removal of what is durable; the queue takes four times as many messages (`protos.rates`).
 ACKNOWLEDGE_INTERVAL_S = 0.002
@@ -78,133 +74,7 @@ class _Stream:
         self.problem: StreamsError | None = None
 
 
-class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # type: ignore[misc]
-    """Something that subscribers dequeue from, served; publishers are refused.
-
-    Args:
-        core: from now on it is only touched behind this service's lock.
-        admission: of its callers; None: everybody who says the right hello.
-    """
-
-    def __init__(self, core: DequeuePort[_Subscriber], admission: Admission | None = None) -> None:
-        self._dequeued = core
-        self._admission = admission or Admission()
-        self._changed = threading.Condition(threading.Lock())
-
-    def register(self, server: Any) -> None:  # noqa: ANN401 - a grpc.Server
-        """Add the service to a server."""
-        queue_pb2_grpc.add_QueueServicer_to_server(self, server)
-
-    @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """Hold the lock while the caller changes the core; streams look at it again afterwards."""
-        with self._changed:
-            yield
-            self._changed.notify_all()
-
-    def Enqueue(self, requests: Iterator[queue_pb2.EnqueueRequest], context: Any) -> Iterator[queue_pb2.EnqueueReply]:  # noqa: N802, ANN401, ARG002
-        """A publisher's stream, called by gRPC: refused here. See `Queue.Enqueue` in queue.proto."""
-        transport.abort(
-            context,
-            QueueError(
-                f"{self._dequeued.name} takes no publishers here",
-                hint="its capture process sends straight to its apply process",
-            ),
-        )
-
-    @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
-        """Hold the lock while the caller reads from the core, or changes what no stream waits for."""
-        with self._changed:
-            yield
-
-    def Dequeue(  # noqa: N802 - the name in the protocol
-        self,
-        requests: Iterator[queue_pb2.DequeueRequest],
-        context: Any,  # noqa: ANN401
-    ) -> Iterator[queue_pb2.DequeueReply]:
-        """A subscriber's stream, called by gRPC. See `Queue.Dequeue` in queue.proto."""
-        try:
-            with self._admission.opening(context):
-                hello = self._hello(requests, context, SUBSCRIBE)
-                subscribe = _expect(next(requests, None), "subscribe").subscribe
-                needed = {position.source: scn_from_message(position.scn) for position in subscribe.needed}
-                _check_credit(subscribe.credit_bytes)
-            with self._changed:
-                session = self._dequeued.open_subscriber(
-                    hello.component, hello.incarnation, needed, subscribe.credit_bytes
-                )
-                self._changed.notify_all()  # the stream it replaced ends; a publisher may have to rewind
-        except StreamsError as error:
-            transport.abort(context, error)
-
-        def take(request: queue_pb2.DequeueRequest) -> None:
-            kind = request.WhichOneof("kind")
-            with self._changed:
-                if kind == "credit_bytes":
-                    _check_credit(request.credit_bytes)
-                    self._dequeued.grant(session, request.credit_bytes)
-                elif kind == "durable":
-                    self._dequeued.acknowledge(session, request.durable.source, scn_from_message(request.durable.scn))
-                else:
-                    raise ProtocolError(f"a subscriber sent {kind} after its subscription")
-                self._changed.notify_all()
-
-        try:
-            transport.accept(context)  # raises if the caller has gone away already
-            stream = self._read(requests, context, take)
-            while (delivery := self._wait(session, stream, self._dequeued.dequeue, context)) is not None:
-                header = codec.header_to_message(delivery.header)
-                for fragment in fragments(header, delivery.data):
-                    yield queue_pb2.DequeueReply(fragment=fragment)
-        finally:
-            with self._changed:
-                self._dequeued.close_subscriber(session)
-                self._changed.notify_all()
-
-    def _hello(self, requests: Iterator[Any], context: Any, role: str) -> queue_pb2.Hello:  # noqa: ANN401
-        hello: queue_pb2.Hello = _expect(next(requests, None), "hello").hello
-        transport.check_hello(hello, self._dequeued.topology_name, self._dequeued.name)
-        self._admission.check(context, role, hello.component)
-        return hello
-
-    def _read(self, requests: Iterator[Any], context: Any, take: Callable[[Any], None]) -> _Stream:  # noqa: ANN401
-        stream = _Stream()
-
-        def ended(problem: StreamsError | None) -> None:
-            with self._changed:
-                stream.problem = stream.problem or problem
-                stream.is_done = True
-                self._changed.notify_all()
-
-        transport.read_requests(requests, take, ended)
-        if not context.add_callback(lambda: ended(None)):
-            ended(None)  # the caller has gone away already
-        return stream
-
-    def _wait(
-        self,
-        session: _Session,
-        stream: _Stream,
-        ask: Callable[[_Session], _Answer | None],
-        context: Any,  # noqa: ANN401
-    ) -> _Answer | None:
-        """What the queue has for a session, as soon as there is something; None: the stream has ended."""
-        with self._changed:
-            while True:
-                problem = session.ended or stream.problem
-                if problem is not None or stream.is_done:
-                    break
-                answer = ask(session)
-                if answer is not None:
-                    return answer
-                self._changed.wait()
-        if problem is not None:
-            transport.abort(context, problem)
-        return None
-
-
-class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]):
+class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueServicer):  # type: ignore[misc]
     """One queue, served.
 
     Args:
@@ -213,46 +83,12 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
     """
 
     def __init__(self, core: QueuePort[_Publisher, _Subscriber], admission: Admission | None = None) -> None:
-        super().__init__(core, admission)
-        self._core = core
-        self._seen, self._seen_at = core.status(), time.monotonic()
+        super().__init__(core)
+        self._admission = admission or Admission()
 
-    def housekeeping(self) -> float:
-        """Do what time asks for, saving positions outside of the lock; answers the seconds until the next time."""
-        with self._changed:
-            pause_s = self._core.housekeeping()
-            positions = self._core.positions_to_save()
-            self._changed.notify_all()
-        if positions is not None:
-            problem: OSError | None = None
-            try:
-                self._core.save_positions(positions)
-            except OSError as error:
-                problem = error
-            with self._changed:
-                self._core.positions_saved(positions, problem)
-                self._changed.notify_all()
-        return pause_s
-
-    def status(self) -> dict[str, Any]:
-        """The queue's statistics.
-
-        While something holds the queue (a disk that hangs) the last ones, with that as their `problem`.
-        """
-        if not self._changed.acquire(timeout=_STATUS_WAIT_S):
-            age_s = time.monotonic() - self._seen_at
-            problem = f"the queue is held, by a write to its disk perhaps; these figures are {age_s:.0f} s old"
-            return {**self._seen, "problem": self._seen["problem"] or problem}
-        try:
-            self._seen, self._seen_at = self._core.status(), time.monotonic()
-        finally:
-            self._changed.release()
-        return dict(self._seen)
-
-    def close(self) -> None:
-        """Close the queue; end the server first. Idempotent."""
-        with self._changed:
-            self._core.close()
+    def register(self, server: Any) -> None:  # noqa: ANN401 - a grpc.Server
+        """Add the service to a server."""
+        queue_pb2_grpc.add_QueueServicer_to_server(self, server)
 
     def Enqueue(  # noqa: N802 - the name in the protocol
         self,
@@ -260,6 +96,14 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
         context: Any,  # noqa: ANN401
     ) -> Iterator[queue_pb2.EnqueueReply]:
         """A publisher's stream, called by gRPC. See `Queue.Enqueue` in queue.proto."""
+        if not self._core.takes_publishers:
+            transport.abort(
+                context,
+                QueueError(
+                    f"{self._core.name} takes no publishers here",
+                    hint="its capture process sends straight to its apply process",
+                ),
+            )
         try:
             with self._admission.opening(context):
                 hello = self._hello(requests, context, PUBLISH)
@@ -301,6 +145,89 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
                 self._core.close_publisher(session)
                 self._changed.notify_all()
 
+    def Dequeue(  # noqa: N802 - the name in the protocol
+        self,
+        requests: Iterator[queue_pb2.DequeueRequest],
+        context: Any,  # noqa: ANN401
+    ) -> Iterator[queue_pb2.DequeueReply]:
+        """A subscriber's stream, called by gRPC. See `Queue.Dequeue` in queue.proto."""
+        try:
+            with self._admission.opening(context):
+                hello = self._hello(requests, context, SUBSCRIBE)
+                subscribe = _expect(next(requests, None), "subscribe").subscribe
+                needed = {position.source: scn_from_message(position.scn) for position in subscribe.needed}
+                _check_credit(subscribe.credit_bytes)
+            with self._changed:
+                session = self._core.open_subscriber(hello.component, hello.incarnation, needed, subscribe.credit_bytes)
+                self._changed.notify_all()  # the stream it replaced ends; a publisher may have to rewind
+        except StreamsError as error:
+            transport.abort(context, error)
+
+        def take(request: queue_pb2.DequeueRequest) -> None:
+            kind = request.WhichOneof("kind")
+            with self._changed:
+                if kind == "credit_bytes":
+                    _check_credit(request.credit_bytes)
+                    self._core.grant(session, request.credit_bytes)
+                elif kind == "durable":
+                    self._core.acknowledge(session, request.durable.source, scn_from_message(request.durable.scn))
+                else:
+                    raise ProtocolError(f"a subscriber sent {kind} after its subscription")
+                self._changed.notify_all()
+
+        try:
+            transport.accept(context)  # raises if the caller has gone away already
+            stream = self._read(requests, context, take)
+            while (delivery := self._wait(session, stream, self._core.dequeue, context)) is not None:
+                header = codec.header_to_message(delivery.header)
+                for fragment in fragments(header, delivery.data):
+                    yield queue_pb2.DequeueReply(fragment=fragment)
+        finally:
+            with self._changed:
+                self._core.close_subscriber(session)
+                self._changed.notify_all()
+
+    def _hello(self, requests: Iterator[Any], context: Any, role: str) -> queue_pb2.Hello:  # noqa: ANN401
+        hello: queue_pb2.Hello = _expect(next(requests, None), "hello").hello
+        transport.check_hello(hello, self._core.topology_name, self._core.name)
+        self._admission.check(context, role, hello.component)
+        return hello
+
+    def _read(self, requests: Iterator[Any], context: Any, take: Callable[[Any], None]) -> _Stream:  # noqa: ANN401
+        stream = _Stream()
+
+        def ended(problem: StreamsError | None) -> None:
+            with self._changed:
+                stream.problem = stream.problem or problem
+                stream.is_done = True
+                self._changed.notify_all()
+
+        transport.read_requests(requests, take, ended)
+        if not context.add_callback(lambda: ended(None)):
+            ended(None)  # the caller has gone away already
+        return stream
+
+    def _wait(
+        self,
+        session: _Session,
+        stream: _Stream,
+        ask: Callable[[_Session], _Answer | None],
+        context: Any,  # noqa: ANN401
+    ) -> _Answer | None:
+        """What the queue has for a session, as soon as there is something; None: the stream has ended."""
+        with self._changed:
+            while True:
+                problem = session.ended or stream.problem
+                if problem is not None or stream.is_done:
+                    break
+                answer = ask(session)
+                if answer is not None:
+                    return answer
+                self._changed.wait()
+        if problem is not None:
+            transport.abort(context, problem)
+        return None
+
 
 def _expect(message: Any, kind: str) -> Any:  # noqa: ANN401 - a request
     found = None if message is None else message.WhichOneof("kind")
@@ -328,30 +255,8 @@ def _replies(news: PublisherNews, source: str) -> Iterator[queue_pb2.EnqueueRepl
         yield queue_pb2.EnqueueReply(durable=queue_pb2.SourcePosition(source=source, scn=news.durable_scn))
 
 
-class DequeueServer(Generic[_Subscriber]):
-    """Something that subscribers dequeue from, on a port of its own.
-
-    Args:
-        core: from now on it is only touched behind this server's lock.
-        host: address to listen on.
-        admission: of its callers; None: everybody who says the right hello, without TLS.
-    """
-
-    def __init__(
-        self, core: DequeuePort[_Subscriber], *, host: str = "127.0.0.1", admission: Admission | None = None
-    ) -> None:
-        service = DequeueService(core, admission)
-        self.holding, self.changing = service.holding, service.changing
-        self._server = Server([service.register], host=host, admission=admission)
-        self.endpoint = self._server.endpoint
-
-    def stop(self) -> None:
-        """End every stream; idempotent."""
-        self._server.stop()
-
-
 class QueueServer(Generic[_Publisher, _Subscriber]):
-    """A queue on a port of its own: its service and the server.
+    """A queue on a port of its own: its service and the server, as `streams.links.ServingQueue`.
 
     Args:
         core: the queue.
@@ -366,9 +271,21 @@ class QueueServer(Generic[_Publisher, _Subscriber]):
         host: str = "127.0.0.1",
         admission: Admission | None = None,
     ) -> None:
-        self.service = QueueService(core, admission)
-        self._server = Server([self.service.register], host=host, admission=admission)
+        self._admission = admission
+        self.service = service = QueueService(core, admission)
+        self.holding, self.changing = service.holding, service.changing
+        self.housekeeping, self.status = service.housekeeping, service.status
+        self._server = Server([service.register], host=host, admission=admission)
         self.endpoint = self._server.endpoint
+
+    def admit(self, callers: Callers) -> None:
+        """See `Serving.admit`."""
+        if self._admission is not None:
+            self._admission.change(callers)
+
+    def wire_status(self) -> dict[str, Any]:
+        """See `Serving.wire_status`."""
+        return {} if self._admission is None else {"wire": self._admission.status()}
 
     def stop(self) -> None:
         """End every stream, then close the queue; idempotent.
@@ -506,9 +423,8 @@ class EnqueueClient(_Client):
             address, topology=topology, component=component, queue=queue, incarnation=incarnation, wake=wake
         )
         self._source, self._compressor = source, compressor
-        self._needed = self._accepted = self._durable = FIRST_SCN
-        self._rewind: Scn | None = None
-        self._credit = self._sent = self._accepted_bytes = 0
+        self._account = PublisherAccount()
+        self._resume: Resume | None = None
 
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> Resume:
         """Open the stream; once.
@@ -520,7 +436,8 @@ class EnqueueClient(_Client):
         """
         self._start(self._take)
         self._wait(timeout_s)
-        return Resume(needed_scn=self._needed, credit_bytes=self._credit)
+        assert self._resume is not None  # without an answer, `_wait` has raised
+        return self._resume
 
     def _call(self, stub: Any, hello: queue_pb2.Hello) -> Any:  # noqa: ANN401 - a stub, a call
         begin = [queue_pb2.EnqueueRequest(hello=hello), queue_pb2.EnqueueRequest(source=self._source)]
@@ -570,9 +487,8 @@ class EnqueueClient(_Client):
 
     def _reserve(self, size: int) -> None:
         with self._changed:
-            if not self._has_credit(size):
-                raise WouldBlock
-            self._sent += size
+            self._check()
+            self._account.sent(size)
 
     def send(self, header: BatchHeader, data: bytes, timeout_s: float | None = None) -> None:
         """Put a batch on its way, waiting for credit.
@@ -587,9 +503,8 @@ class EnqueueClient(_Client):
             StreamsError: the stream has ended.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._has_credit(len(data)), timeout_s):
-                raise WouldBlock
-            self._sent += len(data)
+            self._changed.wait_for(lambda: self._has_credit(len(data)), timeout_s)
+            self._account.sent(len(data))
         self._put(header, data)
 
     def gone(self, first_scn: Scn) -> None:
@@ -607,15 +522,7 @@ class EnqueueClient(_Client):
         """
         with self._changed:
             self._check()
-            rewind, self._rewind = self._rewind, None
-            return PublisherProgress(
-                accepted_scn=self._accepted,
-                accepted_bytes=self._accepted_bytes,
-                durable_scn=self._durable,
-                in_flight_bytes=self._sent - self._accepted_bytes,
-                credit_bytes=self._credit,
-                rewind_scn=rewind,
-            )
+            return self._account.progress()
 
     def _check(self) -> None:
         if self._problem is not None:
@@ -623,9 +530,7 @@ class EnqueueClient(_Client):
 
     def _has_credit(self, size: int) -> bool:
         self._check()
-        in_flight = self._sent - self._accepted_bytes
-        # A batch larger than the window travels alone.
-        return self._credit > 0 and (in_flight == 0 or in_flight + size <= self._credit)
+        return self._account.has_credit(size)
 
     def _put(self, header: BatchHeader, data: bytes) -> None:
         message = codec.header_to_message(header)
@@ -643,17 +548,17 @@ class EnqueueClient(_Client):
                     hint="run the same Headrace version at both sites, or write compression: none for the propagation",
                 )
             elif kind == "resume":
-                self._needed = self._accepted = Scn(reply.resume.needed_scn)
-                self._credit = reply.resume.credit_bytes
+                needed = Scn(reply.resume.needed_scn)
+                self._account.opened(needed, reply.resume.credit_bytes)
+                self._resume = Resume(needed_scn=needed, credit_bytes=reply.resume.credit_bytes)
                 self._is_open = True
             elif kind == "accepted":
-                self._accepted = Scn(reply.accepted.through_scn)
-                self._credit, self._accepted_bytes = reply.accepted.credit_bytes, reply.accepted.accepted_bytes
+                told = reply.accepted
+                self._account.accepted(Scn(told.through_scn), told.accepted_bytes, told.credit_bytes)
             elif kind == "durable":
-                self._durable = Scn(reply.durable.scn)
+                self._account.durable_scn = Scn(reply.durable.scn)
             elif kind == "rewind":
-                self._rewind = Scn(reply.rewind.scn)
-                self._durable = FIRST_SCN  # told again: a destination may have come back from a backup
+                self._account.rewound(Scn(reply.rewind.scn))
             self._changed.notify_all()
         self._ring()
 

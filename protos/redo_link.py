@@ -19,47 +19,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from protos import queue_pb2, redo_pb2, redo_pb2_grpc, transport
-from protos.admission import READ_REDO, Admission
+from protos.admission import READ_REDO, Admission, Callers
 from protos.codec import scn_from_message
 from protos.identity import Peer
 from protos.redo_transport import ShippingService
-from protos.standby import RedoShipper
 from protos.transport import Channel, ClientStream, Server
 from streams.errors import PropagationError, StreamsError
 from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn
+from streams.standby import RedoShipper, RedoWriter
 
-__all__ = ["RedoServer", "RedoService", "RedoWatchClient", "RedoWriter"]
+__all__ = ["RedoServer", "RedoService", "RedoWatchClient"]
 
 CONNECT_TIMEOUT_S = 10.0  # as for queues
 CALL_TIMEOUT_S = 5.0  # of a checkpoint: it is only noted
-
-
-class _Checkpoints(Protocol):
-    def record(self, capture: str, scn: Scn) -> Scn:
-        """Take note of what a capture needs; answers what is on record."""
-        ...
-
-    def mine_again(self, capture: str, scn: Scn) -> Scn:
-        """Keep redo from below what is on record; answers what is on record."""
-        ...
-
-
-class RedoWriter(Protocol):
-    """What is needed of a log writer (`redo.log_writer.LogWriter`)."""
-
-    @property
-    def position(self) -> RedoPosition:
-        """How far redo is durable; a value that is replaced, never changed."""
-        ...
-
-    @property
-    def required_checkpoints(self) -> _Checkpoints:
-        """What the captures need."""
-        ...
 
 
 class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
@@ -139,14 +115,14 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
 
 
 class RedoServer:
-    """A redo log on a port of its own.
+    """A redo log on a port of its own, as `streams.links.ServingRedo`.
 
     Args:
         topology: name of the topology.
         source: the source site.
         writer: its log writer, or the standby redo log of a downstream site.
         shipper: ships it to the redo receivers of other sites; None: nobody does.
-        acknowledged: called when one of them has more durably; must not block.
+        acknowledged: called when one of them has more durably; must not block. None: nobody asks.
         host: address to listen on.
         admission: of its callers; None: everybody who says the right hello, without TLS.
     """
@@ -158,13 +134,16 @@ class RedoServer:
         writer: RedoWriter,
         *,
         shipper: RedoShipper | None = None,
-        acknowledged: Callable[[], None] = lambda: None,
+        acknowledged: Callable[[], None] | None = None,
         host: str = "127.0.0.1",
         admission: Admission | None = None,
     ) -> None:
+        self._admission = admission
         self._service = RedoService(topology, source, writer, admission)
         self._shipping = (
-            None if shipper is None else ShippingService(topology, source, shipper, acknowledged, admission)
+            None
+            if shipper is None
+            else ShippingService(topology, source, shipper, acknowledged or (lambda: None), admission)
         )
         services = [each.register for each in (self._service, self._shipping) if each is not None]
         self._server = Server(services, host=host, admission=admission)
@@ -186,6 +165,15 @@ class RedoServer:
         self._service.announce()
         if self._shipping is not None:
             self._shipping.announce()
+
+    def admit(self, callers: Callers) -> None:
+        """See `Serving.admit`."""
+        if self._admission is not None:
+            self._admission.change(callers)
+
+    def wire_status(self) -> dict[str, Any]:
+        """See `Serving.wire_status`."""
+        return {} if self._admission is None else {"wire": self._admission.status()}
 
     def stop(self) -> None:
         """End every stream; idempotent."""

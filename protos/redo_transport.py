@@ -32,9 +32,9 @@ from protos import redo_pb2, redo_pb2_grpc, transport
 from protos.admission import RECEIVE_REDO, Admission
 from protos.codec import scn_from_message
 from protos.identity import Peer
-from protos.standby import RedoFrame, RedoShipper, Shipment, Shipped, StandbyPlace
 from protos.transport import Channel, ClientStream, Outbox
 from streams.errors import PropagationError, ProtocolError, StreamsError
+from streams.standby import RedoFrame, RedoShipper, Shipment, Shipped, StandbyPlace
 
 __all__ = ["CREDIT_BYTES", "RedoShippingClient", "ShippingService"]
 

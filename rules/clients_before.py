@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rules.rule import KnownTag, Rule, RuleSet, passages
-from rules.transformation import TransformationError
+from rules.transformations.transformation import TransformationError
 from streams.table_name import TableName
 
 __all__ = ["ClientsBefore"]

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from rules.clients_before import ClientsBefore
 from rules.conditions.values import ValueTypes
-from rules.reshaping import Reshaping
 from rules.row_evaluation import RowEvaluation
 from rules.rule import UNKNOWN_TAG, KnownTag, Rule, RuleSet, TruthValue, tags_told_apart
+from rules.transformations.reshaping import Reshaping
 from rules.user_code.last_call import LastCall
 from streams.clock import Clock, SystemClock
 from streams.cutting import select_rows, without_unused

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rules.conditions.compiled import check_types
-from rules.conditions.condition import ConditionError, Image, Node, columns_of, of_image
 from rules.conditions.logic import TRUE, Known, decided, possible
+from rules.conditions.nodes import ConditionError, Image, Node, columns_of, of_image
 from rules.conditions.values import ValueTypes
 from rules.rule import Rule
 from streams.lcr_batch import Command, TableVersion

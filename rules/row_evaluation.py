@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rules.conditions.compiled import CompiledCondition, Rows
-from rules.conditions.condition import LOG_WHOLE_ROWS, Condition, ConditionError, Image, of_image
+from rules.conditions.condition import LOG_WHOLE_ROWS, Condition
 from rules.conditions.logic import FALSE, TRUE, Outcome, both, decided, either, negated, settled
+from rules.conditions.nodes import ConditionError, Image, of_image
 from rules.conditions.values import ValueTypes
 from rules.rule import Rule, RuleSet, TruthValue
 from rules.subsetting import migrated, subset_of_truncate

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from rules.conditions.condition import Condition
-from rules.transformation import Transformation, TransformationError
+from rules.transformations.transformation import Transformation, TransformationError
 from streams.table_name import Named, TableName
 
 __all__ = [

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rules.conditions.condition import LOG_WHOLE_ROWS, Condition, ConditionError
+from rules.conditions.condition import LOG_WHOLE_ROWS, Condition
+from rules.conditions.nodes import ConditionError
 from rules.conditions.spelling import where_true
 from streams.cells import Cells
 from streams.cutting import select_values

@@ -15,9 +15,9 @@ from actors.combined import AHEAD_BYTES
 from actors.host import is_timed
 from actors.site.connection import site_folder
 from actors.site.redo_keeper import register_captures
-from actors.staging.propagation import PropagationRunner
-from actors.staging.queue import QueueCore
-from actors.staging.subscribers import forget_former_subscribers
+from actors.staging import propagation  # noqa: F401 - its host imports it later than failpoints are redirected
+from actors.staging.propagation_host import PropagationHost
+from actors.staging.queue_host import QueueHost
 from databases.memory.log import MemoryLogDecoder
 from redo.log_writer import LogWriter
 from redo.mining import Miner
@@ -28,15 +28,18 @@ from simulation.observing.violations import Invariant, Violation, require
 from streams.errors import DatabaseUnavailable, FencedError, LogGone, PropagationError, RedoError, StreamsError
 from streams.lcr_batch import LcrBatch
 from streams.links import RedoPosition
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import FIRST_SCN
 from streams.tracking import TrackLog
 from topology.downstream import receivers_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.staging.queue import QueueCore
+    from rules.user_code.last_call import LastCall
     from simulation.observing.observer import ApplyObserver
     from simulation.world import Simulation
+    from streams.scn import Scn
     from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = ["ApplyProcess", "BufferedQueue", "CaptureProcess", "Component", "PropagationProcess", "SourceSite"]
@@ -303,62 +306,36 @@ class _SmallBatches(Miner):
         return super().next_batch(durable, rows_max=ROWS_MAX, bytes_max=600)
 
 
-class Unserved:
-    """As `DequeueServer`, without a server: its queue is called as it is."""
-
-    endpoint = ""
-
-    def __init__(self, core: QueueCore) -> None:
-        self.holding = self.changing = contextlib.nullcontext
-
-    def stop(self) -> None:
-        pass
-
-
-class _Capture(CaptureHost):
-    """The real capture process, on the simulated network."""
-
-    def __init__(self, sim: Simulation, topology: TopologySpec, name: str, tracks: TrackLog) -> None:
-        super().__init__(topology, name, "", self._links)
-        self._sim, self._clock = sim, sim.clock
-        self.tracks = tracks
-
-    def _links(self, spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> SimulatedLinks:
-        return SimulatedLinks(self._sim.network, component, lambda: _RedoWatch(self._sim, spec.capture(component)))
-
-    def _serve(self, core: QueueCore) -> Unserved:
-        return Unserved(core)
-
-    def _new_miner(self, start_scn: Scn) -> Miner:
-        source = self._capture.source
-        return _SmallBatches(
-            self._sim.redo_of(self._capture).folder,
-            source,
-            start_scn,
-            self._capture.rules,
-            MemoryLogDecoder,
-            clock=self._sim.clock,
-        )
-
-
 class CaptureProcess(Component):
-    """A capture process, combined with an apply process or not."""
+    """A `CaptureHost` on the simulated network, combined with an apply process or not."""
 
     def __init__(self, sim: Simulation, spec: CaptureSpec) -> None:
         super().__init__(sim, f"capture:{spec.name}", spec.site)
         self.capture = spec.name
         self.topology = sim.topology
-        self.host = _Capture(sim, self.topology, spec.name, self.tracks)
+        self.host = self._new_host()
 
-    @property
-    def core(self) -> QueueCore | None:
-        """The queue that it mounts for its apply process; None: it is not combined, or down."""
-        mounted = self.host._combined
-        return mounted.core if self.is_open and mounted is not None else None
+    def _new_host(self) -> CaptureHost:
+        host = CaptureHost(self.topology, self.capture, "", self._links, make_miner=self._miner, clock=self.sim.clock)
+        host.tracks = self.tracks
+        return host
+
+    def _links(self, spec: TopologySpec, _site: str, _component: str, _wake: Callable[[], None]) -> SimulatedLinks:
+        return SimulatedLinks(self.sim.network, self.capture, lambda: _RedoWatch(self.sim, spec.capture(self.capture)))
+
+    def _miner(self, _spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, _last_call: LastCall) -> Miner:
+        return _SmallBatches(
+            self.sim.redo_of(capture).folder,
+            capture.source,
+            start_scn,
+            capture.rules,
+            MemoryLogDecoder,
+            clock=self.sim.clock,
+        )
 
     def open(self) -> None:
         """See `Component.open`."""
-        self.host = _Capture(self.sim, self.topology, self.capture, self.tracks)
+        self.host = self._new_host()
         try:
             self.host.open()
         except BaseException:
@@ -375,8 +352,7 @@ class CaptureProcess(Component):
         """See `Component.work`."""
         self.sim.network.serve(self.capture)
         self.host.step()
-        if (mounted := self.host._combined) is not None:
-            status = mounted.status()
+        for status in self.host.details().get("subscribers", ()):
             self.sim.seen["combined"] += status["connected"]
             self.sim.seen["combined without credit"] += status["connected"] and status["credit_bytes"] <= 0
             self.sim.seen["refused while combined"] += status["gone_scn"] is not None
@@ -392,39 +368,51 @@ class CaptureProcess(Component):
 
 
 class BufferedQueue(Component):
-    """A queue; what it has in memory is lost when it dies, and with it what it has spilled."""
+    """A `QueueHost` on the simulated network.
+
+    What it has in memory is lost when it dies, and with it what it has spilled.
+    """
 
     def __init__(self, sim: Simulation, name: str) -> None:
         super().__init__(sim, f"queue:{name}", sim.topology.queue(name).site)
         self._queue = name
-        self.core: QueueCore | None = None
+        self._host: QueueHost | None = None  # its process
+
+    @property
+    def core(self) -> QueueCore | None:
+        """The queue; None: it is not open."""
+        return self.sim.network.core(self._queue)
+
+    def _new_host(self) -> QueueHost:
+        host = QueueHost(self.sim.topology, self._queue, "", self._links, clock=self.sim.clock)
+        host.tracks = self.tracks
+        return host
+
+    def _links(self, _spec: TopologySpec, _site: str, _component: str, _wake: Callable[[], None]) -> SimulatedLinks:
+        return SimulatedLinks(self.sim.network, self._queue)
 
     def open(self) -> None:
         """Begin from what the disk holds."""
-        self.core = QueueCore(
-            self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self.sim.clock, tracks=self.tracks
-        )
+        self._host = self._new_host()
+        self._host.open()
 
     def adopt(self) -> None:
-        """As `QueueHost`: the queue continues with the subscribers of the changed topology.
+        """A queue that runs goes on with the subscribers of the changed topology.
 
-        A stopped one forgets the others; a dead queue starts with them.
+        A stopped one forgets the others; a dead one starts with them.
         """
-        if self.core is not None:
-            self.core.adopt(self.sim.topology)
+        if self._host is not None:
+            self._host.adopt(self.sim.topology, "")
         elif self.is_stopped:
-            forget_former_subscribers(self.sim.topology, self._queue, self.sim.queue_folder(self._queue))
+            self._new_host().adopt(self.sim.topology, "")
 
     def work(self) -> None:
         """Serve streams, and store positions now and then."""
-        core = self.core
+        host, core = self._host, self.core
+        assert host is not None
         assert core is not None
         self.sim.network.serve(self._queue)
-        core.housekeeping()
-        positions = core.positions_to_save()
-        if positions is not None:
-            core.save_positions(positions)
-            core.positions_saved(positions, None)
+        host.step()
         bounds = self.sim.topology.queue(self._queue)
         status = core.status()
         self.sim.seen["spilled"] += status["spill_bytes"] > 0
@@ -449,7 +437,7 @@ class BufferedQueue(Component):
 
     def forget(self) -> None:
         """Die: what was only in memory is gone."""
-        core, self.core = self.core, None
+        core, self._host = self.core, None
         self.sim.network.queue_died(self._queue)
         if core is not None:
             for file in core._spill._files.values():
@@ -464,40 +452,40 @@ class BufferedQueue(Component):
 
 
 class PropagationProcess(Component):
-    """A `PropagationRunner` on the simulated network."""
+    """A `PropagationHost` on the simulated network."""
 
     def __init__(self, sim: Simulation, spec: PropagationSpec) -> None:
         super().__init__(sim, f"propagation:{spec.name}", sim.topology.queue(spec.from_queue).site)
-        self._spec = spec
-        self._runner: PropagationRunner | None = None
+        self._spec, self._topology = spec, sim.topology
+        self._host: PropagationHost | None = None
+
+    def _links(self, _spec: TopologySpec, _site: str, _component: str, _wake: Callable[[], None]) -> SimulatedLinks:
+        return SimulatedLinks(self.sim.network, self._spec.name)
 
     def open(self) -> None:
         """See `Component.open`."""
         # A new process each time: what an earlier one held died with it.
-        self._runner = PropagationRunner(
-            self._spec,
-            SimulatedLinks(self.sim.network, self._spec.name),
-            clock=self.sim.clock,
-            tracks=self.tracks,
-        )
-        self._runner.open()
+        self._host = PropagationHost(self._topology, self._spec.name, "", self._links, clock=self.sim.clock)
+        self._host.tracks = self.tracks
+        self._host.open()
 
     def adopt(self) -> None:
-        """As `PropagationHost`: changed sources and rules hold from the next connection on."""
-        spec = self.sim.topology.propagation(self._spec.name)
-        if spec != self._spec:
+        """As `Host`: if the propagation is changed, it closes, and opens again by the changed topology."""
+        self._topology, before = self.sim.topology, self._spec
+        self._spec = self._topology.propagation(before.name)
+        if self._spec != before:
             self.close()
-            self.is_open, self._spec = False, spec
+            self.is_open = False
 
     def work(self) -> None:
         """See `Component.work`."""
-        assert self._runner is not None
-        self._runner.step()
+        assert self._host is not None
+        self._host.step()
 
     def close(self) -> None:
         """See `Component.close`."""
-        if self._runner is not None:
-            self._runner.close()
+        if self._host is not None:
+            self._host.close()
 
 
 class ApplyProcess(Component):

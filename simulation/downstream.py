@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import redo_folder
 from actors.site.redo_keeper import register_captures
-from protos.standby import RedoFrame, StandbyPlace
 from redo.standby.standby_log import StandbyLog
 from simulation.components import Component
 from simulation.observing.violations import Invariant, require
 from streams.errors import PropagationError
 from streams.scn import FIRST_SCN
+from streams.standby import RedoFrame, StandbyPlace
 from topology.downstream import receiver_of
 
 if TYPE_CHECKING:

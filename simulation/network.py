@@ -20,25 +20,25 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from actors.staging.queue import QueueCore
-from protos.staging import PublisherNews
+from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from simulation.observing.trace import Trace
 from streams.clock import Clock
-from streams.errors import PropagationError, StreamsError, WouldBlock
+from streams.errors import PropagationError, StreamsError
 from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, RedoWatch, Resume
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import Scn
+from streams.staging import LockedQueue, PublisherAccount, PublisherNews, QueuePort
 
-__all__ = ["DequeueStream", "EnqueueStream", "Network", "SimulatedLinks"]
+__all__ = ["DequeueStream", "EnqueueStream", "Network", "SimulatedLinks", "Unserved"]
 
 _CREDIT_BYTES_MAX = 4000  # about four batches: so little that credit which is not given back is missed at once
 _MESSAGES_AT_ONCE = 4  # delivered in one step: few, so that many things can happen in between
 
 
 class Network:
-    """Every stream there is.
+    """Every stream there is, and every queue that is served.
 
     Args:
         rng: decides when what arrives.
-        queue: finds the live core of a queue by its name; None: it does not answer.
         site_of: a component's or a queue's site, by name.
         clock: the simulation's.
         trace: of the run.
@@ -47,13 +47,13 @@ class Network:
     def __init__(
         self,
         rng: random.Random,
-        queue: Callable[[str], QueueCore | None],
         site_of: Callable[[str], str],
         clock: Clock,
         trace: Trace,
     ) -> None:
-        self.rng, self._queue, self._site_of, self.clock, self.trace = rng, queue, site_of, clock, trace
+        self.rng, self._site_of, self.clock, self.trace = rng, site_of, clock, trace
         self.streams: list[_Stream] = []
+        self._served: dict[str, QueueCore] = {}
         self._incarnations = 0
         self._apart: frozenset[str] = frozenset()  # sites that cannot reach the others
 
@@ -61,6 +61,23 @@ class Network:
         """As `transport.new_incarnation`: a later one compares greater."""
         self._incarnations += 1
         return f"{self._incarnations:08d}"
+
+    def served(self, name: str, core: QueueCore) -> None:
+        """A queue is served from now on.
+
+        Args:
+            name: of who serves it: the queue, or the capture process that mounts it.
+            core: the queue.
+        """
+        self._served[name] = core
+
+    def core(self, name: str) -> QueueCore | None:
+        """The live core that is served under a name; None: there is none.
+
+        Args:
+            name: see `served`.
+        """
+        return self._served.get(name)
 
     def reach(self, name: str, component: str) -> QueueCore:
         """The core of a queue.
@@ -72,7 +89,7 @@ class Network:
         Raises:
             PropagationError: it does not answer.
         """
-        core = self._queue(name)
+        core = self.core(name)
         if core is None or self._is_apart(name, component) or self.rng.random() < 0.05:
             raise PropagationError(f"queue {name} does not answer")
         return core
@@ -91,7 +108,8 @@ class Network:
         self.streams = [each for each in self.streams if not (each.client_left and each.server_left)]
 
     def queue_died(self, name: str) -> None:
-        """Everything on the streams of a queue is lost."""
+        """A queue is served no more; everything on its streams is lost."""
+        self._served.pop(name, None)
         for stream in self.streams:
             if stream.queue == name:
                 stream.is_cut = stream.server_left = True
@@ -146,6 +164,34 @@ class Network:
         return bool(open_ones)
 
 
+class Unserved(LockedQueue[PublisherSession, SubscriberSession]):
+    """As `QueueServer`, without a server: its queue is called as it is."""
+
+    endpoint = ""
+
+    def admit(self, callers: Mapping[str, Mapping[str, str]]) -> None:
+        """See `Serving.admit`: who may come is not looked at."""
+
+    def wire_status(self) -> dict[str, Any]:
+        """See `Serving.wire_status`."""
+        return {}
+
+    def stop(self) -> None:
+        """See `Serving.stop`."""
+        self.close()
+
+
+class _Served(Unserved):
+    def __init__(self, network: Network, name: str, core: QueueCore) -> None:
+        super().__init__(core)
+        self._network, self._name = network, name
+        network.served(name, core)
+
+    def stop(self) -> None:
+        self._network.queue_died(self._name)
+        super().stop()
+
+
 class SimulatedLinks:
     """`streams.links.Links` over a simulated network.
 
@@ -178,6 +224,11 @@ class SimulatedLinks:
         """See `Links.redo`."""
         assert self._redo is not None, f"{self._component} reads no redo"
         return self._redo()
+
+    def serve(self, core: QueuePort[Any, Any]) -> Unserved:
+        """See `Links.serve`."""
+        assert isinstance(core, QueueCore)
+        return _Served(self._network, self._component, core)
 
 
 class _Stream:
@@ -305,29 +356,27 @@ class EnqueueStream(_Stream):
     def __init__(self, network: Network, queue: str, component: str, incarnation: str, source: str) -> None:
         super().__init__(network, queue, component)
         self._incarnation, self._source = incarnation, source
-        self._accepted = self._durable = FIRST_SCN
-        self._rewind: Scn | None = None
-        self._credit = self._sent = self._accepted_bytes = 0
+        self._account = PublisherAccount()
 
     def connect(self, timeout_s: float = 0.0) -> Resume:
         """See `EnqueueClient.connect`."""
         core = self._network.reach(self.queue, self.component)
         self.session = core.open_publisher(self.component, self._incarnation, self._source)
-        needed, self._credit = core.resume(self.session)
-        self._accepted = needed
+        needed, credit = core.resume(self.session)
+        self._account.opened(needed, credit)
         self._open(core)
-        return Resume(needed_scn=needed, credit_bytes=self._credit)
+        return Resume(needed_scn=needed, credit_bytes=credit)
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         """See `EnqueueClient.send_nowait`."""
         self._check()
-        self._reserve(len(data))
+        self._account.sent(len(data))
         self.up.append(Delivery(header=header, data=data))
 
     def begin_nowait(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
         """See `EnqueueClient.begin_nowait`. The other end gets the batch when the last piece is sent."""
         self._check()
-        self._reserve(len(data))
+        self._account.sent(len(data))
         return self._pieces(header, data, piece_bytes)
 
     def _pieces(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
@@ -337,12 +386,6 @@ class EnqueueStream(_Stream):
                 self.up.append(Delivery(header=header, data=data))
             yield Piece(size=min(piece_bytes, len(data) - start), is_last=is_last)
 
-    def _reserve(self, size: int) -> None:
-        in_flight = self._sent - self._accepted_bytes
-        if self._credit <= 0 or (in_flight and in_flight + size > self._credit):
-            raise WouldBlock
-        self._sent += size
-
     def gone(self, first_scn: Scn) -> None:
         """See `EnqueueClient.gone`."""
         self.up.append(first_scn)
@@ -350,15 +393,7 @@ class EnqueueStream(_Stream):
     def poll(self) -> PublisherProgress:
         """See `EnqueueClient.poll`."""
         self._check()
-        rewind, self._rewind = self._rewind, None
-        return PublisherProgress(
-            accepted_scn=self._accepted,
-            accepted_bytes=self._accepted_bytes,
-            durable_scn=self._durable,
-            in_flight_bytes=self._sent - self._accepted_bytes,
-            credit_bytes=self._credit,
-            rewind_scn=rewind,
-        )
+        return self._account.progress()
 
     def _take(self, message: Delivery | Scn) -> None:
         assert self._core is not None
@@ -373,12 +408,7 @@ class EnqueueStream(_Stream):
         return self._core.publisher_news(self.session)
 
     def _hear(self, message: PublisherNews) -> None:
-        if message.rewind_scn is not None:
-            self._rewind, self._durable = message.rewind_scn, FIRST_SCN
-        self._accepted, self._credit = message.through_scn, message.credit_bytes
-        self._accepted_bytes = message.accepted_bytes
-        if message.durable_scn is not None:
-            self._durable = message.durable_scn
+        self._account.hear(message)
 
     def _close_session(self) -> None:
         assert self._core is not None

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from actors.lag import PositionSamples
+from actors.control.lag import PositionSamples
 from actors.records.requests import Requests
 from actors.splitting.facts import required_of
 from actors.splitting.phases import Splitting

@@ -158,7 +158,7 @@ class Simulation:
 
     def _build(self) -> None:
         running = {component.name for component in components_of(self.topology)}
-        self.network = Network(self.rng, self.serving, self._site_of, self.clock, self.trace)
+        self.network = Network(self.rng, self._site_of, self.clock, self.trace)
         captured = {capture.source for capture in self.topology.captures}
         self.sites = {site: SourceSite(self, site) for site in self.databases if site in captured}
         self.receivers = {each.name: ReceiverProcess(self, each) for each in redo_receivers(self.topology)}
@@ -223,15 +223,6 @@ class Simulation:
         return ApplyProcess(self, spec, ApplyObserver(self, spec, self.site_observers[spec.site], is_new=is_new))
 
     # ------------------------------------------------------------------ what components ask
-
-    def serving(self, name: str) -> Any:
-        """The live core that serves subscribers and publishers under a name.
-
-        A queue's, or a combined capture process's.
-        """
-        if name in self.captures:
-            return self.captures[name].core
-        return self.queues[name].core if name in self.queues else None
 
     def redo_of(self, capture: CaptureSpec) -> SourceSite | ReceiverProcess:
         """Where the redo is that a capture process mines."""

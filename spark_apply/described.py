@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from databases.destination_views import time_text
 from rules.clients_before import ClientsBefore
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from rules.transformation import (
+from rules.transformations.transformation import (
     AddColumn,
     DeleteColumns,
     KeepColumns,

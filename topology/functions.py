@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rules.rule import RuleSet
-from rules.user_code.custom import CustomTransformation
+from rules.transformations.custom import CustomTransformation
 from rules.user_code.source import UserFunction
 from topology.spec import TopologySpec
 

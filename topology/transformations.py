@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from databases.ports import Finding
-from rules.conditions.condition import Attribute, operands_of
+from rules.conditions.nodes import Attribute, operands_of
 from rules.rule import UNKNOWN_TAG, Rule, RuleSet, TruthValue
-from rules.transformation import Transformation, TransformationError
+from rules.transformations.transformation import Transformation, TransformationError
 from streams.errors import UnfitTableError
 from streams.table_name import TableName
 from topology.change_classes import ChangeClasses

@@ -14,7 +14,7 @@ How a path is chosen (`route`)
 
 What a table arrives as
     `Way.carry` answers with the table as it arrives, or None. A rule that renames or cuts tables
-    (`rules.transformation`) changes the answer there, and nowhere else. Hence a table that is copied, compared or
+    (`rules.transformations.transformation`) changes the answer there, and nowhere else. Hence a table that is copied, compared or
     checked has two names, and may have other columns: at the source, and at the destination (`ArrivingTable`). From a
     client that renames a table on, the others see it under its new name: `Way.passages` says what it is called at each
     of them. What is known of a table's identity, its number, stays.
@@ -35,7 +35,7 @@ from databases.ports import TableShape
 from rules.clients_before import ClientsBefore
 from rules.conditions.spelling import where_true
 from rules.rule import UNKNOWN_TAG, KnownTag, Passage, RuleSet, passages, tags_told_apart
-from rules.transformation import Transformation
+from rules.transformations.transformation import Transformation
 from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
 from topology.paths import Router
@@ -77,7 +77,7 @@ def transformed(table: T, transformation: Transformation) -> T:
         TransformationError: it cannot be applied to the table.
     """
     # numpy: most topologies transform nothing.
-    from rules.reshaping import transformed_version
+    from rules.transformations.reshaping import transformed_version
     from streams.lcr_batch import TableVersion
 
     known: Any = table

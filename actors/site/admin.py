@@ -10,11 +10,13 @@ Worked flow (a table is added to the file of a running topology)
     everything runs: finish_as_admin
     refused -> retreat_as_admin: the publication names the table no more
     this command dies anywhere -> the next one does all of it again
+    the source is away while this command asks, and back when the controller does -> what runs goes by what was in the
+    log; this command asks again: publish_as_admin, and the controller once more
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +38,7 @@ __all__ = [
     "Published",
     "admin_findings",
     "administered",
+    "both",
     "finish_as_admin",
     "prepare_as_admin",
     "publish_as_admin",
@@ -146,26 +149,36 @@ def publish_as_admin(
 
     Raises:
         StreamsError: an administrator cannot be asked, and something is to be made that the file has new; or a right is
-            missing.
+            missing. What was done at other sources before is taken back.
     """
     found: list[Finding] = []
     made: dict[str, Published] = {}
-    for site in _published(spec):
-        try:
-            dsn = admin_dsn(spec, site)
-            was_source = before is not None and any(each.source == site.name for each in before.captures)
-            with closing(open_source(access_to(site, site.database.dsn))) as source:
-                rules = spec.capture_rules(site.name)
-                is_due = any(not step.is_done for step in source.plan(spec.name, rules))
-                if is_due and any(each.is_error for each in source_findings(spec, site, source)):
-                    continue
-                there = {each.identity for each in source.captured(spec.name)}
-                if statements := _source_admin(site, dsn).prepare(spec.name, rules, was_source=was_source):
-                    now = {each.identity for each in source.captured(spec.name)}
-                    made[site.name] = Published(statements=statements, added=frozenset(now - there))
-        except (DatabaseUnavailable, ConfigError) as error:
-            found.append(_unpublished(spec, site, error, before))
+    try:
+        for site in _published(spec):
+            try:
+                _publish(spec, site, before, made)
+            except (DatabaseUnavailable, ConfigError) as error:
+                found.append(_unpublished(spec, site, error, before))
+    except StreamsError as error:
+        left = (f"{each.problem}: {each.fix}" for each in retreat_as_admin(spec, made))
+        error.hint = "; ".join(filter(None, (error.hint, *left)))
+        raise
     return tuple(found), made
+
+
+def _publish(spec: TopologySpec, site: SiteSpec, before: TopologySpec | None, made: dict[str, Published]) -> None:
+    """Publish what one source captures, and note that it was done."""
+    dsn = admin_dsn(spec, site)
+    was_source = before is not None and any(each.source == site.name for each in before.captures)
+    with closing(open_source(access_to(site, site.database.dsn))) as source:
+        rules = spec.capture_rules(site.name)
+        is_due = any(not step.is_done for step in source.plan(spec.name, rules))
+        if is_due and any(each.is_error for each in source_findings(spec, site, source)):
+            return
+        there = {each.identity for each in source.captured(spec.name)}
+        if statements := _source_admin(site, dsn).prepare(spec.name, rules, was_source=was_source):
+            now = {each.identity for each in source.captured(spec.name)}
+            made[site.name] = Published(statements=statements, added=frozenset(now - there))
 
 
 def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple[Finding, ...]:
@@ -203,14 +216,36 @@ def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple
     return tuple(found)
 
 
-def finish_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
+def both(first: Mapping[str, Published], later: Mapping[str, Published]) -> dict[str, Published]:
+    """What two calls of `publish_as_admin` did, by site.
+
+    Args:
+        first: what the first one did.
+        later: what the second one did.
+    """
+    nothing = Published(statements=(), added=frozenset())
+    return {
+        name: Published(
+            statements=(*(one := first.get(name, nothing)).statements, *(other := later.get(name, nothing)).statements),
+            added=one.added | other.added,
+        )
+        for name in (*first, *(each for each in later if each not in first))
+    }
+
+
+def finish_as_admin(
+    spec: TopologySpec, *, told: Collection[Finding] = (), again: str = "headrace up FILE"
+) -> tuple[Finding, ...]:
     """Once everything is settled: take the tables out of the log that the topology captures no more; idempotent.
 
     Args:
         spec: the topology; it runs.
+        told: by `publish_as_admin`; what that has said is not said again.
+        again: the command that was called.
 
     Returns:
-        Why it could not be done; the next `up` does it.
+        Why it could not be done, and which tables that the topology captures are not in the log: they came too late for
+        `publish_as_admin`, or their source was away. The next `up` does it.
     """
     found: list[Finding] = []
     for site in spec.sites:
@@ -223,6 +258,7 @@ def finish_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
         there: set[str] = set()
         # it is away: then by the next `up`
         with suppress(DatabaseError), closing(open_source(access_to(site, site.database.dsn))) as source:
+            found += _uncaptured(source.uncaptured(spec.name, rules) if rules else (), site, told, again)
             for each in source.captured(spec.name):
                 there.add(each.identity)
                 # One in the record was renamed since: its changes wait for an operator, and must not be left out
@@ -245,6 +281,17 @@ def finish_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
                 )
             )
     return tuple(found)
+
+
+def _uncaptured(tables: Sequence[str], site: SiteSpec, told: Collection[Finding], again: str) -> Iterator[Finding]:
+    path, names = f"sites.{site.name}.database.admin_dsn", ", ".join(tables)
+    if tables and not any(each.path == path and names in each.problem for each in told):
+        yield Finding(
+            path=path,
+            is_error=False,
+            problem=f"selected by the rules, and not captured: {names}",
+            fix=again,
+        )
 
 
 def _recorded(spec: TopologySpec, source: str) -> frozenset[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission
@@ -14,13 +15,26 @@ from topology.links import makes_certificates
 
 if TYPE_CHECKING:
     from protos.admission import Callers
-    from streams.links import Links
+    from protos.links import GrpcLinks
+    from streams.links import Links, RedoLinks
     from topology.spec import TopologySpec
 
-__all__ = ["MakeLinks", "admission_of", "callers_of", "identity_of", "links_of", "peers_of", "wire_status"]
+__all__ = [
+    "MakeLinks",
+    "MakeRedoLinks",
+    "admission_of",
+    "callers_of",
+    "identity_of",
+    "links_of",
+    "peers_of",
+    "wire_status",
+]
 
 MakeLinks = Callable[["TopologySpec", str, str, Callable[[], None]], "Links"]
-"""As `links_of`: what a host makes its streams with."""
+"""As `links_of`: what a host makes its streams with, and serves its queue."""
+
+MakeRedoLinks = Callable[["TopologySpec", str, str, Callable[[], None]], "RedoLinks"]
+"""The same for a host that writes redo."""
 
 
 def identity_of(spec: TopologySpec, site: str) -> Identity | None:
@@ -56,19 +70,36 @@ def peers_of(spec: TopologySpec, site: str, resolve: Callable[[str], str]) -> Ca
     return lambda component: Peer(address=resolve(component), site=site_of(spec, component), identity=identity)
 
 
-def links_of(spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> Links:
-    """The streams of a component over gRPC, to wherever its peers serve now.
+def links_of(
+    spec: TopologySpec,
+    site: str,
+    component: str,
+    wake: Callable[[], None],
+    *,
+    resolve: Callable[[str], str] | None = None,
+    host: Callable[[], str] | None = None,
+) -> GrpcLinks:
+    """The streams of a component over gRPC, to wherever its peers serve now, and its server.
 
     Args:
         spec: the topology.
         site: of the component.
-        component: its name, as its peers know it: without its kind.
+        component: its full name; its peers know it without its kind.
         wake: called when a stream has something new; must not block.
+        resolve: answers where a component serves; None: the cluster knows.
+        host: answers the address to serve on; None: that of this process's node.
     """
-    from actors.runtime import resolver
+    from actors.runtime import own_host, resolver
     from protos.links import GrpcLinks
 
-    return GrpcLinks(spec.name, component, peers_of(spec, site, resolver(spec.name, site)), wake=wake)
+    return GrpcLinks(
+        spec.name,
+        component.partition(":")[2],
+        peers_of(spec, site, resolve or resolver(spec.name, site)),
+        wake=wake,
+        host=host or own_host,
+        admission=partial(admission_of, spec, component),
+    )
 
 
 def callers_of(spec: TopologySpec, component: str) -> Callers:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from streams.scn import Scn
 
 if TYPE_CHECKING:
-    from actors.lag import PositionSamples
+    from actors.control.lag import PositionSamples
 
 __all__ = ["ObservedFacts", "required_of"]
 

@@ -10,18 +10,35 @@ from actors.site.wire import links_of
 if TYPE_CHECKING:
     from actors.site.wire import MakeLinks
     from actors.staging.propagation import PropagationRunner
+    from streams.clock import Clock
     from topology.spec import TopologySpec
 
 __all__ = ["PropagationHost", "build"]
 
 
 class PropagationHost(Host):
-    """One propagation, at the site of its source queue."""
+    """One propagation, at the site of its source queue.
+
+    Args:
+        spec: the topology.
+        name: of the propagation in it.
+        fingerprint: of the topology; shown in its status.
+        make_links: makes its streams.
+        clock: of the statistics and the schedule.
+    """
 
     kind: ClassVar[str] = "propagation"
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, make_links: MakeLinks = links_of) -> None:
-        super().__init__(f"propagation:{name}", spec.state_dir)
+    def __init__(
+        self,
+        spec: TopologySpec,
+        name: str,
+        fingerprint: str,
+        make_links: MakeLinks = links_of,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(f"propagation:{name}", spec.state_dir, clock=clock)
         self._make_links = make_links
         self._spec = spec
         self._propagation = spec.propagation(name)
@@ -38,7 +55,7 @@ class PropagationHost(Host):
             site = self._spec.queue(self._propagation.from_queue).site
             self._runner = PropagationRunner(
                 self._propagation,
-                self._make_links(self._spec, site, self._propagation.name, self.wake),
+                self._make_links(self._spec, site, self.name, self.wake),
                 clock=self._clock,
                 tracks=self.tracks,
                 last_call=lambda source: LastCall(

@@ -67,7 +67,7 @@ Worked flow
 
 Hosting
     QueueCore(topology, "q_dbs1", folder) is not thread-safe and calls nothing but its clock and its files.
-    `protos.queue_link.QueueService(core)` puts it behind a lock and serves it.
+    `streams.staging.LockedQueue(core)` puts it behind a lock, and `Links.serve` serves it.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ from actors.staging.queue_sessions import PublisherSession, SubscriberSession, S
 from actors.staging.refusals import Refusals
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
 from actors.staging.subscribers import positions_of, sources_of
-from protos.staging import PublisherNews
 from streams.clock import Clock, SystemClock
 from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
 from streams.links import BatchHeader, Delivery
 from streams.scn import FIRST_SCN, Scn
+from streams.staging import PublisherNews
 from streams.tracking import TrackLog
 from topology.edits.changes import interests_of, places_of, published_by
 from topology.spec import TopologySpec
@@ -184,6 +184,11 @@ class QueueCore:
         self._spilled_now = self._rows_total = self._spilled_total = self._forgotten_total = self._rewinds = 0
         self._age_sum = 0.0
         self._enqueued_us = 0
+
+    @property
+    def takes_publishers(self) -> bool:
+        """Whether publishers come on streams: that of a queue that passes on is in the same process."""
+        return self._keeps
 
     def adopt(self, topology: TopologySpec) -> None:
         """Continue with the subscribers and sources of a changed topology, without disturbing unchanged ones.
@@ -668,13 +673,13 @@ class QueueCore:
                 subscription.saved_scn = positions[source][subscriber]
 
     def close(self) -> None:
-        """Save the positions a last time and remove the spill files; idempotent.
+        """Save the positions a last time, where they are kept here, and remove the spill files; idempotent.
 
         Raises:
             OSError: the positions could not be saved.
         """
         self._spill.close()
-        if any(each.saved_scn != each.acknowledged_scn for each in self._subscriptions.values()):
+        if self._keeps and any(each.saved_scn != each.acknowledged_scn for each in self._subscriptions.values()):
             self._save_instead(self._acknowledged(), self._places)
             for each in self._subscriptions.values():
                 each.saved_scn = each.acknowledged_scn

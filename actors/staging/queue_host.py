@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.site.connection import site_folder
-from actors.site.wire import callers_of, wire_status
+from actors.site.wire import callers_of, links_of
 from actors.staging.spill import SPILL_FOLDER, remove_left_over
 from streams.errors import PropagationError, QueueError
 from streams.scn import Scn
@@ -17,55 +17,67 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    from actors.site.wire import MakeLinks
     from actors.staging.queue import QueueCore
-    from actors.staging.queue_sessions import PublisherSession, SubscriberSession
-    from protos.admission import Admission
-    from protos.queue_link import QueueServer
+    from streams.clock import Clock
+    from streams.links import ServingQueue
     from topology.spec import QueueSpec, TopologySpec
 
 __all__ = ["QueueHost", "build", "delete_spilled", "forget_queues"]
 
 
 class QueueHost(Host):
-    """One queue of a site."""
+    """One queue of a site.
+
+    Args:
+        spec: the topology.
+        name: of the queue in it.
+        fingerprint: of the topology; shown in its status.
+        make_links: serves the queue.
+        clock: of periods and statistics.
+    """
 
     kind: ClassVar[str] = "queue"
     adopts_open: ClassVar[bool] = True
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
-        super().__init__(f"queue:{name}", spec.state_dir)
+    def __init__(
+        self,
+        spec: TopologySpec,
+        name: str,
+        fingerprint: str,
+        make_links: MakeLinks = links_of,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(f"queue:{name}", spec.state_dir, clock=clock)
+        self._make_links = make_links
         self._spec = spec
         self._queue = spec.queue(name)
         self._fingerprint = fingerprint
-        self._server: QueueServer[PublisherSession, SubscriberSession] | None = None
+        self._serving: ServingQueue | None = None
         self._core: QueueCore | None = None
-        self._admission: Admission | None = None
 
     def open(self) -> None:
         """Start with an empty queue at the saved positions, and request the rest from the publishers."""
-        from actors.runtime import own_host
-        from actors.site.wire import admission_of
         from actors.staging.queue import QueueCore
-        from protos.queue_link import QueueServer
 
         folder = _folder(self._spec, self._queue)
         folder.mkdir(parents=True, exist_ok=True)
-        self._core = QueueCore(self._spec, self._queue.name, folder, tracks=self.tracks)
-        self._admission = admission_of(self._spec, self.name)
-        self._server = QueueServer(self._core, host=own_host(), admission=self._admission)
+        self._core = QueueCore(self._spec, self._queue.name, folder, self._clock, tracks=self.tracks)
+        self._serving = self._make_links(self._spec, self._queue.site, self.name, self.wake).serve(self._core)
 
     def step(self) -> float:
         """Do housekeeping; the service's threads handle batches."""
-        assert self._server is not None
-        return self._server.service.housekeeping()
+        assert self._serving is not None
+        return self._serving.housekeeping()
 
     def close(self) -> None:
         """End every stream; subscribers and publishers reconnect later."""
-        server, self._server = self._server, None
+        serving, self._serving = self._serving, None
         self._core = None
-        if server is not None:
+        if serving is not None:
             with contextlib.suppress(OSError):  # positions that could not be saved are only a lower bound
-                server.stop()
+                serving.stop()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`.
@@ -74,29 +86,28 @@ class QueueHost(Host):
         """
         from actors.staging.subscribers import forget_former_subscribers
 
-        if self._server is not None and self._core is not None:
-            with self._server.service.changing():
+        if self._serving is not None and self._core is not None:
+            with self._serving.changing():
                 self._core.adopt(spec)
-            if self._admission is not None:
-                self._admission.change(callers_of(spec, self.name))
+            self._serving.admit(callers_of(spec, self.name))
         else:
             forget_former_subscribers(spec, self._queue.name, _folder(self._spec, self._queue))
         self._spec, self._queue, self._fingerprint = spec, spec.queue(self._queue.name), fingerprint
 
     def detail_state(self) -> str:
         """ENABLED or PAUSED FOR FLOW CONTROL."""
-        server = self._server
-        return "INITIALIZING" if server is None else str(server.service.status()["state"])
+        serving = self._serving
+        return "INITIALIZING" if serving is None else str(serving.status()["state"])
 
     def details(self) -> dict[str, Any]:
         """The queue's statistics."""
         own = {"site": self._queue.site, "fingerprint": self._fingerprint}
-        server = self._server
-        if server is None:
+        serving = self._serving
+        if serving is None:
             return own
-        status = server.service.status()
+        status = serving.status()
         status.pop("state")
-        return {**status, **own, "rows_total": status["cnum_msgs"], **wire_status(self._admission)}
+        return {**status, **own, "rows_total": status["cnum_msgs"], **serving.wire_status()}
 
     def capture_again(self, publisher: str, scn: int) -> None:
         """See `QueueCore.capture_again`.
@@ -108,18 +119,18 @@ class QueueHost(Host):
         Raises:
             QueueError: it does not publish here now.
         """
-        server, core = self._server, self._core  # the queue may close at any time
-        if server is None or core is None:
+        serving, core = self._serving, self._core  # the queue may close at any time
+        if serving is None or core is None:
             raise QueueError(f"{self.name} does not serve now", hint="ask again when it runs; see `headrace status`")
-        with server.service.changing():
+        with serving.changing():
             core.capture_again(publisher, Scn(scn))
 
     def endpoint(self) -> str:
         """The endpoint for publishers and subscribers."""
-        server = self._server  # the queue may close at any time
-        if server is None:
+        serving = self._serving  # the queue may close at any time
+        if serving is None:
             raise PropagationError(f"{self.name} does not serve now")
-        return server.endpoint
+        return serving.endpoint
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:

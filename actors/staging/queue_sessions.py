@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from protos.staging import PublisherNews
 from streams.errors import COPY_ONE_AGAIN, LogGone, ProtocolError, QueueError, StreamsError, printable
 from streams.scn import FIRST_SCN, Scn, scn_text
+from streams.staging import PublisherNews
 
 if TYPE_CHECKING:
     from collections.abc import Callable

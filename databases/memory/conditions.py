@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from databases.connectors import value_types
-from rules.conditions.condition import ConditionError
+from rules.conditions.nodes import ConditionError
 from rules.conditions.parsing import parsed
 from rules.conditions.rowwise import is_true_of
 from streams.errors import DataError

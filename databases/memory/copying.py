@@ -215,6 +215,9 @@ class MemoryTableReader:
         wanted = set(keys)
         return tuple(row for _, row in self._keyed(owner, name, key, columns, 1, snapshot, rows) if row.key in wanted)
 
+    def interrupt(self) -> None:
+        """See `TableReader.interrupt`: nothing takes long here."""
+
     def close(self) -> None:
         """See `TableReader.close`."""
 

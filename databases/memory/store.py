@@ -285,7 +285,7 @@ class MemoryStore:
         self.recorded: dict[tuple[str, str, str, str], int] = {}
         self.row_marks: dict[tuple[str, str, str, str], RowMark] = {}
         self._tables_made = 0
-        self.locks: dict[tuple[Any, ...], StoreSession] = {}
+        self.locks: dict[tuple[Any, ...], object] = {}  # and the transaction that holds each
         self.next_row = 0
         self.next_error = self.next_conflict = 1
         self.lost_answers: deque[bool] = deque()

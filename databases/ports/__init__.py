@@ -1,37 +1,25 @@
 """What Headrace needs of a database, as ports. Every connector passes one contract suite (`tests/contract`).
 
 A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and a destination half
-(`DestinationDatabase`, `DestinationSession`); what reads and writes whole tables is in `databases.copying`. One module
-for the log, one for each half, one for what both say beforehand. Positions are SCNs here; a connector translates its
-own.
+(`DestinationDatabase`, `DestinationSession`); what reads and writes whole tables is in `databases.copying`. The
+destination half is several ports, one for each thing that it does: a function says which of them it needs. Positions
+are SCNs here; a connector translates its own.
 """
 
 from __future__ import annotations
 
 from databases.ports.conflicts import ConflictRecord, LastChange, RowInTheWay, RowQuestion, WriteTimes
 from databases.ports.destination import (
-    BEGUN,
-    ROWS_THERE,
-    ApplyProgress,
-    DestinationColumn,
+    ApplyRecords,
     DestinationDatabase,
-    DestinationSession,
-    DestinationTable,
-    Diversion,
-    ErrorTransaction,
-    ForeignKey,
-    FoundRows,
-    Instantiation,
-    LogPositions,
-    OtherCopy,
-    PartOf,
-    ScnRange,
-    TruncatedTable,
-    Write,
-    are_comparable,
+    DestinationSetUp,
+    DestinationTables,
+    ErrorRecords,
+    InstantiationRecords,
 )
-from databases.ports.error_queue import ErrorEdit, TakenErrors
+from databases.ports.error_queue import ErrorEdit, ErrorTransaction, TakenErrors
 from databases.ports.handler_sql import HandlerSql, SqlResult
+from databases.ports.instantiations import BEGUN, ROWS_THERE, Instantiation, OtherCopy, PartOf
 from databases.ports.log import (
     DecodedChunk,
     DictionaryBuild,
@@ -54,34 +42,61 @@ from databases.ports.planning import (
     ShapedPartition,
     TableShape,
 )
+from databases.ports.progress import ApplyProgress, LogPositions, ScnRange
 from databases.ports.row_marks import MarkedColumn, MarkedField, MarkedLabel, MarkedPart, RowMark
+from databases.ports.session import (
+    ApplyTransaction,
+    ConflictSession,
+    DestinationSession,
+    ErrorSession,
+    HandlerSession,
+    WriteSession,
+)
 from databases.ports.source import NEVER_CAPTURED, CapturedTable, Snapshot, SourceDatabase, SourceTable
+from databases.ports.tables import (
+    DestinationColumn,
+    DestinationTable,
+    Diversion,
+    ForeignKey,
+    FoundRows,
+    are_comparable,
+)
+from databases.ports.writes import TruncatedTable, Write
 
 __all__ = [
     "BEGUN",
     "NEVER_CAPTURED",
     "ROWS_THERE",
     "ApplyProgress",
+    "ApplyRecords",
+    "ApplyTransaction",
     "CapturedTable",
     "ComputedColumn",
     "ConflictRecord",
+    "ConflictSession",
     "DecodedChunk",
     "DestinationColumn",
     "DestinationDatabase",
     "DestinationSession",
+    "DestinationSetUp",
     "DestinationTable",
+    "DestinationTables",
     "DictionaryBuild",
     "DictionaryTable",
     "Diversion",
     "DomainColumn",
     "EnumLabels",
     "ErrorEdit",
+    "ErrorRecords",
+    "ErrorSession",
     "ErrorTransaction",
     "Finding",
     "ForeignKey",
     "FoundRows",
+    "HandlerSession",
     "HandlerSql",
     "Instantiation",
+    "InstantiationRecords",
     "LastChange",
     "LogChunk",
     "LogDecoder",
@@ -112,6 +127,7 @@ __all__ = [
     "TakenErrors",
     "TruncatedTable",
     "Write",
+    "WriteSession",
     "WriteTimes",
     "are_comparable",
 ]

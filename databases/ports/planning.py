@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules.rule import Rule, RuleSet, TruthValue, passages
-from rules.transformation import Transformation, columns_at_the_end
+from rules.transformations.transformation import Transformation, columns_at_the_end
 from streams.table_name import TableName
 
 __all__ = [

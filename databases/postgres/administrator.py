@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +11,27 @@ import psycopg
 
 from databases.ports import Finding
 from databases.postgres.connection import connect, database_identity, quote, translated
+from databases.postgres.role_makers import may_grant_itself_roles
 from streams.errors import DatabaseUnavailable
 
-__all__ = ["Administrator", "Roles"]
+__all__ = ["Administrator", "Roles", "owned_schema_findings"]
 
 _NAME = "headrace admin"
+_DATABASE_OWNER = "pg_database_owner"
 _UNREACHED = (
     "admin_dsn is read anew each time: correct it, or the role that it names, and run the command again;"
     " what runs goes on with dsn"
 )
 
+# Of a role, and of those as whom it can act; `public` is the database's owner's by a role of its own.
+_OWNED_SCHEMAS = """
+SELECT n.nspname::text, pg_catalog.pg_get_userbyid(n.nspowner)::text FROM pg_catalog.pg_namespace n
+WHERE n.nspname = ANY (%s) AND pg_catalog.pg_has_role(%s, n.nspowner, 'MEMBER') ORDER BY 1
+"""
+
 _ROLES = """
-SELECT current_user, current_database(), r.rolsuper, pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'), has_database_privilege(current_database(), 'CREATE')
+SELECT current_user, current_database(), r.rolsuper, r.rolcreaterole,
+       pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'), has_database_privilege(current_database(), 'CREATE')
 FROM pg_catalog.pg_roles r WHERE r.rolname = %s
 """
 
@@ -104,7 +113,8 @@ class Administrator:
             )
         row = connection.execute(_ROLES, (role,)).fetchone()
         assert row is not None
-        admin, database, is_superuser, is_member, may_create = row
+        admin, database, is_superuser, makes_roles, is_member, may_create = row
+        makes_roles = makes_roles and may_grant_itself_roles(connection)
         if admin == role:
             return None, (
                 Finding(
@@ -117,7 +127,7 @@ class Administrator:
             admin=admin,
             running=role,
             database=database,
-            is_apart=not (is_superuser or is_member),
+            is_apart=not (is_superuser or makes_roles or is_member),
             may_create=may_create,
         )
         if roles.is_apart:
@@ -125,6 +135,8 @@ class Administrator:
         kind, fix = (
             ("is a superuser", f"ALTER ROLE {quote(role)} NOSUPERUSER;")
             if is_superuser
+            else ("can grant itself every role that is no superuser", f"ALTER ROLE {quote(role)} NOCREATEROLE;")
+            if makes_roles
             else (f"can act as {quote(admin)}", f"REVOKE {quote(admin)} FROM {quote(role)};")
         )
         return roles, (
@@ -134,4 +146,33 @@ class Administrator:
                 problem=f"the role of dsn, {quote(role)}, {kind}: admin_dsn keeps nothing from it",
                 fix=fix,
             ),
+        )
+
+
+def owned_schema_findings(
+    connection: psycopg.Connection[Any], path: str, roles: Roles, schemas: Collection[str]
+) -> Iterator[Finding]:
+    """Say that the role that runs can drop tables which it does not own, since their schema is its own.
+
+    Args:
+        connection: of the administrator.
+        path: the site in the topology.
+        roles: of the site, which are apart.
+        schemas: of the tables that are replicated.
+    """
+    running, admin = quote(roles.running), quote(roles.admin)
+    for schema, owner in connection.execute(_OWNED_SCHEMAS, (sorted(schemas), roles.running)).fetchall():
+        if owner == _DATABASE_OWNER:
+            whose, fix = "the database's, which is its own", f"ALTER DATABASE {quote(roles.database)} OWNER TO {admin};"
+        elif owner == roles.running:
+            whose = "its own"
+            fix = f"ALTER SCHEMA {quote(schema)} OWNER TO {admin}; GRANT USAGE ON SCHEMA {quote(schema)} TO {running};"
+        else:
+            whose, fix = f"of {quote(owner)}, as whom it can act", f"REVOKE {quote(owner)} FROM {running};"
+        yield Finding(
+            path=f"{path} schema {schema}",
+            is_error=False,
+            problem=f"the role of dsn, {running}, can drop its tables, and put others in their place: the schema is"
+            f" {whose}",
+            fix=fix,
         )

@@ -1,13 +1,18 @@
-"""Rows of a table by their keys, for a comparison that looks at some of them again."""
+"""Rows of a table by their keys, for a comparison that looks at some of them again.
+
+All keys of a look are asked for by one statement, as arrays that the server joins with the table: by an index on the
+key where it costs less, else in one scan of the table, however many keys there are. Operators of types that are not
+built in may be users' functions, or out of sight, NULL is equal to nothing, and json and point have no `=`: such keys
+are joined by their texts, in one scan.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
-import psycopg.sql
 
 from databases.copying import KeyedRow
 from databases.postgres.connection import qualified, quote, translated
@@ -15,11 +20,15 @@ from databases.postgres.row_text import column_kinds, hashed, row_text, shown, v
 
 __all__ = ["rows_of_keys"]
 
-_OF_LITERALS = (psycopg.DataError, psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable)
-_KEYS_AT_ONCE = 500  # in a statement: some kilobytes of text
-# Numbers of users' objects begin with 16384.
-_ONLY_BUILT_IN = """
-SELECT bool_and(atttypid < 16384) FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = ANY (%s::text[]) AND NOT attisdropped
+_OF_VALUES = (psycopg.DataError, psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable)
+_BYTES_AT_ONCE = 64 << 20  # of keys in a statement: a server takes 1 GB. Beyond, the table is scanned once more
+# Types of the key's columns, as text is cast to them: without a length, which would cut a value. Numbers of users'
+# objects begin with 16384. A cast of a user's would run as the role that compares.
+_TYPES = """
+SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1),
+       a.atttypid < 16384 AND NOT EXISTS (SELECT FROM pg_catalog.pg_cast c WHERE c.oid >= 16384 AND c.casttarget = a.atttypid
+                                          AND c.castsource = 'text'::regtype)
+FROM pg_catalog.pg_attribute a WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s::text[]) AND NOT a.attisdropped
 """
 
 Key = tuple[str | None, ...]
@@ -51,49 +60,63 @@ def rows_of_keys(
     found: list[Any] = []
     with translated("reading rows by their keys", table=f"{owner}.{name}"):
         kinds = column_kinds(connection, owner, name, [*key, *columns])
+        types = {
+            column: type_name if is_built_in else ""
+            for column, type_name, is_built_in in connection.execute(
+                _TYPES, (qualified(owner, name), list(key))
+            ).fetchall()
+        }
         texts = f"ARRAY[{', '.join(shown(column, kind) for column, kind in valued(kinds, key).items())}]::text[]"
+        fields = [f"v{place}" for place in range(len(key))]
+        asked = f"FROM unnest({', '.join(['%s::text[]'] * len(key))}) AS asked ({', '.join(fields)})"
+        # it stands beside parameters
+        by_text = _beside(f'{texts} COLLATE "C" IN') + f" (SELECT ARRAY[{', '.join(fields)}] {asked})"
+        by_value = (
+            f"({_beside(', '.join(map(quote, key)))}) IN"
+            f" (SELECT {', '.join(f'{value}::{_beside(types[column])}' for value, column in zip(fields, key, strict=True))}"
+            f" {asked})"
+        )
+        has_operators = all(types.values()) and not any(None in each for each in keys)
         read = (
             f"SELECT {texts} AS k, {row_text(valued(kinds, columns))} AS r, xmin::text AS x FROM {relation} WHERE"
             f" {f'({rows}) IS TRUE AND ' if rows else ''}"
         )
-        # Operators of other types may be users' functions, or out of sight, and NULL is equal to nothing: such rows are
-        # looked for by the texts of their keys.
-        has_operators = connection.execute(_ONLY_BUILT_IN, (qualified(owner, name), list(key))).fetchone() == (True,)
-        for first in range(0, len(keys), _KEYS_AT_ONCE):
-            asked = keys[first : first + _KEYS_AT_ONCE]
-            conditions = [f"{texts} IN ({_arrays(asked)})"]
-            if has_operators and not any(None in each for each in asked):
-                conditions.insert(0, f"({', '.join(map(quote, key))}) IN ({_literals(asked)})")
-            found += _first_that_can_be_asked(
-                connection,
-                [
-                    f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}, x FROM ({read}{condition}"
-                    " OFFSET 0) t"
-                    for condition in conditions
-                ],
-            )
+        head = _beside(f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}, x FROM ({read}")
+        queries = [f"{head}{condition} OFFSET 0) t" for condition in ([by_value] if has_operators else []) + [by_text]]
+        for some in _parts(keys):
+            found += _first_that_can_be_asked(connection, queries, [list(values) for values in zip(*some, strict=True)])
     return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2]), version=row[3]) for row in found)
 
 
-def _first_that_can_be_asked(connection: psycopg.Connection[Any], queries: Sequence[str]) -> list[Any]:
-    """The answer to the first query whose literals its columns' types can have, and compare.
+def _first_that_can_be_asked(
+    connection: psycopg.Connection[Any], queries: Sequence[str], values: Sequence[list[str | None]]
+) -> list[Any]:
+    """The answer to the first query whose values its columns' types can have, and compare.
 
     The other side's types may be wider, or name what is not here; json and point have no `=`.
     """
     for query in queries[:-1]:
-        with contextlib.suppress(*_OF_LITERALS), connection.transaction():
-            return connection.execute(query.encode()).fetchall()
-    return connection.execute(queries[-1].encode()).fetchall()
+        with contextlib.suppress(*_OF_VALUES), connection.transaction():
+            # Planned for these values: how many there are decides between index and scan.
+            return connection.execute(query.encode(), values, prepare=False).fetchall()
+    return connection.execute(queries[-1].encode(), values, prepare=False).fetchall()
 
 
-def _literals(keys: Sequence[Key]) -> str:
-    """Keys as rows of literals, of which each takes its column's type."""
-    return ", ".join(f"({', '.join(_literal(value) for value in key)})" for key in keys)
+def _parts(keys: Sequence[Key]) -> Iterator[list[Key]]:
+    """The keys, as many at once as a statement takes."""
+    some: list[Key] = []
+    size = 0
+    for each in keys:
+        length = sum(len(value) for value in each if value is not None)
+        if some and size + length > _BYTES_AT_ONCE:
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += length
+    if some:
+        yield some
 
 
-def _arrays(keys: Sequence[Key]) -> str:
-    return ", ".join(f"ARRAY[{', '.join(_literal(value) for value in key)}]::text[]" for key in keys)
-
-
-def _literal(value: str | None) -> str:
-    return psycopg.sql.Literal(value).as_string(None)
+def _beside(sql: str) -> str:
+    """SQL as it stands beside parameters."""
+    return sql.replace("%", "%%")

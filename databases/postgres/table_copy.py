@@ -65,6 +65,7 @@ _CURSOR = "headrace_rows"
 _FETCHED_ROWS = 1000  # for which users' code is called: a round trip costs little beside that
 _SPECIAL = re.compile(rb"[\\\n\r\t]")  # what COPY's text form does not take as it is
 _ESCAPES = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
+_INTERRUPT_TIMEOUT_S = 5.0  # another connection to the server, for a moment
 _BUCKET_MASK = (1 << 60) - 1  # of a hash: what is left is not negative
 
 # Leaves of a partitioned table, or the table itself. Foreign partitions keep no rows here. `relfilenode` is what the
@@ -237,13 +238,13 @@ class PostgresTableReader:
         ):
             kinds = column_kinds(connection, owner, name, [*key, *columns])
             query = (
-                f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}"
+                f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}, x"
                 f" FROM ({_bucketed(connection, relation, valued(kinds, key), valued(kinds, columns), buckets)}{_only(rows)} OFFSET 0) t"
                 f' WHERE b IN ({", ".join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE "C", 2, 3 LIMIT'
                 f" {int(rows_max)}"
             )
             found = connection.execute(query.encode()).fetchall()
-        return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2])) for row in found)
+        return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2]), version=row[3]) for row in found)
 
     def keyed_rows(
         self,
@@ -259,6 +260,13 @@ class PostgresTableReader:
         """See `TableReader.keyed_rows`."""
         with self._unmoved(owner, name, snapshot) as (connection, relation):
             return rows_of_keys(connection, relation, owner, name, key=key, columns=columns, keys=keys, rows=rows)
+
+    def interrupt(self) -> None:
+        """See `TableReader.interrupt`."""
+        connection = self._connection
+        if connection is not None and not connection.closed:
+            with contextlib.suppress(psycopg.Error):  # the next time, then
+                connection.cancel_safe(timeout=_INTERRUPT_TIMEOUT_S)
 
     def close(self) -> None:
         """See `TableReader.close`."""
@@ -576,11 +584,11 @@ def _blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
 def _bucketed(
     connection: psycopg.Connection[Any], relation: str, key: Mapping[str, str], columns: Mapping[str, str], buckets: int
 ) -> str:
-    """Rows as (bucket, key as texts, text)."""
+    """Rows as (bucket, key as texts, text, version)."""
     keys = ", ".join(shown(column, kind) for column, kind in key.items())
     return (
         f"SELECT ({hashed(connection, row_text(key), 2)} & {_BUCKET_MASK}) % {buckets} AS b,"
-        f" ARRAY[{keys}]::text[] AS k, {row_text(columns)} AS r FROM {relation}"
+        f" ARRAY[{keys}]::text[] AS k, {row_text(columns)} AS r, xmin::text AS x FROM {relation}"
     )
 
 

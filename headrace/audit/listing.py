@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.audit.log import FILE, AuditLog
-from headrace.console import DONE, Output
+from headrace.console import Output
+from headrace.exit_codes import DONE
 from streams.errors import counted
 
 __all__ = ["list_commands"]

@@ -21,8 +21,8 @@ from typing import Any
 
 from headrace.audit.log import FILE, AuditLog
 from headrace.audit.operator import login_user, named
-from headrace.console import DONE, FAILURE, FINDING, ReaderLeft, exit_code_of
-from headrace.entry import INTERRUPTED
+from headrace.console import ReaderLeft, exit_code_of
+from headrace.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED
 from headrace.process_end import code_of_exit
 from streams.errors import StreamsError
 

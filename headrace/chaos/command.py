@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.chaos.report import rendered
 from headrace.chaos.run import chaotic
 from headrace.chaos.schedule import schedule_of
-from headrace.console import DONE, FINDING
+from headrace.exit_codes import DONE, FINDING
 from headrace.progress import live_lines
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from headrace.console import DONE, Output, scn_text
+from headrace.console import Output, scn_text
+from headrace.exit_codes import DONE
 
 if TYPE_CHECKING:
     from databases.ports import ConflictRecord

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.commands.error_execution import LINES_MAX, PROGRESS_S, outcome_of
-from headrace.console import DONE, FINDING, Output
+from headrace.console import Output
+from headrace.exit_codes import DONE, FINDING
 from headrace.process_end import goes_on
 from streams.errors import counted
 

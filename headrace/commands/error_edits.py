@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from headrace.console import DONE, FINDING
+from headrace.exit_codes import DONE, FINDING
 from streams.errors import ConfigError
 
 if TYPE_CHECKING:

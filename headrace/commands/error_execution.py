@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.console import DONE, FINDING, Output, ReaderLeft
+from headrace.console import Output, ReaderLeft
+from headrace.exit_codes import DONE, FINDING
 from streams.errors import ApplyError, ConfigError, StreamsError, counted
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.commands.error_deletion import delete_together
 from headrace.commands.error_execution import Execution
-from headrace.console import DONE, Output, scn_text
+from headrace.console import Output, scn_text
+from headrace.exit_codes import DONE
 from streams.errors import ConfigError, counted
 from topology.file.handlers import execution_handler
 

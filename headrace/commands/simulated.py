@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from headrace.console import DONE, FINDING
+from headrace.exit_codes import DONE, FINDING
 from headrace.progress import live_lines
 from streams.errors import ConfigError
 

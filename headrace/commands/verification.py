@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.status_view import Note, stuck_notes
-from headrace.waiting import LOOK_INTERVAL_S, wait_caught_up
+from headrace.waiting import LOOK_INTERVAL_S, fixes_of, halts, problems_of, wait_caught_up
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, counted
 from streams.table_name import TableName
 from topology.patterns import parse_table
@@ -58,16 +58,15 @@ def verify_topology(
     Raises:
         ApplyError: something is stuck until an operator acts: the tables cannot become equal, and the apply process
             whose Spark job compares them may itself be stuck.
-        NotCaughtUp: the destinations did not catch up in time.
+        NotCaughtUp: the destinations did not catch up in time, or cannot before an operator acts.
         ConfigError: no apply process replicates such a table.
     """
     stuck = _stuck(overview)
     if stuck:
         raise ApplyError(
-            "nothing can be compared now: "
-            + "; ".join(f"{note.component}: {note.problem}" for note in stuck)
-            + " (the Spark jobs of the apply processes compare the tables after everything is applied)",
-            hint="; ".join(note.fix for note in stuck if note.fix) or "see `headrace status`",
+            f"nothing can be compared now: {problems_of(stuck)} (the Spark jobs of the apply processes compare the"
+            " tables after everything is applied)",
+            hint=fixes_of(stuck),
         )
     progress("waiting until caught up")
     wait_caught_up(
@@ -76,6 +75,7 @@ def verify_topology(
         timeout_s=timeout_s,
         overview=overview,
         of_applied_tables=True,
+        ends_when_stuck=True,
         progress=lambda text: progress(f"waiting until caught up: {text}"),
     )
     comparisons = []
@@ -128,8 +128,7 @@ def _stuck(overview: Look | None) -> list[Note]:
     A component that has just started can look stuck once.
     """
     for pause_s in (LOOK_INTERVAL_S, 0.0):
-        # A table that cannot be copied holds up no other one.
-        found = [note for note in stuck_notes(overview()) if not note.is_of_table] if overview is not None else []
+        found = [note for note in stuck_notes(overview()) if halts(note)] if overview is not None else []
         if not found:
             break
         time.sleep(pause_s)
@@ -188,9 +187,9 @@ def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
     if comparison.get("has_more_differences"):
         lines.append("  ... and others")
     if moving := comparison.get("in_flight_rows"):
-        named = [_row_text(row) for row in comparison["in_flight"]]
+        named = [f"{_row_text(row)}: {row['what']}" for row in comparison["in_flight"]]
         lines.append(
-            f"  not compared: {counted(moving, 'row')} that changed between all looks:"
+            f"  not compared: {counted(moving, 'row')} in flight:"
             f" {'; '.join(named)}{'; ...' if moving > len(named) else ''}"
         )
     if not comparison["equal"] and not comparison["problem"] and (conditions := comparison.get("conditions")):
@@ -204,6 +203,8 @@ def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
             f"  the destination computes {', '.join(computed)} itself, and a copy changes nothing of that: `headrace"
             " check` names expressions that differ from the source's"
         )
+    if not comparison["equal"] and not comparison["problem"] and (padded := comparison.get("padded")):
+        lines.append(f"  {padded}")
     if not comparison["equal"] and not comparison["problem"] and (handlers := comparison.get("handlers")):
         lines.append(
             f"  handlers deal with its changes ({', '.join(handlers)}): it may differ as they mean it. A new copy has"
@@ -231,7 +232,7 @@ def comparison_line(comparison: Mapping[str, Any]) -> str:
     table = f"{name} {comparison['source']} -> {comparison['destination']}{'' if there == name else f' {there}'}"
     if comparison["equal"]:
         moving, settled = comparison.get("in_flight_rows", 0), comparison.get("settled", 0)
-        exception = f", all but {counted(moving, 'row')} that changed between all looks" if moving else ""
+        exception = f", all but {counted(moving, 'row')} in flight" if moving else ""
         again = f" ({counted(settled, 'row')} on the way, and compared again)" if settled else ""
         return f"{table}: identical{exception}, {comparison['source_rows']} rows{again}"
     if comparison["problem"]:

@@ -9,8 +9,8 @@ from databases.connectors import value_types
 from headrace.testing.lcrs import batch_of, view
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
-from rules.user_code.calling import CustomCalls
-from rules.user_code.custom import CustomTransformation
+from rules.transformations.calling import CustomCalls
+from rules.transformations.custom import CustomTransformation
 from rules.user_code.source import UserFunction
 from streams.errors import ConfigError
 from streams.lcr import RowLcr

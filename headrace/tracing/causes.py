@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any
 
 from databases.connectors import value_types
 from headrace.console import scn_text
-from rules.conditions.condition import ConditionError
+from rules.conditions.nodes import ConditionError
 from rules.evaluation import RuleEvaluation
-from rules.transformation import TransformationError
+from rules.transformations.transformation import TransformationError
 from spark_apply.arriving import restart_hint
 from spark_apply.copy.standing import correct_alone
 from streams.table_name import argument

@@ -8,11 +8,12 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.console import DONE, FINDING, bytes_text
+from headrace.console import bytes_text
+from headrace.exit_codes import DONE, FINDING
 from headrace.tracing.causes import Evidence, Verdict, explain
 from redo.key_search import CHANGES_MAX
 from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
-from rules.transformation import columns_at_the_end
+from rules.transformations.transformation import columns_at_the_end
 from streams.errors import ConfigError, DatabaseUnavailable, LogGone, StreamsError
 from streams.scn import FIRST_SCN
 from topology.ways import ways_to
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from databases.ports import ErrorTransaction, Instantiation
     from headrace.console import Output
     from redo.key_search import FoundChange, SearchedRedo
-    from rules.transformation import Transformation
+    from rules.transformations.transformation import Transformation
     from streams.table_name import TableName
     from topology.spec import CaptureSpec, TopologySpec
     from topology.ways import Way

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headrace.console import DONE, FINDING, scn_text
+from headrace.console import scn_text
+from headrace.exit_codes import DONE, FINDING
 from headrace.tracing.following import Tracking, follow
 from streams.errors import ConfigError, StreamsError
 from streams.table_name import literal

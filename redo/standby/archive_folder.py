@@ -27,12 +27,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 from redo.records import RecordHeader
 from redo.segments import SegmentFile, list_segments, scan_segment
 from redo.standby.shipping import fingerprint_up_to
 from redo.standby.standby_log import StandbyLog
 from streams.errors import LogGone, ProtocolError, RedoError
+from streams.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 
 __all__ = ["ArchiveFolder"]
 

@@ -41,7 +41,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from protos.standby import FRAME_BYTES, RedoFrame, Shipped, StandbyPlace
 from redo.records import fingerprint
 from redo.segments import FIRST_SEGMENT, PREAMBLE_BYTES, RedoReader, list_segments, open_segment, write_error
 from streams.clock import Clock, SystemClock
@@ -49,6 +48,7 @@ from streams.durable_file import replace_file
 from streams.errors import LogGone, ProtocolError, QueueError, RedoError
 from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
+from streams.standby import FRAME_BYTES, RedoFrame, Shipped, StandbyPlace
 
 __all__ = ["RedoShipping", "fingerprint_up_to"]
 
@@ -199,7 +199,7 @@ class RedoShipping:
     # ------------------------------------------------------------------ the receivers' side
 
     def begin(self, receiver: str, incarnation: str, place: StandbyPlace, shipped: Shipped = Shipped.REDO) -> _Shipment:
-        """See `protos.standby.RedoShipper.begin`.
+        """See `streams.standby.RedoShipper.begin`.
 
         Args:
             receiver: see there.
@@ -246,7 +246,7 @@ class RedoShipping:
         return shipment
 
     def acknowledged(self, shipment: _Shipment, place: StandbyPlace) -> None:
-        """A receiver has more; see `protos.standby.Shipment.acknowledge`.
+        """A receiver has more; see `streams.standby.Shipment.acknowledge`.
 
         Args:
             shipment: of its stream.
@@ -391,7 +391,7 @@ class RedoShipping:
 
 
 class _Shipment:
-    """See `protos.standby.Shipment`.
+    """See `streams.standby.Shipment`.
 
     Args:
         shipping: the redo log it is of.
@@ -412,7 +412,7 @@ class _Shipment:
         return self._segment, self._offset
 
     def next_frame(self) -> RedoFrame | None:
-        """See `protos.standby.Shipment.next_frame`."""
+        """See `streams.standby.Shipment.next_frame`."""
         self._shipping.check_current(self)
         durable = self._shipping.position
         if self.shipped is Shipped.NOTHING:
@@ -442,11 +442,11 @@ class _Shipment:
         return None
 
     def acknowledge(self, place: StandbyPlace) -> None:
-        """See `protos.standby.Shipment.acknowledge`."""
+        """See `streams.standby.Shipment.acknowledge`."""
         self._shipping.acknowledged(self, place)
 
     def close(self) -> None:
-        """See `protos.standby.Shipment.close`."""
+        """See `streams.standby.Shipment.close`."""
         self._shipping.ended(self)
         self._close_segment()
 

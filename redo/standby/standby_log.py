@@ -43,7 +43,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from databases.timelines import is_of_one_history
-from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.records import (
     HEAD_RECORDS,
@@ -71,6 +70,7 @@ from streams.errors import ProtocolError, RedoError
 from streams.failpoints import failpoint
 from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
+from streams.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 
 __all__ = ["StandbyLog", "StandbyStatistics"]
 

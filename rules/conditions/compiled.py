@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rules.conditions.attributes import ATTRIBUTES, UNIX_TO_2000_US
-from rules.conditions.condition import (
+from rules.conditions.logic import ANY, FALSE, NULL, TRUE, Outcome, evaluate
+from rules.conditions.nodes import (
     Attribute,
     Compare,
     ConditionError,
@@ -31,7 +32,6 @@ from rules.conditions.condition import (
     ValueOf,
     comparisons_of,
 )
-from rules.conditions.logic import ANY, FALSE, NULL, TRUE, Outcome, evaluate
 from rules.conditions.values import NUMBERS, OPERATORS, Comparable, Kind, ValueTypes, like_pattern
 from streams.lcr_batch import ABSENT, UNCHANGED, Column, ColumnValues, Command, TableVersion
 from streams.lcr_batch import NULL as NULL_LENGTH

@@ -1,56 +1,13 @@
-"""Conditions of rules: what `where`, `condition` and `subset` say, as data.
-
-A condition is a tree of comparisons over the attributes and values of one row LCR, with SQL's three-valued logic: a
-rule takes an LCR only when its condition is TRUE; FALSE and NULL are alike to it. `rules.conditions.parsing` makes
-conditions of SQL, `rules.conditions.compiled` evaluates them on whole columns, `rules.conditions.rowwise` one row at a
-time.
-
-Values
-    new.c     the value after the change; NULL in a DELETE, which has none
-    old.c     the value before it; NULL in an INSERT
-    c         of INSERT and UPDATE the new one, of DELETE the old one
-An UPDATE's large value that the change left alone is not in the log: the condition sees the old one, which is the same.
-A value that the log should have and has not is neither NULL nor guessed: the client stops, unless the condition's
-outcome is the same without it.
-"""
+"""Conditions of rules: what `where`, `condition` and `subset` say, by their text; see `rules.conditions.nodes`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from enum import Enum
+from dataclasses import dataclass
 from functools import cached_property
 
-from streams.errors import Retry, StreamsError
+from rules.conditions.nodes import Constant, Node, ValueOf, columns_of, operands_of
 
-__all__ = [
-    "LOG_WHOLE_ROWS",
-    "And",
-    "Attribute",
-    "Compare",
-    "Condition",
-    "ConditionError",
-    "Constant",
-    "Distinct",
-    "Image",
-    "In",
-    "IsNull",
-    "IsTruth",
-    "Like",
-    "Logical",
-    "Node",
-    "Not",
-    "Operand",
-    "Or",
-    "Truth",
-    "ValueOf",
-    "columns_of",
-    "comparisons_of",
-    "of_image",
-    "operands_of",
-]
-
+__all__ = ["LOG_WHOLE_ROWS", "Condition", "parse"]
 
 # Whoever evaluates the rule does not get past the change, and waits for nothing: a copy or a comparison would wait for
 # it.
@@ -60,158 +17,6 @@ LOG_WHOLE_ROWS = (
     " take the table out of the rules, `headrace up FILE`, then put it back and `headrace up FILE` again: it is copied"
     " anew"
 )
-
-
-class ConditionError(StreamsError):
-    """A condition cannot be evaluated as its source would; the hint says what to write instead."""
-
-    code = "HDR-1210"
-    retry = Retry.MANUAL
-
-
-class Image(Enum):
-    """Which value of a column is meant."""
-
-    NEW = "new"
-    OLD = "old"
-    ROW = "row"  # new, and of a DELETE old
-
-
-class Truth(Enum):
-    """A truth value of SQL."""
-
-    TRUE = "true"
-    FALSE = "false"
-    NULL = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class ValueOf:
-    """A column's value."""
-
-    image: Image
-    column: str
-
-    def __str__(self) -> str:
-        return self.column if self.image is Image.ROW else f"{self.image.value}.{self.column}"
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """An attribute of the LCR, by the manuals' name."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A literal.
-
-    Args:
-        value: a number, a text in quotes, a truth value, None for NULL, or the bytes of a tag.
-    """
-
-    value: int | Decimal | str | bytes | bool | None
-
-    def __str__(self) -> str:
-        if isinstance(self.value, bytes):
-            return f"'{self.value.hex()}'"
-        if isinstance(self.value, str):
-            quoted = self.value.replace("'", "''")
-            return f"'{quoted}'"
-        return (
-            "NULL"
-            if self.value is None
-            else str(self.value).upper()
-            if isinstance(self.value, bool)
-            else str(self.value)
-        )
-
-
-Operand = ValueOf | Attribute | Constant
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """`left operator right`; the operator is one of = <> < <= > >=."""
-
-    operator: str
-    left: Operand
-    right: Operand
-    bytewise: bool = False  # COLLATE "C"
-
-
-@dataclass(frozen=True, slots=True)
-class Distinct:
-    """`left IS DISTINCT FROM right`: never NULL."""
-
-    left: Operand
-    right: Operand
-
-
-@dataclass(frozen=True, slots=True)
-class In:
-    """`operand IN (constants)`."""
-
-    operand: Operand
-    among: tuple[Constant, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Like:
-    """`operand LIKE pattern`, with a backslash as escape."""
-
-    operand: Operand
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class IsNull:
-    """`operand IS NULL`."""
-
-    operand: Operand
-
-
-@dataclass(frozen=True, slots=True)
-class IsTruth:
-    """`item IS TRUE`, `IS FALSE` or `IS UNKNOWN`."""
-
-    item: Node
-    truth: Truth
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    """`NOT item`."""
-
-    item: Node
-
-
-@dataclass(frozen=True, slots=True)
-class And:
-    """All of them."""
-
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    """At least one of them."""
-
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Logical:
-    """A truth value written out."""
-
-    truth: Truth
-
-
-Node = And | Or | Not | IsTruth | IsNull | Compare | Distinct | In | Like | Logical
 
 
 @dataclass(frozen=True)
@@ -233,7 +38,7 @@ class Condition:
         Raises:
             ConditionError: it is no condition, or one that cannot be evaluated as the source would.
         """
-        from rules.conditions.parsing import parsed  # it imports this module
+        from rules.conditions.parsing import parsed  # sqlglot: who only compares conditions does without it
 
         return parsed(self.text, self.form)
 
@@ -255,64 +60,20 @@ class Condition:
         return self.text
 
 
-def operands_of(tree: Node) -> tuple[Operand, ...]:
-    """What a condition looks at, each once, constants too."""
-    return tuple(dict.fromkeys(_operands(tree)))
-
-
-def columns_of(tree: Node) -> tuple[ValueOf, ...]:
-    """The values a condition looks at, each once."""
-    return tuple(operand for operand in operands_of(tree) if isinstance(operand, ValueOf))
-
-
-def comparisons_of(node: Node) -> Iterator[Node]:
-    """The comparisons of a condition, in order, by its tree."""
-    match node:
-        case And() | Or():
-            for item in node.items:
-                yield from comparisons_of(item)
-        case Not() | IsTruth():
-            yield from comparisons_of(node.item)
-        case _:
-            yield node
-
-
-def _operands(tree: Node) -> Iterator[Operand]:
-    for node in comparisons_of(tree):
-        yield from _compared(node)
-
-
-def _compared(node: Node) -> Iterator[Operand]:
-    match node:
-        case Compare() | Distinct():
-            yield from (node.left, node.right)
-        case In():
-            yield from (node.operand, *node.among)
-        case Like() | IsNull():
-            yield node.operand
-        case Logical():
-            pass
-
-
-def of_image(node: Node, image: Image) -> Node:
-    """A condition with every name without a prefix taken as the old, or the new, value.
+def parse(text: str, form: str) -> Condition:
+    """Parse a condition, so that what is wrong with it is told now.
 
     Args:
-        node: its tree.
-        image: which value is meant.
+        text: in SQL.
+        form: "where": a bare name is a column, `lcr.name` an attribute of the LCR; "condition": a bare name is an
+            attribute, `new.name` and `old.name` are values; "subset": it speaks of the columns of a row, before and
+            after a change alike.
+
+    Raises:
+        ConditionError: it is no condition, or one that cannot be evaluated as the source would.
     """
+    from rules.conditions.parsing import spelled  # sqlglot, as above
 
-    def operand(each: Operand) -> Operand:
-        return ValueOf(image, each.column) if isinstance(each, ValueOf) and each.image is Image.ROW else each
-
-    match node:
-        case And() | Or():
-            return type(node)(tuple(of_image(item, image) for item in node.items))
-        case Not() | IsTruth():
-            return replace(node, item=of_image(node.item, image))
-        case Compare() | Distinct():
-            return replace(node, left=operand(node.left), right=operand(node.right))
-        case In() | Like() | IsNull():
-            return replace(node, operand=operand(node.operand))
-        case Logical():
-            return node
+    condition = Condition(text=spelled(text), form=form)
+    _ = condition.tree
+    return condition

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rules.conditions.attributes import MAY_BE_NULL
-from rules.conditions.condition import (
+from rules.conditions.nodes import (
     And,
     Attribute,
     Compare,

@@ -15,11 +15,10 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
 from rules.conditions.attributes import ATTRIBUTES, COMMANDS, REFUSED_ATTRIBUTES, WITH_ORDER, instant
-from rules.conditions.condition import (
+from rules.conditions.nodes import (
     And,
     Attribute,
     Compare,
-    Condition,
     ConditionError,
     Constant,
     Distinct,
@@ -40,7 +39,7 @@ from rules.conditions.condition import (
 )
 from rules.conditions.values import Kind
 
-__all__ = ["CONDITION_CHARACTERS_MAX", "parse", "parsed"]
+__all__ = ["CONDITION_CHARACTERS_MAX", "parsed", "spelled"]
 
 CONDITION_CHARACTERS_MAX = 10_000  # a list of a thousand keys; more belongs into a column of the table
 NODES_MAX = 2_000  # comparisons, and lists' entries: each is a pass over the rows
@@ -89,25 +88,15 @@ _ARITHMETIC: Final = (
 )
 
 
-def parse(text: str, form: str) -> Condition:
-    """Parse a condition, so that what is wrong with it is told now.
-
-    Args:
-        text: in SQL.
-        form: "where": a bare name is a column, `lcr.name` an attribute of the LCR; "condition": a bare name is an
-            attribute, `new.name` and `old.name` are values; "subset": it speaks of the columns of a row, before and
-            after a change alike.
+def spelled(text: str) -> str:
+    """The text of a condition as it is compared and kept: two that differ in blanks alone read alike.
 
     Raises:
-        ConditionError: it is no condition, or one that cannot be evaluated as the source would.
+        ConditionError: it has a comment that ends with its line.
     """
-    # Two that differ in blanks alone read alike.
-    condition = Condition(
-        text=text.strip() if any(each in text for each in _WHERE_BLANKS_COUNT) else " ".join(text.split()), form=form
-    )
-    _refuse_line_comments(condition.text)
-    _ = condition.tree
-    return condition
+    text = text.strip() if any(each in text for each in _WHERE_BLANKS_COUNT) else " ".join(text.split())
+    _refuse_line_comments(text)
+    return text
 
 
 def _refuse_line_comments(text: str) -> None:

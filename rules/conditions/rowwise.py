@@ -13,7 +13,7 @@ from decimal import Decimal
 from itertools import product
 
 from rules.conditions.attributes import UNIX_TO_2000_US
-from rules.conditions.condition import (
+from rules.conditions.nodes import (
     And,
     Attribute,
     Compare,

@@ -5,11 +5,11 @@ Made of the tree, not of what the user wrote: only what was understood is ever s
 
 from __future__ import annotations
 
-from rules.conditions.condition import (
+from rules.conditions.condition import Condition
+from rules.conditions.nodes import (
     And,
     Attribute,
     Compare,
-    Condition,
     Constant,
     Distinct,
     Image,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from databases.memory.store import Row, StoredTable
 from rules.rule import Rule, RuleSet
-from rules.transformation import AddColumn, RenameColumn, TransformationError
+from rules.transformations.transformation import AddColumn, RenameColumn, TransformationError
 from simulation.observing.history import Change, Table
 from simulation.observing.reference import RowChange, evaluated, followed
 from simulation.observing.shapes import Shape, ShapedTable

@@ -7,7 +7,7 @@ rows migrate, and the transformation of the rule that took the change follows. N
 by name, or compiles a condition. Conditions are evaluated by `rules.conditions.rowwise`, the reference of the compiled
 ones; transformations are written down here once more.
 
-Source: as `rules.row_evaluation`, `rules.subsetting` and `rules.transformation`.
+Source: as `rules.row_evaluation`, `rules.subsetting` and `rules.transformations.transformation`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from databases.connectors import python_values, value_types
 from rules.conditions.condition import Condition
 from rules.conditions.rowwise import is_true_of, truth_values
 from rules.rule import Rule, RuleSet, TruthValue
-from rules.transformation import (
+from rules.transformations.calling import loaded_function
+from rules.transformations.custom import CustomTransformation
+from rules.transformations.transformation import (
     AddColumn,
     DeleteColumns,
     KeepColumns,
@@ -30,8 +32,6 @@ from rules.transformation import (
     RenameTable,
     Transformation,
 )
-from rules.user_code.calling import loaded_function
-from rules.user_code.custom import CustomTransformation
 from streams.building import batch_of_values
 from streams.errors import ConfigError
 from streams.lcr import RowLcr

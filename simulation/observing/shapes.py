@@ -16,10 +16,10 @@ from decimal import Decimal
 
 from databases.connectors import column_of_type
 from databases.memory.store import MemoryStore, destination_column
-from rules.conditions.condition import (
+from rules.conditions.condition import Condition
+from rules.conditions.nodes import (
     Attribute,
     Compare,
-    Condition,
     Constant,
     Distinct,
     In,
@@ -30,8 +30,8 @@ from rules.conditions.condition import (
     operands_of,
 )
 from rules.rule import Rule, RuleSet
-from rules.transformation import DeleteColumns, KeepColumns, RenameColumn, Transformation
-from rules.user_code.custom import CustomTransformation
+from rules.transformations.custom import CustomTransformation
+from rules.transformations.transformation import DeleteColumns, KeepColumns, RenameColumn, Transformation
 from simulation.observing.history import Table
 from streams.errors import ConfigError
 from streams.lcr_batch import Column, OldImage, TableVersion, content_version

@@ -33,12 +33,14 @@ class PieceOutcome:
         digest: of the rows copied, or found.
         problem: why it failed; empty: it succeeded.
         is_final: it would fail again.
+        sqlstate: of the problem, if a database refused it.
     """
 
     piece: pb.CopyPiece
     digest: TableDigest = field(default_factory=TableDigest)
     problem: str = ""
     is_final: bool = False
+    sqlstate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class CopyBoard:
                     digest=TableDigest.from_bytes(outcome.rows, outcome.digest),
                     problem=outcome.problem,
                     is_final=outcome.is_final,
+                    sqlstate=outcome.sqlstate,
                 )
             )
         else:

@@ -2,7 +2,8 @@
 
 Each side is digested piece by piece under one snapshot, held by the driver, so that a comparison uses one moment per
 side. Under load the two moments differ, and so do the tables. So rows that differ are compared again, alone, until each
-has settled or is known to differ (`spark_apply.copy.differing_rows`): what is on its way is no difference. Tables whose
+has settled or is known to differ (`spark_apply.copy.differing_rows`): what is on its way is no difference, either way
+(`spark_apply.copy.catching_up`). Tables whose
 rows cannot be looked for (functions make them) are compared again whole, and so are those that could not be read; for
 these a difference is definite on a quiet source alone.
 """
@@ -19,8 +20,9 @@ from databases.connectors import open_reader
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
-from rules.transformation import AddColumn, TransformationError
+from rules.transformations.transformation import AddColumn, TransformationError
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+from spark_apply.copy.catching_up import POLL_S, CatchingUp, WaysBack
 from spark_apply.copy.differing_rows import (
     DIFFERENCES_MAX,
     STEADY_LOOKS,
@@ -30,6 +32,7 @@ from spark_apply.copy.differing_rows import (
     differing_rows,
     judged_rows,
 )
+from spark_apply.copy.padded_columns import why_padded
 from spark_apply.copy.parts import here
 from spark_apply.copy.reshaped import ReshapedTable, has_function
 from streams.errors import DatabaseError, DatabaseUnavailable
@@ -43,10 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ComparedColumns", "Comparison", "SideDigest", "TableComparison", "compared_columns", "tables_of_now"]
 
-_WAIT_POLL_S = 0.1
 _BUCKET_ROWS = 100  # see `differing_rows`
 _BUCKETS_MIN, _BUCKETS_MAX = 16, 1 << 20
-_CATCH_UP_S = 60.0  # the destination has caught up before `verify` compares: then it is seconds behind
 _BEGIN_TIMEOUT_S = 120.0  # for an application that is being replaced
 
 
@@ -73,11 +74,12 @@ class TableComparison:
         differences: rows that differ, some of them.
         has_more_differences: there are others.
         settled: how many rows differed at first, and were the same when they were compared again.
-        in_flight, in_flight_rows: rows that were changed between all looks, of which nothing is known: some of them,
-            and how many there are.
+        in_flight, in_flight_rows: rows of which nothing is known (`spark_apply.copy.differing_rows`): some of them, and
+            how many there are.
         left_out: what a SELECT shows at either side and was not compared, each with the reason.
         computed: names of the columns that were compared and that the destination computes itself: no copy changes
             them.
+        padded: why columns that are filled up to other lengths differ, for people; empty: there are none.
     """
 
     table: TableToInstantiate
@@ -95,6 +97,7 @@ class TableComparison:
     in_flight_rows: int = 0
     left_out: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
+    padded: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,7 @@ class Comparison:
         is_active: whether the caller still waits for results.
         applied: up to which SCN of the source the destination has everything; None: nobody knows, and rows that differ
             are not compared again.
+        back: how others' changes of the destination come to the source; None: none do.
     """
 
     runner: TaskRunner
@@ -119,6 +123,14 @@ class Comparison:
     tasks: int
     is_active: Callable[[], bool]
     applied: Callable[[], int] | None = None
+    back: WaysBack | None = None
+    _waits: CatchingUp = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        waits = CatchingUp(
+            self.config.apply, is_active=self.is_active, source=self.source, applied=self.applied, back=self.back
+        )
+        object.__setattr__(self, "_waits", waits)
 
     def run(
         self, tables: Sequence[TableToInstantiate], *, rechecks: int, recheck_delay_s: float
@@ -131,6 +143,7 @@ class Comparison:
             recheck_delay_s: pause between two checks, in seconds.
 
         Raises:
+            ApplyError: the comparison was stopped: no result is known of the tables that are not yielded yet.
             DatabaseUnavailable: one of the databases does not answer.
             SparkUnavailable: the Spark application ended or did not start in time.
         """
@@ -139,6 +152,7 @@ class Comparison:
             is_last = check == rechecks + 1
             again = []
             for each in self._compare(waiting):
+                self._waits.go_on()
                 found = each
                 is_judged = self.applied is not None and rechecks > 0 and not has_function(each.table.transformations)
                 if not each.is_equal and not each.problem and (is_judged or is_last):
@@ -148,8 +162,9 @@ class Comparison:
                 else:
                     again.append(each.table)
             waiting = again
-            if not waiting or is_last or not _pause(recheck_delay_s, self.is_active):
+            if not waiting or is_last:
                 return
+            self._waits.pause(recheck_delay_s)
 
     def _with_rows(self, found: TableComparison, rechecks: int, recheck_delay_s: float) -> TableComparison:
         """A table that differed, with rows in which it does.
@@ -165,6 +180,7 @@ class Comparison:
                     opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
                     for access in (self.config.source, self.config.destination)
                 ]
+                opened.enter_context(self._waits.reading(readers))
                 columns = compared_columns(
                     found.table, readers[0].seen(*found.table.source), readers[1].seen(*found.table.destination)
                 )
@@ -203,26 +219,28 @@ class Comparison:
         """A table that differed, by its rows: buckets of them, each of which counts until it was the same once."""
         buckets = min(max(max(found.source.rows, found.destination.rows) // _BUCKET_ROWS, _BUCKETS_MIN), _BUCKETS_MAX)
         if not rechecks:
-            rows = _rows_now(sides, buckets, buckets_max=DIFFERENCES_MAX + 1)
+            rows = self._rows_now(sides, buckets, buckets_max=DIFFERENCES_MAX + 1)
             return replace(
                 found,
                 differences=rows.differences[:DIFFERENCES_MAX],
                 has_more_differences=len(rows.differences) > DIFFERENCES_MAX or bool(rows.unread),
             )
         among: frozenset[int] | None = None
-        settled, moving = 0, []
+        settled = 0
+        moving: list[RowDifference] = []
         for _ in range(rechecks):
-            rows = _rows_now(sides, buckets, among=among, buckets_max=buckets)
+            self._waits.go_on()
+            returned = self._waits.back_to_the_source
+            rows = self._rows_now(sides, buckets, among=among, buckets_max=buckets, returned=returned)
             judged = judged_rows(
                 sides,
-                rows.differences,
+                rows,
                 looks=rechecks + STEADY_LOOKS - 1,
-                catch_up=lambda: self._catch_up(recheck_delay_s),
+                catch_up=lambda: self._waits.to_the_destination(recheck_delay_s),
+                returned=returned,
             )
             settled += judged.settled
-            moving += [
-                RowDifference(columns=sides[1].key, key=key, what="changed at each look") for key in judged.in_flight
-            ]
+            moving += judged.in_flight
             among = rows.unread
             if judged.differences or not among:
                 break
@@ -242,19 +260,25 @@ class Comparison:
             " less",
         )
 
-    def _catch_up(self, delay_s: float) -> bool:
-        """Wait until the destination has what the source has now, and a moment; False: the caller waits no longer."""
-        assert self.applied is not None
-        marker = self.source.write_marker(b"compared")
-        ends_by = time.monotonic() + _CATCH_UP_S
-        is_wanted = _pause(delay_s, self.is_active)
-        while is_wanted and self.applied() < marker:
-            if time.monotonic() > ends_by:
-                raise DatabaseError(
-                    f"the destination is more than {_CATCH_UP_S:g} s behind: what differs may be on its way"
-                )
-            is_wanted = _pause(_WAIT_POLL_S, self.is_active)
-        return is_wanted
+    @staticmethod
+    def _rows_now(
+        sides: Sequence[Side],
+        buckets: int,
+        *,
+        among: Collection[int] | None = None,
+        buckets_max: int,
+        returned: Callable[[], None] = lambda: None,
+    ) -> FoundRows:
+        """Rows in which a table differs, under snapshots of which the destination's is older.
+
+        So a row that differs lacks a change at the destination, or will never be the same.
+        """
+        with contextlib.ExitStack() as opened:
+            here = opened.enter_context(sides[1].reader.export_snapshot())
+            returned()
+            there = opened.enter_context(sides[0].reader.export_snapshot())
+            seen = [replace(side, snapshot=name) for side, name in zip(sides, (there, here), strict=True)]
+            return differing_rows(seen, buckets, among=among, buckets_max=buckets_max)
 
     def _compare(self, tables: Sequence[TableToInstantiate]) -> list[TableComparison]:
         """Compare each table once."""
@@ -270,6 +294,7 @@ class Comparison:
                 for access in (self.config.source, self.config.destination)
             ]
             columns, problems = _common_columns(tables, readers[0], readers[1], reshaped)
+            held.enter_context(self._waits.reading(readers))
             items: list[bytes] = []
             for is_source, reader in ((True, readers[0]), (False, readers[1])):
                 snapshot = held.enter_context(reader.export_snapshot())
@@ -305,7 +330,10 @@ class Comparison:
             each
             if each.problem
             else replace(
-                each, left_out=(*columns[number].left_out, *kept[number].said), computed=columns[number].computed
+                each,
+                left_out=(*columns[number].left_out, *kept[number].said),
+                computed=columns[number].computed,
+                padded=columns[number].padded,
             )
             for number, each in enumerate(results)
         ]
@@ -340,11 +368,10 @@ class Comparison:
         run = self.runner.start(pb.TASK_KIND_DIGEST, min(len(items), self.tasks), items=items)
         try:
             began = time.monotonic()
-            while not run.join(_WAIT_POLL_S):
-                if not self.is_active() or (run.problem and time.monotonic() - began > _BEGIN_TIMEOUT_S):
-                    raise SparkUnavailable(
-                        f"comparison by {self.config.apply}: {run.problem or 'it was stopped'}", hint=SEE_LOG
-                    )
+            while not run.join(POLL_S):
+                self._waits.go_on()
+                if run.problem and time.monotonic() - began > _BEGIN_TIMEOUT_S:
+                    raise SparkUnavailable(f"comparison by {self.config.apply}: {run.problem}", hint=SEE_LOG)
         finally:
             run.close()
         if run.error is not None:
@@ -401,28 +428,6 @@ def _destination(table: TableToInstantiate, now: TableName) -> TableName:
     return now if was == table.destination else table.destination
 
 
-def _rows_now(
-    sides: Sequence[Side], buckets: int, *, among: Collection[int] | None = None, buckets_max: int
-) -> FoundRows:
-    """Rows in which a table differs, both sides under snapshots of the same moment, as far as there is one."""
-    with contextlib.ExitStack() as opened:
-        return differing_rows(
-            [replace(side, snapshot=opened.enter_context(side.reader.export_snapshot())) for side in sides],
-            buckets,
-            among=among,
-            buckets_max=buckets_max,
-        )
-
-
-def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not is_active():
-            return False
-        time.sleep(_WAIT_POLL_S)
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedColumns:
     """The columns that a table has at both sides, under their names at either, one for each.
@@ -432,6 +437,7 @@ class ComparedColumns:
         left_out: what a SELECT shows and is not compared, each with the reason.
         computed: those that the destination computes, under their names there.
         stored: where each side's rows are stored, source first: schema and name.
+        padded: see `TableComparison`.
     """
 
     source: tuple[str, ...]
@@ -439,6 +445,7 @@ class ComparedColumns:
     left_out: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
     stored: tuple[frozenset[tuple[str, str]], frozenset[tuple[str, str]]] = (frozenset(), frozenset())
+    padded: str = ""
 
 
 def compared_columns(
@@ -491,6 +498,13 @@ def compared_columns(
         left_out=tuple(left_out),
         stored=(there.stored, here.stored),
         computed=tuple(name for name in compared if name in here.computed),
+        padded=why_padded(
+            there,
+            here,
+            [(origin, name) for name, origin in compared.items()],
+            source=table.source,
+            destination=table.destination,
+        ),
     )
 
 

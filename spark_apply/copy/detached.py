@@ -27,7 +27,7 @@ from streams.scn import FIRST_SCN
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, RowMark, SourceDatabase
+    from databases.ports import InstantiationRecords, RowMark, SourceDatabase
     from spark_apply.copy.row_marks import MarkedTable
     from spark_apply.driver.joining import JoinCalls
     from streams.scn import Scn
@@ -65,7 +65,7 @@ class DetachedPartitions:
     apply: str
     epoch: int
     source: SourceDatabase
-    destination: DestinationDatabase
+    destination: InstantiationRecords
     joins: JoinCalls | None = None
     # by table and number: they were gone at that position
     _since: dict[tuple[str, str], Scn] = field(default_factory=dict)

@@ -3,14 +3,20 @@
 Each side is read under its own snapshot, and the destination is behind: under load some rows differ at every look, and
 none of them is wrong. So rows that differ are looked at again, alone, by their keys:
 
-    source is read -> a marker is written into its log -> the marker is applied -> destination is read
+    destination was read -> the source has what was there -> source is read -> a marker is written into its log
+      -> the marker is applied -> destination is read
 
-What the destination shows then is no older than what the source showed. A row *settles* when both show the same. It
-*differs* when nothing has written it at the destination through `STEADY_LOOKS` looks, and the source showed another one
-each time: what the source had at the last one has been applied, and did not touch it. That nothing wrote it is known by
-the row's version; of a row that is missing there, or has none, by its values, which then are none that the source
-showed. Whoever else writes the destination has that long for a change to arrive at the source. A row that is written
-between all looks is *in flight*: nothing is said of it, and it is counted.
+So the source shows nothing older than the destination did before, and the destination nothing older than the source. The
+first of these looks is the one that finds the rows, which ends with the source. A row that differs there lacks a change
+at the destination, which writes it, if its changes arrive.
+
+    the destination wrote it, or has it no longer, and both show the same                             settled
+    nothing wrote it there, and the source showed another one at `STEADY_LOOKS` looks                 differs
+    nothing wrote it there, and both show the same: the source came back to what the destination has  in flight
+    it was another one at each look                                                                   in flight
+
+Of a row in flight nothing is said but its name. That nothing wrote a row is known by its version; of a row that is
+missing, or of a database without versions, by its values, which then are none that the source showed.
 
 Looks, the wait for a marker and the rows that are read are bounded. What is beyond a bound is not judged, and the table
 is neither equal nor different then.
@@ -19,11 +25,9 @@ is neither equal nor different then.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from streams.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
     from databases.copying import KeyedRow, TableReader
@@ -46,9 +50,11 @@ __all__ = [
 _ROWS_READ_MAX = 10_000  # of each side
 _BUCKET_ROWS_MAX = 100_000  # of one bucket: some 100 MB in the apply driver
 DIFFERENCES_MAX = 20  # rows that are named: more than a person reads
-# Looks at which the destination shows the same row and the source another one. One would do if nobody else wrote the
-# destination; with pauses of a second, what others wrote there has two seconds to arrive at the source.
+# Looks at which the destination shows the same row and the source another one. One would do if every change wrote its
+# row, and if whatever others write at the destination came back by ways that are waited for (`WaysBack`).
 STEADY_LOOKS = 3
+_MOVING = "changed at each look"
+_CAME_BACK = "the same by now, and not written at the destination since it differed"
 
 Key = tuple[str | None, ...]
 _Shown = tuple["KeyedRow", ...]
@@ -62,7 +68,8 @@ class RowDifference:
     Args:
         columns: names of the key columns; of a table without a key, of all.
         key: their values as text; None is NULL.
-        what: "missing at the destination", "only at the destination" or "differs".
+        what: "missing at the destination", "only at the destination" or "differs"; of a row in flight, why nothing is
+            said of it.
     """
 
     columns: tuple[str, ...]
@@ -117,10 +124,7 @@ class Side:
 
     def shown(self, keys: Sequence[Key]) -> dict[Key, _Shown]:
         """What has these keys now."""
-        found: dict[Key, list[KeyedRow]] = {}
-        for row in self.reader.keyed_rows(*self.name, self.key, self.columns, keys=keys, rows=self.rows):
-            found.setdefault(row.key, []).append(row)
-        return {key: tuple(sorted(rows, key=lambda row: (row.digest, row.version))) for key, rows in found.items()}
+        return _by_key(self.reader.keyed_rows(*self.name, self.key, self.columns, keys=keys, rows=self.rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,35 +133,53 @@ class JudgedRows:
 
     Args:
         differences: rows that differ.
-        in_flight: keys of rows that were changed between all looks.
+        in_flight: rows of which nothing is known; see the module.
         settled: how many were the same later.
         looks: at them.
     """
 
     differences: tuple[RowDifference, ...]
-    in_flight: tuple[Key, ...] = ()
+    in_flight: tuple[RowDifference, ...] = ()
     settled: int = 0
     looks: int = 0
 
 
 @dataclass(slots=True)
 class _Looks:
-    """What a key's rows were at either side, look by look."""
+    """What a key's rows were at either side, look by look.
 
+    Args:
+        found: at the destination, when they were found to differ.
+    """
+
+    found: _Shown
     there: set[_Shown] = field(default_factory=set)
-    here: list[_Shown] = field(default_factory=list)
+    here: _Shown | None = None
+    different_looks: int = 0  # since the destination wrote them last
+    what: str = ""  # was wrong with them last
+    is_equal: bool = False
+
+    def add(self, there: _Shown, here: _Shown) -> None:
+        """One more look."""
+        if self.here != here or _versions(self.here) != _versions(here):
+            self.different_looks = 0
+        self.here, self.is_equal = here, there == here
+        self.there.add(there)
+        if not self.is_equal:
+            self.different_looks += 1
+            self.what = _what(there, here)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether both sides show the same, and the destination wrote it, as far as that is known."""
+        versions = _versions(self.here)
+        return self.is_equal and (versions is None or versions != _versions(self.found))
 
     @property
     def differs(self) -> bool:
         """Whether nothing writes the destination's rows any more, and the source shows others."""
-        latest = self.here[-STEADY_LOOKS:]
-        if len(latest) < STEADY_LOOKS or any(rows != latest[0] for rows in latest):
-            return False
-        versions = {tuple(row.version for row in rows) for rows in latest}
-        return (
-            len(versions) == 1
-            if latest[0] and all(row.version for rows in latest for row in rows)
-            else latest[0] not in self.there
+        return self.different_looks >= STEADY_LOOKS and (
+            _versions(self.here) is not None or self.here not in self.there
         )
 
 
@@ -167,10 +189,12 @@ class FoundRows:
 
     Args:
         differences: rows that differ, of the buckets that were read.
+        here: what the destination had of them, with versions.
         unread: buckets that differ, too.
     """
 
     differences: tuple[RowDifference, ...] = ()
+    here: Mapping[Key, _Shown] = field(default_factory=dict)
     unread: frozenset[int] = frozenset()
 
 
@@ -204,7 +228,8 @@ def differing_rows(
     if not wanted:
         return FoundRows(unread=frozenset(different))
     rows_max = max(sum(side[number].row_count for number in wanted) for side in (source, destination))
-    there, here = (Counter(side.read(buckets, wanted, rows_max)) for side in sides)
+    read = [side.read(buckets, wanted, rows_max) for side in sides]
+    there, here = map(Counter, read)
     missing, extra = there - here, here - there
     missing_keys, extra_keys = {row.key for row in missing}, {row.key for row in extra}
     found = [
@@ -216,11 +241,21 @@ def differing_rows(
         )
         for each in sorted(keys, key=_in_order)
     ]
-    return FoundRows(differences=tuple(found), unread=frozenset(different) - frozenset(wanted))
+    keys = missing_keys | extra_keys
+    return FoundRows(
+        differences=tuple(found),
+        here=_by_key(row for row in read[-1] if row.key in keys),
+        unread=frozenset(different) - frozenset(wanted),
+    )
 
 
 def judged_rows(
-    sides: Sequence[Side], found: Sequence[RowDifference], *, looks: int, catch_up: Callable[[], bool]
+    sides: Sequence[Side],
+    found: FoundRows,
+    *,
+    looks: int,
+    catch_up: Callable[[], None],
+    returned: Callable[[], None] = lambda: None,
 ) -> JudgedRows:
     """Compare rows again, without a snapshot, until each has settled or differs; see the module.
 
@@ -228,40 +263,52 @@ def judged_rows(
         sides: source and destination.
         found: rows that differed once.
         looks: how many at most.
-        catch_up: waits until the destination has what the source has now; False: the caller waits no longer.
+        catch_up: waits until the destination has what the source has now; raises what ends the comparison.
+        returned: likewise the other way: waits until the source has what the destination has now.
 
     Raises:
-        DatabaseUnavailable: a database does not answer, or the destination does not catch up.
+        DatabaseError: a database does not answer, or one side does not catch up.
     """
-    open_rows = {each.key: _Looks() for each in found}
-    differing: dict[Key, str] = {}
+    open_rows = {each.key: _Looks(found.here.get(each.key, ())) for each in found.differences}
     done = 0
-    while done < looks and len(differing) < len(open_rows):
+    while done < looks and not all(each.differs for each in open_rows.values()):
         keys = list(open_rows)
+        returned()
         there = sides[0].shown(keys)
-        if not catch_up():
-            raise DatabaseUnavailable("the comparison was stopped")
+        catch_up()
         here = sides[1].shown(keys)
         done += 1
-        differing = {}
         for key in keys:
-            at_source, at_destination = there.get(key, ()), here.get(key, ())
-            if at_source == at_destination:
+            open_rows[key].add(there.get(key, ()), here.get(key, ()))
+            if open_rows[key].is_settled:
                 del open_rows[key]
-                continue
-            open_rows[key].there.add(at_source)
-            open_rows[key].here.append(at_destination)
-            if open_rows[key].differs:
-                differing[key] = _what(at_source, at_destination)
+    ends = {key: open_rows[key] for key in sorted(open_rows, key=_in_order)}
+    columns = sides[-1].key
     return JudgedRows(
         differences=tuple(
-            RowDifference(columns=sides[-1].key, key=key, what=differing[key])
-            for key in sorted(differing, key=_in_order)
+            RowDifference(columns=columns, key=key, what=each.what) for key, each in ends.items() if each.differs
         ),
-        in_flight=tuple(sorted(open_rows.keys() - differing.keys(), key=_in_order)),
-        settled=len(found) - len(open_rows),
+        in_flight=tuple(
+            RowDifference(columns=columns, key=key, what=_CAME_BACK if each.is_equal else _MOVING)
+            for key, each in ends.items()
+            if not each.differs
+        ),
+        settled=len(found.differences) - len(open_rows),
         looks=done,
     )
+
+
+def _by_key(rows: Iterable[KeyedRow]) -> dict[Key, _Shown]:
+    """Rows by their keys, in an order that both sides have."""
+    found: dict[Key, list[KeyedRow]] = {}
+    for row in rows:
+        found.setdefault(row.key, []).append(row)
+    return {key: tuple(sorted(same, key=lambda row: (row.digest, row.version))) for key, same in found.items()}
+
+
+def _versions(rows: _Shown | None) -> tuple[str, ...] | None:
+    """The versions of a key's rows; None: there is no row, or they are not known."""
+    return tuple(row.version for row in rows) if rows and all(row.version for row in rows) else None
 
 
 def _what(there: _Shown, here: _Shown) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.copying import copied_columns
-from rules.transformation import AddColumn, TransformationError
+from rules.transformations.transformation import AddColumn, TransformationError
 from spark_apply.arriving import restart_hint
 from spark_apply.copy.rounds import TableCopy
 from spark_apply.copy.standing import rename_statement
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from databases.ports import (
-        DestinationDatabase,
-        DestinationSession,
+        DestinationSetUp,
         DestinationTable,
         SourceDatabase,
         SourceTable,
         TableShape,
+        WriteSession,
     )
     from spark_apply.copy.standing import Standing
     from spark_apply.driver.config import TableToInstantiate
@@ -31,7 +31,7 @@ __all__ = ["REPAIRED_ALONE", "not_as_called", "refused", "table_copy", "unlike_t
 
 
 def table_copy(
-    session: DestinationSession,
+    session: WriteSession,
     each: Standing,
     facts: Mapping[TableName, SourceTable],
 ) -> tuple[TableCopy, str]:
@@ -123,7 +123,7 @@ def _obstacle_of_added(copy: TableCopy, target: DestinationTable) -> str:
 
 
 def unlike_types(
-    source: SourceDatabase, destination: DestinationDatabase, copies: Sequence[TableCopy]
+    source: SourceDatabase, destination: DestinationSetUp, copies: Sequence[TableCopy]
 ) -> dict[TableName, str]:
     """Why rows would say something else at the destination, though every column has its counterpart.
 

@@ -18,7 +18,7 @@ from streams.errors import ProtocolError
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, ErrorTransaction
+    from databases.ports import ErrorRecords, ErrorTransaction
     from spark_apply.copy.row_marks import MarkedTable
     from streams.scn import Scn
 
@@ -48,7 +48,7 @@ class OlderErrors:
 
     topology: str
     apply: str
-    destination: DestinationDatabase
+    destination: ErrorRecords
     _queue: tuple[ErrorTransaction, ...] | None = None
     # by number and edits; None: nobody can read it
     _changed: dict[tuple[int, int], tuple[_Changed, ...] | None] = field(default_factory=dict)

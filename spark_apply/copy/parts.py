@@ -37,7 +37,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import DestinationDatabase, MarkedPart, SourceDatabase, SourceTable
+    from databases.ports import InstantiationRecords, MarkedPart, SourceDatabase, SourceTable
     from spark_apply.copy.standing import Standing
 
 __all__ = ["begun_part", "captured_parts", "copies_parts", "here", "other_bounds", "part_facts", "parts_of"]
@@ -193,7 +193,7 @@ def captured_parts(
 
 
 def other_bounds(
-    part: PartOf, name: TableName, whole: TableName, source: SourceDatabase, destination: DestinationDatabase
+    part: PartOf, name: TableName, whole: TableName, source: SourceDatabase, destination: InstantiationRecords
 ) -> str:
     """Why a partition cannot be copied into the destination's of its name; empty: it can.
 

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rules.reshaping import Reshaping
-from rules.transformation import AddColumn, Transformation, columns_at_the_end
+from rules.transformations.reshaping import Reshaping
+from rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
 from streams.building import batch_of_values
 from streams.lcr_batch import NULL, Column, Command, LcrBatch, OldImage, TableVersion, content_version
 from streams.plain_data import AsBytes

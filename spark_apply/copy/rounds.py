@@ -18,6 +18,7 @@ from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
+from spark_apply.copy.padded_columns import why_padded
 from spark_apply.copy.reshaped import ReshapedTable, has_function, timestamp_text
 from spark_apply.copy.restarts import LET_IT_REST, RESTARTS_MAX
 from spark_apply.driver.config import COPIES_BESIDE
@@ -29,7 +30,7 @@ from streams.table_name import TableName, argument
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
     from databases.ports import DestinationSession, DestinationTable, OtherCopy, Snapshot
-    from rules.transformation import AddColumn
+    from rules.transformations.transformation import AddColumn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
@@ -46,6 +47,7 @@ _STALL_S = 1800.0
 # writer that is paused, e.g. until something is applied, is asked again under a new one.
 _CAPTURED_TIMEOUT_S = 60.0
 _CAPTURED_POLL_S = 0.02
+_TOO_LONG = "22001"
 _TASKS_MIN = 2  # one reads while the other writes
 
 
@@ -381,6 +383,8 @@ class CopyRound:
         copy.is_doubtful |= bool(outcome.problem) and not outcome.is_final
         if outcome.problem and not copy.problem:
             copy.problem, copy.is_final = outcome.problem, outcome.is_final
+            if outcome.sqlstate == _TOO_LONG and (why := self._why_padded(copy)):
+                copy.problem += f": {why}"
             copy.pieces -= self.board.withdraw(*copy.key) if copy.pieces else 0
         if copy.pieces == 0 and copy.digests == 0:
             if copy.problem:
@@ -411,7 +415,9 @@ class CopyRound:
             copy.is_final = True
             copy.problem = (
                 f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the"
-                f" destination, digests {copy.copied} and {copy.found}: {what_changes_a_copy(copy.table)}"
+                f" destination, digests {copy.copied} and {copy.found}: "
+                + (f"{why}. If that is not it, " if (why := self._why_padded(copy)) else "")
+                + what_changes_a_copy(copy.table)
             )
             self.fail(copy)
             return
@@ -424,6 +430,16 @@ class CopyRound:
             digest=str(copy.copied),
             estimated=copy.rows_estimated,
         )
+
+    def _why_padded(self, copy: TableCopy) -> str:
+        """Whether `char(n)` is why the copy differs, see `spark_apply.copy.padded_columns`; empty: no."""
+        table = copy.table
+        try:
+            there, here = self.source_reader.seen(*table.source), self.destination_reader.seen(*copy.key)
+        except DatabaseError:
+            return ""  # another one says what is wrong
+        columns = zip(copy.sources, copy.columns, strict=True)
+        return why_padded(there, here, columns, source=table.source, destination=copy.key)
 
     def _cannot_read(self, copy: TableCopy, error: DatabaseError) -> None:
         copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)

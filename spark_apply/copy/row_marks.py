@@ -37,7 +37,7 @@ from streams.table_name import TableName, argument, literal, quoted, quoted_name
 from streams.type_name import type_parts
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, MarkedColumn, SourceDatabase
+    from databases.ports import InstantiationRecords, MarkedColumn, SourceDatabase
     from spark_apply.driver.config import TableToInstantiate
 
 __all__ = [
@@ -159,7 +159,7 @@ class _Changes:
 
 def compare_marks(
     source: SourceDatabase,
-    destination: DestinationDatabase,
+    destination: InstantiationRecords,
     tables: Sequence[MarkedTable],
     recorded: Mapping[str, RowMark],
     now: Mapping[str, RowMark],
@@ -242,7 +242,7 @@ def compare_marks(
 
 
 def _departed(
-    destination: DestinationDatabase,
+    destination: InstantiationRecords,
     table: MarkedTable,
     parts: Mapping[str, MarkedPart],
     present: RowMark,
@@ -300,7 +300,7 @@ def follows(table: MarkedTable) -> bool:
 
 def _copied_alone(
     source: SourceDatabase,
-    destination: DestinationDatabase,
+    destination: InstantiationRecords,
     table: MarkedTable,
     came: Mapping[str, MarkedPart],
 ) -> tuple[dict[str, MarkedPart], tuple[str, ...]]:
@@ -321,7 +321,7 @@ def _copied_alone(
 
 
 def columns_here(
-    destination: DestinationDatabase, tables: Sequence[MarkedTable]
+    destination: InstantiationRecords, tables: Sequence[MarkedTable]
 ) -> dict[TableName, dict[str, MarkedColumn]]:
     """The destination's columns of tables.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, DestinationSession
+    from databases.ports import ApplyRecords, DestinationSession
     from spark_apply.driver.config import ApplyConfig
 
 __all__ = ["CopySessions"]
@@ -36,7 +36,7 @@ class CopySessions:
     """
 
     config: ApplyConfig
-    destination: DestinationDatabase
+    destination: ApplyRecords
     epoch: int
     incarnation: int = 0
     _given: set[int] = field(default_factory=set)  # numbers that tasks of earlier rounds may have

@@ -190,7 +190,12 @@ class PieceCopier:
             except StreamsError as error:
                 self.close()
                 is_final = error.retry is not Retry.TIMED
-                outcome = pb.CopyOutcome(piece=reply.piece.piece, problem=error.message, is_final=is_final)
+                outcome = pb.CopyOutcome(
+                    piece=reply.piece.piece,
+                    problem=error.message,
+                    is_final=is_final,
+                    sqlstate=str(error.context.get("sqlstate", "")),
+                )
                 if not is_final:
                     time.sleep(self._retry_delay_s)
 

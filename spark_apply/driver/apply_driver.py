@@ -411,8 +411,8 @@ def _table_of_now(name: TableName, config: ApplyConfig) -> tuple[TableVersion, .
         versions = source.table_versions(source.tables((rules,)))
     if table is None or not table.transformations:
         return versions
-    from rules.reshaping import transformed_version
-    from rules.transformation import TransformationError
+    from rules.transformations.reshaping import transformed_version
+    from rules.transformations.transformation import TransformationError
 
     try:
         return tuple(

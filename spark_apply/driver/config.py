@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from databases.connectors import DatabaseAccess
 from protos.identity import Identity
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
-from rules.transformation import AddColumn, Transformation, columns_at_the_end
+from rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.groups import OnError
@@ -99,12 +99,15 @@ class ApplyConfig:
         identity: certificate of the destination site; None: without TLS.
         rules: what it evaluates (`topology.ways.rules_at_the_end`).
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
+        beside: of each third site that both the source and this site get changes from, the apply process here and the
+            one at the source.
         conflicts: its conflict handlers, and what is compared.
         commits_in_order: transactions are committed in the order of the source; False: dependent ones are.
         dependencies: its virtual dependency definitions.
         on_error: what becomes of others when a transaction enters the error queue.
         handlers: users' handlers, with their code.
         commits_lazily: commits of rows do not wait for the destination's disk (`spark_apply.driver.flushes`).
+        goes_by_record: `tables` are those of the controller's record; a table that is captured besides waits for `up`.
     """
 
     topology: str
@@ -121,12 +124,14 @@ class ApplyConfig:
     identity: Identity | None = None
     rules: tuple[RuleSet | ClientsBefore, ...] = ()
     returned_from: tuple[str, ...] = ()
+    beside: tuple[tuple[str, str], ...] = ()
     conflicts: ConflictRules = NO_CONFLICT_RULES
     commits_in_order: bool = False
     dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
     on_error: OnError = OnError.HOLD_DEPENDENTS
     handlers: HandlerRules = NO_HANDLERS
     commits_lazily: bool = True
+    goes_by_record: bool = False
 
     def fits(self, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> TableFits:
         """How tables fit, for whoever hashes rows of this apply process: with all that makes one row depend on another.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
 from spark_apply.arriving import restart_hint
+from spark_apply.copy.catching_up import WaysBack
 from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.differing_rows import RowDifference
 from spark_apply.copy.instantiation import TableInstantiation
@@ -33,7 +34,7 @@ from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnav
 from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, ErrorEdit, RowMark
+    from databases.ports import DestinationDatabase, DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.executions import ErrorOutcome
@@ -140,7 +141,8 @@ class ApplyControl:
 
     def compare(self, request: pb.CompareRequest) -> Iterator[pb.TableComparison]:
         """Compare source and destination tables; yields one result per table as soon as it is known."""
-        if self.runner is None:
+        runner = self.runner
+        if runner is None:
             raise ApplyError(f"apply {self.config.apply} is {self.state}: it cannot compare yet")
         wanted = {TableName(table.owner, table.name) for table in request.tables}
         with contextlib.ExitStack() as opened:
@@ -169,13 +171,15 @@ class ApplyControl:
                 )
             destination = opened.enter_context(contextlib.closing(open_destination(self.config.destination)))
             comparison = Comparison(
-                runner=self.runner,
+                runner=runner,
                 config=self.config,
                 source=source,
                 destination=destination,
                 tasks=_DIGEST_TASKS,
-                is_active=lambda: not self.should_end,
+                # a driver that failed has no runner any more, and is another one when it is started again
+                is_active=lambda: self.runner is runner and not self._stopping.is_set() and not self.should_end,
                 applied=self._kept_scn if self.cores is not None else None,
+                back=self._ways_back(opened, destination),
             )
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
             equal: dict[str, RowMark] = {}
@@ -185,11 +189,26 @@ class ApplyControl:
                 yield _comparison_message(answer)
             self._note_equal(destination, equal)
 
+    def _ways_back(self, opened: contextlib.ExitStack, destination: DestinationDatabase) -> WaysBack | None:
+        """How changes that others make at the destination come to the source; None: none do."""
+        config = self.config
+        if not config.returned_from and not config.beside:
+            return None
+        log = opened.enter_context(contextlib.closing(open_source(config.destination)))
+        return WaysBack(
+            topology=config.topology,
+            direct=config.returned_from,
+            beside=config.beside,
+            here=destination,
+            there=opened.enter_context(contextlib.closing(open_destination(config.source))),
+            position=lambda: log.write_marker(b"compared"),
+        )
+
     def _kept_scn(self) -> int:
         """Up to which SCN of the source the destination has everything."""
         return int(self.status().counters["kept_scn"])
 
-    def _note_equal(self, destination: DestinationDatabase, marks: Mapping[str, RowMark]) -> None:
+    def _note_equal(self, destination: InstantiationRecords, marks: Mapping[str, RowMark]) -> None:
         """Record that both sides have the same rows, whatever changed at the source without events.
 
         Nothing is said of these tables any more.
@@ -506,9 +525,9 @@ class ApplyControl:
                     f"apply server {replaced.server} was replaced: {replaced.failure}",
                     replaced.failure_hint,
                 )
-        # An administrator is ahead of what runs: a driver that begins again takes no more tables than the controller
-        # has in its record.
-        what_to_do = "headrace up FILE takes it up" if self.config.source.has_admin else restart_hint(self.config.apply)
+        # Where the log is ahead of what runs, a driver that begins again takes no more tables than the controller has in
+        # its record.
+        what_to_do = "headrace up FILE takes it up" if self.config.goes_by_record else restart_hint(self.config.apply)
         for name in sorted(reader.strangers):
             status.instantiation.append(
                 pb.InstantiationProgress(
@@ -534,7 +553,7 @@ class ApplyControl:
         return status
 
 
-def _missing_alter(destination: DestinationDatabase, version: TableVersion) -> str:
+def _missing_alter(destination: DestinationSetUp, version: TableVersion) -> str:
     """What must be done before rows of `version` fit the destination's table; empty: they fit."""
     return "; ".join(finding.fix for finding in destination.preflight_tables((version,)) if finding.is_error)
 
@@ -600,4 +619,5 @@ def _comparison_message(found: TableComparison) -> pb.TableComparison:
         settled=found.settled,
         in_flight=[_difference_message(each) for each in found.in_flight],
         in_flight_rows=found.in_flight_rows,
+        padded=found.padded,
     )

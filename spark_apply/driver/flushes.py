@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase
+    from databases.ports import ApplyRecords
 
 __all__ = ["FORCE_AFTER_S", "POLL_INTERVAL_S", "RETRY_S", "FlushGate"]
 
@@ -55,7 +55,7 @@ class FlushGate:
 
     def __init__(
         self,
-        destination: DestinationDatabase,
+        destination: ApplyRecords,
         topology: str,
         apply: str,
         *,

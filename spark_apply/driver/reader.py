@@ -43,9 +43,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rules.conditions.condition import ConditionError
+from rules.conditions.nodes import ConditionError
 from rules.evaluation import RuleEvaluation
-from rules.transformation import TransformationError
+from rules.transformations.transformation import TransformationError
 from spark_apply.copied import emptied_tables, without_copied
 from spark_apply.dependencies import KeyHashes, hash_batch
 from spark_apply.tables import TableVersions

@@ -30,7 +30,7 @@ from streams.scn import Scn
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from databases.ports import DestinationDatabase
+    from databases.ports import ApplyRecords
     from rules.user_code.source import UserFunction
 
 __all__ = ["CRASHES_MAX", "Calls", "CrashGuard", "NoCalls", "RecordedCalls"]
@@ -62,7 +62,7 @@ class RecordedCalls:
         apply: name of the apply process.
     """
 
-    def __init__(self, destination: DestinationDatabase, topology: str, apply: str) -> None:
+    def __init__(self, destination: ApplyRecords, topology: str, apply: str) -> None:
         self._destination, self._topology, self._apply = destination, topology, apply
 
     def begin(self, scn: Scn, function: str) -> int:

@@ -24,7 +24,7 @@ from streams.cutting import row_transactions, select_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from databases.ports import DestinationSession
+    from databases.ports import WriteSession
     from spark_apply.handlers.loaded import Handlers
     from spark_apply.handlers.running import Handling
     from spark_apply.server.collapse import FitOf, Step
@@ -62,7 +62,7 @@ def plan_group(batches: Sequence[LcrBatch], handlers: Handlers, fit_of: FitOf) -
     return GroupPlan(first, [_part(batch, late) for batch, late in zip(batches, waits, strict=True)])
 
 
-def write_group(session: DestinationSession, plan: GroupPlan, handling: Handling) -> int | None:
+def write_group(session: WriteSession, plan: GroupPlan, handling: Handling) -> int | None:
     """Write whole transactions, some of whose rows go to DML handlers, which run while the destination writes the sets before them.
 
     Args:

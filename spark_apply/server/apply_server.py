@@ -34,7 +34,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from databases.ports import DestinationSession, DestinationTable
+from databases.ports import ConflictSession, DestinationSession, DestinationTable
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.groups import (
@@ -316,7 +316,7 @@ class ApplyServer:
             forgotten = self._context.session.forget_changes(age_s=times.age_s, count=times.count)
             self._forget_at = now + (FORGET_AGAIN_S if forgotten else FORGET_EVERY_S)
 
-    def _sample_times(self, session: DestinationSession) -> None:
+    def _sample_times(self, session: ConflictSession) -> None:
         if self._times is not None:
             session.sample_times(age_s=self._times.age_s, every_s=FORGET_EVERY_S / 2)
 

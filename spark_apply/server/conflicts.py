@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import ConflictRecord, DestinationSession, Write
+from databases.ports import ConflictRecord, DestinationSession, Write, WriteSession
 from spark_apply.groups import Failure
 from spark_apply.server.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows, plan_sets
 from spark_apply.server.resolution import Resolution, RowToResolve
@@ -47,7 +47,7 @@ _MISSING = "no row has the LCR's key values"
 _CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice as many writes
 
 
-def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | None:
+def execute_steps(session: WriteSession, steps: Sequence[Step]) -> int | None:
     """Execute planned steps inside the session's transaction.
 
     Args:
@@ -63,7 +63,7 @@ def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | N
     return execute_ahead(session, steps)()
 
 
-def execute_ahead(session: DestinationSession, steps: Sequence[Step]) -> Callable[[], int | None]:
+def execute_ahead(session: WriteSession, steps: Sequence[Step]) -> Callable[[], int | None]:
     """As `execute_steps`, but the caller may go on while the destination executes the writes behind the last TRUNCATE.
 
     Args:
@@ -374,7 +374,7 @@ def _resolved(
     )
 
 
-def _truncate(session: DestinationSession, step: Step) -> None:
+def _truncate(session: WriteSession, step: Step) -> None:
     assert isinstance(step, TruncateTables)
     if step.unfit:
         raise DataError(step.unfit)
@@ -388,7 +388,7 @@ def _refused(command: Command, error: DataError) -> str:
     return "foreign_key" if violates == "foreign_key" else ""
 
 
-def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[str, str]:
+def _mismatched(session: WriteSession, write: Write, count: int) -> tuple[str, str]:
     """Conflict type and sentence for a write that did not change exactly one row."""
     diverted = _diverted(write, count, is_certain=False)
     if write.command is Command.INSERT:

@@ -33,7 +33,7 @@ from streams.errors import DataError
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationSession
+    from databases.ports import ConflictSession, DestinationSession
     from spark_apply.server.row_images import RowImages
     from spark_apply.tables import TableFit
 
@@ -188,7 +188,7 @@ def _keys(row: TimedRow) -> list[tuple[_Values, bool]]:
     return [(before, False), (after, True)]
 
 
-def _look(session: DestinationSession, asked: Sequence[tuple[TimedRow, tuple[_Values, bool]]]) -> list[_Place]:
+def _look(session: ConflictSession, asked: Sequence[tuple[TimedRow, tuple[_Values, bool]]]) -> list[_Place]:
     """What is at keys that LCRs say something of, each of another key or table; locked, as far as it is there."""
     writes = [_asking(row, values, leaves_row=leaves_row) for row, (values, leaves_row) in asked]
     found: list[RowInTheWay | None] = [None] * len(asked)

@@ -36,7 +36,7 @@ from streams.failpoints import failpoint
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationSession
+    from databases.ports import ConflictSession, DestinationSession, WriteSession
     from spark_apply.groups import Failure
     from spark_apply.tables import TableFit
     from streams.lcr_batch import LcrBatch
@@ -203,7 +203,7 @@ class Resolution:
             found |= zip(places, records, strict=True)
         return [found[place] for place in range(len(rows))]
 
-    def write(self, session: DestinationSession) -> None:
+    def write(self, session: ConflictSession) -> None:
         """Write what happened since the last call into the history, in the transaction of the data."""
         if self.records:
             bounds = self.settings.rules.history
@@ -315,7 +315,7 @@ def _expected_kind(command: Command) -> str:
     return "insert_exists" if command is Command.INSERT else f"{command.name.lower()}_differs"
 
 
-def _write_one(session: DestinationSession, write: Write) -> None:
+def _write_one(session: WriteSession, write: Write) -> None:
     if session.write([write]) != (1,):
         raise GivenUp("the row went while it was written")
 

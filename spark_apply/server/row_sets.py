@@ -19,7 +19,7 @@ from streams.lcr_batch import ABSENT, ColumnValues
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from databases.ports import DestinationSession
+    from databases.ports import WriteSession
 
 __all__ = ["alike", "joined", "write_each"]
 
@@ -82,7 +82,7 @@ def joined(writes: Sequence[Write]) -> Write:
     )
 
 
-def write_each(session: DestinationSession, writes: Iterable[tuple[Write, int]]) -> bool:
+def write_each(session: WriteSession, writes: Iterable[tuple[Write, int]]) -> bool:
     """Write single rows of different keys as sets, in one round trip.
 
     Args:

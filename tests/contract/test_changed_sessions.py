@@ -85,7 +85,7 @@ def run_and_commit(session, sql):
 
 def state(session):
     """What the session is like between transactions."""
-    return session._connection.execute(_STATE).fetchone()
+    return session._transaction.connection.execute(_STATE).fetchone()
 
 
 def keys(harness):
@@ -152,7 +152,7 @@ def test_a_channel_that_a_function_listens_to_is_left_with_the_next_transaction(
         if key == 1:
             run(session, "SELECT public.listens()")
         session.commit((), 0)
-    assert session._connection.execute("SELECT count(*) FROM pg_listening_channels()").fetchone() == (0,)
+    assert session._transaction.connection.execute("SELECT count(*) FROM pg_listening_channels()").fetchone() == (0,)
 
 
 def test_a_function_that_discards_the_sessions_types_is_refused(harness, session):
@@ -181,7 +181,7 @@ def test_a_reload_of_the_servers_settings_is_not_taken_for_a_handlers_doing(harn
     admin.execute("ALTER SYSTEM SET datestyle = 'SQL, DMY'")
     try:
         reload_settings(harness._dsn, "datestyle", "SQL, DMY")
-        session._connection.execute("SELECT pg_sleep(0.2)")
+        session._transaction.connection.execute("SELECT pg_sleep(0.2)")
         session.begin()
         run(session, PUT, 2, "x")
         session.commit((), 0)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 from databases.ports import RowQuestion, TruncatedTable
-from streams.errors import BugError, DatabaseUnavailable, DataError, UnfitTableError
+from databases.postgres.destination import described_tables
+from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, UnfitTableError
 from streams.lcr_batch import ABSENT, Partition
 from streams.scn import Scn
 from tests.support.destination_contract import (
@@ -481,3 +482,16 @@ def test_missing_table_does_not_fit(harness, session, destination):
 
 def test_table_that_fits_has_no_finding(harness, session, destination):
     assert destination.preflight_tables([version_of(keyed(harness, session))]) == ()
+
+
+def test_an_error_of_the_check_behind_the_rows_is_told_in_the_server_s_words(harness, session, monkeypatch):
+    """The check of the table's form is the last statement of a batch, and no row's: it can be cancelled, for example."""
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("nothing is checked")
+    table = keyed(harness, session)
+    session.begin()
+    fails = "SELECT ('stands for a check that is cancelled' || $1::int8 || $2::int8)::int8"
+    monkeypatch.setattr(described_tables, "SAME_FORM", fails)
+    with pytest.raises(DatabaseError, match="invalid input syntax"):
+        session.write([insert(table, [(int4(1), b"x", None)])])
+    session.rollback()

@@ -209,8 +209,8 @@ def test_a_statement_that_takes_too_long_is_refused_and_bounds_nothing_else(harn
     (shown,) = session.run_sql([HandlerSql(sql="SELECT pg_catalog.current_setting('statement_timeout')")], timeout_s=7)
     assert shown.rows == (("7s",),)
     session.savepoint()
-    session._send_pending()
-    assert session._connection.execute("SHOW statement_timeout").fetchone() == ("0",)
+    session._transaction.send_pending()
+    assert session._transaction.connection.execute("SHOW statement_timeout").fetchone() == ("0",)
     session.commit((), 0)
     assert keys(harness) == [1]
 
@@ -230,9 +230,9 @@ def test_a_text_that_reads_otherwise_the_second_time_still_holds_one_statement(h
     session.rollback()
     session.begin()
     put(session, 1)
-    session._send_pending()
-    session._connection.execute("SET LOCAL standard_conforming_strings TO off")
-    session._checked_sql.add(text)
+    session._transaction.send_pending()
+    session._transaction.connection.execute("SET LOCAL standard_conforming_strings TO off")
+    session._users_sql._checked.add(text)
     with pytest.raises(DataError):
         session.run_sql([HandlerSql(sql=text)], timeout_s=STALL_S)
     session.rollback()

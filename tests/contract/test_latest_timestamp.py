@@ -26,7 +26,7 @@ def any_site(request, harness, session):
     if request.param is None:
         if isinstance(harness, MemoryHarness):
             pytest.skip("PostgreSQL's")
-        session._may_stamp = False
+        session._progress.stamp = ""
     return Site(harness, session, rows=[WAS], sites=request.param or ("b", "a", "c"))
 
 
@@ -36,7 +36,7 @@ def site(request, harness, session):
     if not request.param:
         if isinstance(harness, MemoryHarness):
             pytest.skip("PostgreSQL's")
-        session._may_stamp = False
+        session._progress.stamp = ""
     return Site(harness, session, rows=[WAS])
 
 

@@ -40,6 +40,7 @@ def test_transaction_enters_the_error_queue_once_when_its_server_is_killed_writi
     assert one_way.execute("dst", "SELECT * FROM notes ORDER BY id") == [(1, "in the way"), (3, "independent")]
 
 
+@pytest.mark.soak
 @pytest.mark.fault("SIGKILL while executing an error transaction")
 def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_it(one_way: System, conflict: str):
     one_way.execute("src", conflict)

@@ -40,7 +40,6 @@ def write(user: psycopg.Connection, turn: int) -> int:
 def test_archived_logs_bring_every_row_to_the_destination(
     postgres_folder: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     pg_destination: EmbeddedServer,
     prepared_database: Callable[[EmbeddedServer], str],
     *,
@@ -59,7 +58,6 @@ def test_archived_logs_bring_every_row_to_the_destination(
         sites = DownstreamSites(
             server,
             tmp_path,
-            monkeypatch,
             mode="archived_log",
             archive=str(archive) if is_copied else "",
             archive_lag_s=LAG_S,

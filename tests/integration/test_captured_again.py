@@ -20,14 +20,13 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from protos import codec
-from redo.mining import Miner
 from redo.segments import list_segments
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
 from tests.support.apply_engine import Engine
-from tests.support.capture_process import Redo
+from tests.support.capture_process import KeptRedo
 from tests.support.postgres_redo import RULES, RedoSite
-from tests.support.staging import DirectEnqueue, one_way
+from tests.support.staging import DirectLinks, one_way
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -36,20 +35,30 @@ FILLER = "x" * 600  # several redo segments in a few hundred rows
 CREDIT = 1 << 40
 
 
+class Links(DirectLinks):
+    """To the queue and the redo log."""
+
+    def __init__(self, site: RedoSite, queue: QueueCore) -> None:
+        super().__init__("capture_dbs1", {"q_dbs1": queue}.get)
+        self._site = site
+
+    def redo(self, keeper: str, source: str) -> KeptRedo:
+        return KeptRedo(self._site.writer)
+
+
 class Capture(CaptureHost):
     """The capture process, on a real redo log and a queue beside it."""
 
     def __init__(self, site: RedoSite, queue: QueueCore, folder: Path) -> None:
-        super().__init__(one_way(folder), "capture_dbs1", "")
+        super().__init__(
+            one_way(folder),
+            "capture_dbs1",
+            "",
+            lambda *_: Links(site, queue),
+            make_miner=lambda _spec, _capture, start_scn, _last_call: site.miner(start_scn, RULES),
+        )
         self._site = site
-        self._redo = Redo(site.writer)  # type: ignore[assignment]
-        self._redo.mine_again = lambda scn: site.writer.required_checkpoints.mine_again("capture_dbs1", scn)  # type: ignore[union-attr, method-assign, assignment]
-        self._redo.checkpoint = lambda scn: site.writer.required_checkpoints.record("capture_dbs1", scn)  # type: ignore[union-attr, method-assign, assignment]
-        self._queue = DirectEnqueue(lambda: queue, "capture_dbs1", "001", "dbs1")  # type: ignore[assignment]
-        self._begin(self._queue.connect().needed_scn)  # type: ignore[union-attr]
-
-    def _new_miner(self, start_scn: Scn) -> Miner:
-        return self._site.miner(start_scn, RULES)
+        self.open()
 
     def catch_up(self) -> None:
         """Send everything that is committed."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from databases.embedded import EmbeddedServer
-from rules.transformation import DeleteColumns, Transformation
+from rules.transformations.transformation import DeleteColumns, Transformation
 from tests.support.copied_pair import CopiedPair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -21,9 +21,10 @@ from databases.postgres.comparable import PostgresValueTypes
 from databases.postgres.source.database import PostgresSource
 from protos import apply_pb2 as pb
 from rules.conditions.compiled import CompiledCondition, Rows
-from rules.conditions.condition import Image, columns_of, of_image
+from rules.conditions.condition import parse
 from rules.conditions.logic import FALSE, NULL, TRUE
-from rules.conditions.parsing import parse, parsed
+from rules.conditions.nodes import Image, columns_of, of_image
+from rules.conditions.parsing import parsed
 from rules.conditions.rowwise import is_true_of
 from rules.conditions.spelling import spelled, spelled_tree
 from rules.rule import Rule, RuleSet

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 @pytest.fixture
 def make(
-    postgres_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    postgres_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., DownstreamSites]]:
     """Each test has a server of its own: some kill it."""
     server = EmbeddedServer(postgres_folder / request.node.name[5:35], version=18, name="downstream", settings=SETTINGS)
@@ -37,7 +37,7 @@ def make(
     def make_sites(**settings: object) -> DownstreamSites:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute(ROWS)
-        made.append(DownstreamSites(server, tmp_path, monkeypatch, **settings))  # type: ignore[arg-type]
+        made.append(DownstreamSites(server, tmp_path, **settings))  # type: ignore[arg-type]
         return made[-1]
 
     yield make_sites

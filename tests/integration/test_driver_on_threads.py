@@ -17,7 +17,7 @@ from databases.connectors import DatabaseAccess
 from headrace.chaos.load import paced
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
-from rules.transformation import Transformation, TransformationError
+from rules.transformations.transformation import Transformation, TransformationError
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for

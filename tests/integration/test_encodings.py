@@ -181,7 +181,37 @@ def test_texts_in_utf_8_arrive_and_what_counts_bytes_is_said_and_is_never_equal_
     pair.apply(instantiation=pair.starts())
     assert ["too long" in error.message for error in pair.errors()] == ([] if way[0] == "SQL_ASCII" else [True])
     here, there = pair.here_and_there("SELECT * FROM sized ORDER BY id")
-    assert pair.verify()["sized"].is_equal == (here == there) == (way[0] == way[1])
+    compared = pair.verify()["sized"]
+    assert compared.is_equal == (here == there) == (way[0] == way[1])
+    assert compared.padded.startswith("char(n) in column c: ") == (way[0] != way[1])
+
+
+@pytest.mark.parametrize("name", ["fünf", "fünfü"], ids=["other blanks", "too long"])
+@pytest.mark.parametrize("way", [way for way in RAW if way[0] != way[1]], ids="-".join)
+def test_char_column_that_is_filled_up_to_another_length_is_named_with_the_alter_that_helps(
+    made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, way: tuple[str, str], name: str
+):
+    pair: CopiedPair = made((pg_source, way[0]), (pg_destination, way[1]))
+    sized = SIZED.replace("char(5)", "char(7)") if way[0] == "SQL_ASCII" else SIZED
+    pair.create(f"{TABLES}; {sized}", f"{TABLES}; {sized}")
+    pair.run(f"INSERT INTO sized VALUES (1, '{name}', 'a')", "INSERT INTO plain VALUES (1, 'x')")
+    found = pair.copy()
+    assert found["plain"] == ("DONE", "")
+    state, problem = found["sized"]
+    assert state == "FAILED"
+    bytes_at, letters_at = ("source", "destination") if way[0] == "SQL_ASCII" else ("destination", "source")
+    assert (
+        f"char(n) in column c: the {bytes_at} (its encoding is SQL_ASCII) counts bytes and the {letters_at}" in problem
+    )
+    assert ("the copy differs" in problem) != ("too long for" in problem)
+    there, here = (problem.partition(f"at the {side}: ")[2].partition(";")[0] for side in ("source", "destination"))
+    there = there or problem.partition("At the source: ")[2].partition(";")[0]
+    assert there == here == 'ALTER TABLE "public"."sized" ALTER COLUMN "c" TYPE text'
+    pair.redo.user.execute(there.encode())
+    pair.there.execute(here.encode())
+    assert pair.copy()["sized"] == ("DONE", "")
+    assert pair.verify()["sized"].is_equal
+    pair.assert_same("SELECT * FROM sized")
 
 
 def test_a_table_with_a_text_that_is_not_utf_8_is_not_copied_and_the_others_are(

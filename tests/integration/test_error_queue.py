@@ -25,7 +25,7 @@ from databases.postgres.destination.row_reader import PostgresRowReader
 from databases.postgres.destination.schema import VERSIONS, schema_version
 from headrace.cli import main
 from headrace.commands import error_execution
-from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
+from headrace.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.executions import ExecutionRequest

@@ -18,7 +18,7 @@ from databases.connectors import DatabaseAccess, open_row_reader
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
-from headrace.console import DONE, FINDING
+from headrace.exit_codes import DONE, FINDING
 from headrace.tracing.explain import RowQuestion, explain_row, parsed_key
 from rules.rule import Rule, RuleSet
 from rules.table_settings import KeyColumns, TableSettings

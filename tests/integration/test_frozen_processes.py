@@ -128,13 +128,13 @@ def test_session_that_is_frozen_while_it_writes_is_ended_by_its_successor(
     frozen.execute("CREATE TABLE public.t (id int PRIMARY KEY)")
     epoch = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
     older = place.session(epoch, 1)
-    older._connection.execute("BEGIN")
-    older._connection.execute("INSERT INTO public.t VALUES (1)")
+    older._transaction.connection.execute("BEGIN")
+    older._transaction.connection.execute("INSERT INTO public.t VALUES (1)")
     newer = place.session(epoch, 2)
-    newer._connection.execute("INSERT INTO public.t VALUES (1)")
+    newer._transaction.connection.execute("INSERT INTO public.t VALUES (1)")
     place.commits(newer)
     with pytest.raises(psycopg.Error):
-        older._connection.execute("COMMIT")
+        older._transaction.connection.execute("COMMIT")
 
 
 def test_epoch_that_was_lost_with_a_restore_is_not_given_out_again(place: Place, frozen: psycopg.Connection) -> None:

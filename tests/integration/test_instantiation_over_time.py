@@ -20,7 +20,7 @@ from databases.ports import Instantiation, PartOf
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.destination.database import PostgresDestination
 from rules.rule import Rule, RuleSet
-from rules.transformation import Operation, RenameSchema, RenameTable, Transformation
+from rules.transformations.transformation import Operation, RenameSchema, RenameTable, Transformation
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress, TableRecords

@@ -15,7 +15,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from actors import runtime
 from actors.controller import Controller
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
@@ -23,6 +22,7 @@ from databases.postgres.source.database import PostgresSource
 from streams.errors import PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import EVERYTHING, call_again, one_way_spec
+from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.spec import DatabaseSpec, TopologySpec
 
@@ -39,7 +39,10 @@ def _never() -> bool:
 
 
 class _Actors(FakeActors):
-    """Fake actors, but for site a. An apply process knows the tables that are captured when it is created."""
+    """Fake actors, but for site a.
+
+    An apply process knows the tables that it is told, or those that are captured when it is created.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,10 +57,13 @@ class _Actors(FakeActors):
 
     def create(self, name: str, factory: str, arguments: Mapping[str, Any], **options: Any) -> None:
         if name == "site:a" and name not in self.running:
-            self._source = DatabaseSite(**arguments)
+            self._source = DatabaseSite(**arguments, make_links=loopback())
             self._source.start()
         if name.startswith("apply:"):
-            self.known[name] = {table.name for table in self.source.captured()}
+            told = arguments.get("known")
+            self.known[name] = {
+                table.name for table in self.source.captured() if told is None or table.identity in told
+            }
         super().create(name, factory, arguments, **options)
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
@@ -99,10 +105,7 @@ class _Mortal:
 
 
 @pytest.fixture
-def source_dsn(
-    pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
+def source_dsn(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]) -> Iterator[str]:
     dsn = fresh_database(pg_source)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY)")

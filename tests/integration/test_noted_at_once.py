@@ -18,7 +18,6 @@ import pytest
 from databases.embedded import EmbeddedServer
 from databases.ports import DestinationSession, HandlerSql, RowQuestion, Write
 from databases.postgres.destination import noted_sets
-from databases.postgres.destination import session as session_module
 from databases.postgres.destination.database import PostgresDestination
 from rules.conflict_handlers import ConflictRules
 from spark_apply.server.collapse import plan_resolvable, plan_sets
@@ -242,7 +241,7 @@ def test_a_set_that_waits_for_several_rows_of_another_source_finds_that_they_wer
 
 def may_not_stamp(session: DestinationSession) -> None:
     """As for a role without the right: its commits have the time of the first one."""
-    session._may_stamp, session._advance = False, session_module._ADVANCE
+    session._progress.stamp = ""
 
 
 def test_the_rows_of_a_session_that_could_not_stamp_have_no_times_of_their_own(site: Site) -> None:
@@ -515,7 +514,7 @@ def test_a_look_for_conflicts_waits_for_rows_that_were_written_ahead(site: Site)
     )
     site.session.begin()
     ahead = site.session.write_ahead([replace(step.write, times=None)])
-    site.session._horizon_until = 0.0  # the server is asked how far transactions are
+    site.session._times._horizon_until = 0.0  # the server is asked how far transactions are
     found = site.session.conflicting(step.write)
     assert (ahead(), found.tolist()) == ((1,), [0])
     site.session.rollback()

@@ -15,10 +15,12 @@ import pytest
 from actors.site.connection import claim_on, embedded_server
 from actors.source_database import DatabaseSite
 from databases.postgres.claim import PostgresClaim, claim_name
-from headrace.console import FINDING, exit_code_of
+from headrace.console import exit_code_of
 from headrace.deployment import Deployment
+from headrace.exit_codes import FINDING
 from headrace.first_claim import claimed
 from streams.errors import RunsElsewhere
+from tests.support.links import loopback
 from tests.support.reporting import note_started
 from tests.support.system import system_folder, wait_until
 from topology.file.reading import read_topology
@@ -220,7 +222,7 @@ def copies(source_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         file = tmp_path / folder / "copies.yaml"
         file.parent.mkdir()
         file.write_text(TOPOLOGY)
-        hosts.append(DatabaseSite(read_topology(file), "a", "fingerprint"))
+        hosts.append(DatabaseSite(read_topology(file), "a", "fingerprint", loopback()))
     with psycopg.connect(source_database) as user:
         user.execute("CREATE TABLE t (id int PRIMARY KEY)")
     yield hosts
@@ -233,9 +235,8 @@ def state(host: DatabaseSite) -> dict[str, Any]:
 
 
 def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_over_when_told(
-    copies: list[DatabaseSite], source_database: str, monkeypatch: pytest.MonkeyPatch
+    copies: list[DatabaseSite], source_database: str
 ):
-    monkeypatch.setattr("actors.runtime.own_host", lambda: "127.0.0.1")
     one, two = copies
     for host in copies:
         host.start()
@@ -312,9 +313,8 @@ def test_up_of_a_second_copy_is_refused_before_its_private_cluster_starts_and_le
 
 
 def test_first_claims_are_given_up_behind_the_start_of_the_cluster_and_do_not_disturb_this_very_copy(
-    copies: list[DatabaseSite], monkeypatch: pytest.MonkeyPatch
+    copies: list[DatabaseSite],
 ):
-    monkeypatch.setattr("actors.runtime.own_host", lambda: "127.0.0.1")
     one, two = copies
     with claimed(one._spec), pytest.raises(TopologyError), claimed(two._spec):
         pytest.fail("both have it")

@@ -1,4 +1,7 @@
-"""The preflight's findings, and that a role without superuser works once the printed statements were run."""
+"""The preflight's findings, and that a role without superuser works once the printed statements were run.
+
+Longer than 500 lines: every finding is about one role without rights at one database, which each test gets.
+"""
 
 from __future__ import annotations
 
@@ -182,6 +185,87 @@ def test_owner_of_a_table_whose_functions_run_for_what_is_applied_is_said_to_act
     finally:
         destination.close()
         admin.execute("DROP OWNED BY headrace_test_owner CASCADE; DROP ROLE headrace_test_owner")
+
+
+def refused(dsn: str, *statements: str) -> bool:
+    """Whether a role may not run statements, which are undone."""
+    with psycopg.connect(dsn) as connection:
+        try:
+            for statement in statements:
+                connection.execute(statement.encode())
+        except psycopg.errors.InsufficientPrivilege:
+            return True
+        finally:
+            connection.rollback()
+    return False
+
+
+@pytest.fixture
+def mallory(admin: psycopg.Connection, role_dsn: str) -> Iterator[str]:
+    """The database as a role that owns no table, beside one that does."""
+    admin.execute("CREATE ROLE headrace_test_owner; CREATE ROLE headrace_test_mallory LOGIN PASSWORD 'secret'")
+    admin.execute(f"GRANT CONNECT ON DATABASE {admin.info.dbname} TO headrace_test_mallory")
+    yield conninfo.make_conninfo(role_dsn, user="headrace_test_mallory")
+    admin.execute("DROP OWNED BY headrace_test_mallory, headrace_test_owner CASCADE")
+    admin.execute("DROP ROLE headrace_test_mallory, headrace_test_owner")
+
+
+@on_every_version("dsn")
+def test_roles_that_may_make_themselves_owners_of_tables_are_named_with_what_ends_that(admin, role_dsn, mallory):
+    admin.execute("CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO headrace_test_owner")
+    attack = ("GRANT headrace_test_owner TO headrace_test_mallory", "SET ROLE headrace_test_owner", "DROP TABLE t")
+    with closing(PostgresDestination(role_dsn, site="b")) as destination:
+
+        def said() -> list[Finding]:
+            return [each for each in destination.preflight("top", sessions=1) if "CREATEROLE" in each.problem]
+
+        assert refused(mallory, *attack)
+        assert said() == []
+        admin.execute("ALTER ROLE headrace_test_mallory CREATEROLE")
+        found = said()
+        assert bool(found) != refused(mallory, *attack)
+        assert bool(found) == (admin.info.server_version < 160000)
+        for each in found:
+            assert (each.path, each.is_error) == ("sites.b", False)
+            assert '"headrace_test_mallory"' in each.problem
+            admin.execute(each.fix)
+            assert refused(mallory, *attack)
+        assert not found or said() == []
+
+
+def test_owner_of_a_schema_who_can_replace_tables_of_others_is_named_with_what_ends_that(admin, role_dsn, mallory):
+    admin.execute("CREATE SCHEMA app AUTHORIZATION headrace_test_mallory; CREATE TABLE app.t (id int PRIMARY KEY)")
+    admin.execute("CREATE TABLE app.u (id int PRIMARY KEY); ALTER TABLE app.t OWNER TO headrace_test_owner")
+    admin.execute(f"GRANT USAGE ON SCHEMA app TO {ROLE}")
+    attack = ("DROP TABLE app.t", "CREATE TABLE app.t (id int PRIMARY KEY DEFAULT random())")
+    versions = []
+    for name in "tu":
+        catalog = describe_table(admin, "app", name)
+        assert catalog is not None
+        versions.append(table_version(catalog, is_binary=True))
+    with closing(PostgresDestination(role_dsn, site="b")) as destination:
+
+        def said(*tables: TableVersion) -> list[Finding]:
+            return [each for each in destination.preflight_tables(tables) if each.path == "sites.b schema app"]
+
+        assert not refused(mallory, *attack)
+        (both,) = said(*versions)
+        assert both.problem.endswith(": t, u")
+        assert both.fix.startswith(f'ALTER SCHEMA "app" OWNER TO "{admin.info.user}";'), "several roles own the tables"
+        (found,) = said(versions[0])
+        assert not found.is_error
+        assert '"headrace_test_mallory"' in found.problem
+        admin.execute(found.fix)
+        assert refused(mallory, *attack)
+        assert said(*versions) != [], "a superuser's table is in it, too"
+        assert said(versions[0]) == []
+        # Who owns the table as well is no other.
+        admin.execute(
+            "ALTER SCHEMA app OWNER TO headrace_test_mallory; ALTER TABLE app.t OWNER TO headrace_test_mallory"
+        )
+        assert said(versions[0]) == []
+        admin.execute("ALTER SCHEMA app OWNER TO pg_database_owner; ALTER TABLE app.t OWNER TO headrace_test_owner")
+        assert said(*versions) == []
 
 
 def test_missing_right_at_run_time_is_a_database_error_not_a_pause(admin, role_dsn):

@@ -15,7 +15,7 @@ import pytest
 
 from databases.embedded import EmbeddedServer
 from databases.ports import DestinationTable, HandlerSql, TruncatedTable, Write
-from databases.postgres.destination import session as session_module
+from databases.postgres.destination import write_plans
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.destination.writing import pipeline as destination_pipeline
@@ -350,9 +350,9 @@ def test_partitioned_table_is_one_table(site):
 
 
 def plan_of(site: Site, write) -> str:
-    catalog = site.session._catalog("public", "t")
+    catalog = site.session._tables.catalog("public", "t")
     plan = plan_write(write, catalog, generation=0, moves=False)
-    connection = site.session._connection
+    connection = site.session._transaction.connection
     with connection.transaction():
         if plan.paired:
             connection.execute("SET LOCAL enable_nestloop = off")
@@ -421,7 +421,7 @@ def test_prepared_statements_are_bounded(site, monkeypatch):
         site.commit(insert(table, [(int4(1),)]), delete(table, [(int4(1),)]))
     own = [
         row[0]
-        for row in site.session._connection.execute(
+        for row in site.session._transaction.connection.execute(
             "SELECT name FROM pg_prepared_statements WHERE name LIKE 'headrace%'"
         )
     ]
@@ -439,8 +439,8 @@ def test_plans_are_bounded_and_those_in_use_are_kept(site_18, monkeypatch):
         planned.append(write.set_columns)
         return plan_write(write, *arguments, **options)
 
-    monkeypatch.setattr("databases.postgres.destination.session.PLANS_MAX", 3)
-    monkeypatch.setattr("databases.postgres.destination.session.plan_write", plan)
+    monkeypatch.setattr("databases.postgres.destination.write_plans.PLANS_MAX", 3)
+    monkeypatch.setattr("databases.postgres.destination.write_plans.plan_write", plan)
     kept, others = (1,), [(2,), (3,), (1, 2), (1, 3), (2, 3)]
     for sets in others:
         assert site_18.commit(update(table, [row], [row], sets=kept), update(table, [row], [row], sets=sets)) == (1, 1)
@@ -746,7 +746,7 @@ def test_form_is_looked_at_once_in_a_transaction_and_again_after_a_savepoint(sit
     site.session.savepoint()
     site.session.write([insert(table, [(int4(2), int4(2))])])
     site.session.rollback_to_savepoint()
-    site.session._send_pending()
+    site.session._transaction.send_pending()
     site.user.execute("ALTER TABLE t ALTER a TYPE text")  # the lock went with the savepoint
     with pytest.raises(UnfitTableError):
         site.session.write([insert(table, [(int4(2), int4(2))])])
@@ -796,7 +796,7 @@ def test_deferred_trigger_that_does_not_find_a_name_refuses_the_transaction(site
 def test_statement_of_apply_s_own_that_is_wrong_names_its_table_and_is_called_a_defect(site, monkeypatch):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int)")
     site.commit(insert(table, [(int4(1), int4(2))]))
-    plan = session_module.plan_write
+    plan = write_plans.plan_write
 
     def planned(*arguments, **named):
         made = plan(*arguments, **named)
@@ -805,7 +805,7 @@ def test_statement_of_apply_s_own_that_is_wrong_names_its_table_and_is_called_a_
             statements=tuple(replace(each, sql=each.sql.replace("WHERE", "WHERE ) AND")) for each in made.statements),
         )
 
-    monkeypatch.setattr(session_module, "plan_write", planned)
+    monkeypatch.setattr(write_plans, "plan_write", planned)
     with pytest.raises(
         DataError, match=r"UPDATE of public\.t: writing: syntax error .*a defect of Headrace: report it"
     ) as caught:
@@ -1053,6 +1053,6 @@ def test_rows_are_looked_up_one_by_one_where_the_server_has_the_unique_index_for
     """
     table = site_18.table(ddl)
     write = delete(table, [(b"a", int4(1))])
-    catalog = site_18.session._catalog("public", "t")
+    catalog = site_18.session._tables.catalog("public", "t")
     (statement,) = plan_write(write, catalog, generation=0, moves=False).statements
     assert (" ANY (ARRAY[u.o" in statement.sql) is is_looked_up

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from actors import runtime
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
 from headrace.chaos.proxy import Proxy
@@ -23,8 +22,8 @@ from streams.errors import PropagationError, ProtocolError, QueueError, StreamsE
 from streams.links import header_of
 from tests.support.bounds import STALL_S
 from tests.support.lcr_batches import insert_batch
+from tests.support.links import loopback
 from tests.support.matrices import values
-from tests.support.propagating import Propagating
 from tests.support.seeds import scaled, seed_of
 from tests.support.staging import History, Subscriber, one_way
 from tests.support.system import wait_until
@@ -69,6 +68,14 @@ class Served:
         self.server.stop()
 
 
+def hosted(folder: Path, spec: PropagationSpec, resolve: Callable[[str], str]) -> PropagationHost:
+    """A propagation that runs."""
+    topology = replace(one_way(folder, subscribers=("to_dbs2",)), propagations=(spec,))
+    host = PropagationHost(topology, spec.name, "", loopback(resolve))
+    host.start()
+    return host
+
+
 def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_path: Path) -> None:
     """Also one larger than a fragment, and one that does not compress."""
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
@@ -80,10 +87,7 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
         compression="zstd",
     )
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
-    propagating = Propagating(spec, addresses.__getitem__)
-    runner, stop = propagating.runner, threading.Event()
-    thread = threading.Thread(target=propagating.run, args=(stop,))
-    thread.start()
+    host = hosted(tmp_path, spec, addresses.__getitem__)
     publisher = EnqueueClient(
         near.endpoint,
         topology="t",
@@ -104,26 +108,20 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
         assert delivery is not None
         assert delivery.data == codec.encode(batch)
     size = sum(len(codec.encode(batch)) for batch in sent)
-    wait_until("everything is accepted", lambda: runner.status()["sources"]["dbs1"]["accepted_scn"] == 30, 60)
-    found = runner.status()["compression"]
+    wait_until("everything is accepted", lambda: host.status()["sources"]["dbs1"]["accepted_scn"] == 30, 60)
+    found = host.status()["compression"]
     assert (found["method"], found["bytes_before"]) == ("zstd", size)
     assert 300_000 < found["bytes_after"] < size // 5
     assert found["cpu_s"] > 0
     assert 300_000 < far.proxy.forwarded_bytes < size // 5
-    stop.set()
-    propagating.wake()
-    thread.join(60)
-    assert not thread.is_alive()
+    assert host.end()
     for each in (publisher, subscriber, near, far):
         each.close()
 
 
-def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_path: Path) -> None:
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
-    monkeypatch.setattr(runtime, "resolver", lambda *_: addresses.__getitem__)
     hour = (time.gmtime().tm_hour + 6) % 24
     closed = Schedule(windows=(Window(hour=hour, minute=0, duration_s=3600),))
     spec = one_way(tmp_path, subscribers=("to_dbs2",))
@@ -132,7 +130,7 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(
     assert [
         (each.action, each.facets) for each in changes(edited, spec) if each.component == "propagation:to_dbs2"
     ] == [("takes over", ("bandwidth", "schedule"))]
-    host = PropagationHost(edited, "to_dbs2", "closed")
+    host = PropagationHost(edited, "to_dbs2", "closed", loopback(addresses.__getitem__))
     host.start()
     status = wait_until("it is closed", lambda: (seen := host.status())["state"] == "CLOSED" and seen, 60)
     assert status["closed_until"].endswith(f"{hour:02}:00 UTC")
@@ -174,8 +172,7 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
         bandwidth_max=rate,
     )
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
-    propagating = Propagating(spec, addresses.__getitem__)
-    propagation = Endless(propagating.run)
+    host = hosted(tmp_path, spec, addresses.__getitem__)
     publisher = EnqueueClient(
         near.endpoint,
         topology="t",
@@ -201,11 +198,10 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
         delivery = subscriber.poll(60)
         assert delivery is not None
         assert delivery.data == codec.encode(batch)
-    assert propagation.restarts > 0, "the line never broke"
+    assert host.status()["errors_total"] > 0, "the line never broke"
     # Less what the last pieces of each stream may be early.
     assert time.monotonic() - began > (150_000 + sum(sizes)) / rate - 0.3
-    propagating.wake()
-    propagation.stop()
+    assert host.end()
     for each in (publisher, subscriber, near, far):
         each.close()
 
@@ -278,10 +274,9 @@ class World:
         self.queues = {name: Served(folder, name) for name in ("q_dbs1", "q_dbs2")}
         self.history, self.model = History(value=bytes(3000)), Subscriber()
         self.cuts = random.Random(1)
-        topology = one_way(folder, subscribers=("to_dbs2",))
-        propagating = Propagating(topology.propagations[0], self.resolve)
-        self.runner, self.propagation = propagating.runner, Endless(propagating.run)
-        self.workers = [Endless(self.capture), self.propagation, Endless(self.apply)]
+        (propagation,) = one_way(folder, subscribers=("to_dbs2",)).propagations
+        self.propagation = hosted(folder, propagation, self.resolve)
+        self.workers = [Endless(self.capture), Endless(self.apply)]
 
     def resolve(self, name: str) -> str:
         return self.queues[name.removeprefix("queue:")].proxy.endpoint
@@ -345,16 +340,20 @@ class World:
         deadline = time.monotonic() + timeout_s
         while self.is_behind():
             assert time.monotonic() < deadline, (
-                self.runner.status(),
+                self.propagation.status(),
                 [q.server.service.status() for q in self.queues.values()],
             )
             for worker in self.workers:
                 assert worker.problem is None, worker.problem
             time.sleep(0.01)
 
-    def wait_restarted(self, before: int) -> None:
+    def breaks(self) -> int:
+        """How often a stream of the propagation broke."""
+        return int(self.propagation.status()["errors_total"])
+
+    def wait_broken(self, before: int) -> None:
         """Until the propagation has noticed that a queue is away."""
-        wait_until("the propagation misses its queue", lambda: self.propagation.restarts > before)
+        wait_until("the propagation misses its queue", lambda: self.breaks() > before)
 
     def check(self) -> None:
         assert self.model.applied == list(range(10, 10 * len(self.history.rows) + 1, 10))
@@ -363,6 +362,7 @@ class World:
     def close(self) -> None:
         for worker in self.workers:
             worker.stop()
+        assert self.propagation.end()
         for queue in self.queues.values():
             with suppress(StreamsError):
                 queue.close()
@@ -383,10 +383,10 @@ def test_everything_arrives_and_leaves_both_queues_when_it_is_durable(world: Wor
     while any(queue.server.service.status()["batches"] for queue in world.queues.values()):
         assert time.monotonic() < deadline, "a queue keeps what is durable"
         time.sleep(0.05)
-    status = world.runner.status()["sources"]["dbs1"]
+    status = world.propagation.status()["sources"]["dbs1"]
     assert status["total_msgs"] == sum(world.history.rows)
     assert status["accepted_scn"] >= world.history.end
-    assert sum(worker.restarts for worker in world.workers) == 0
+    assert [world.breaks(), *(worker.restarts for worker in world.workers)] == [0, 0, 0]
 
 
 @pytest.mark.slow
@@ -396,10 +396,10 @@ def test_cut_network_loses_and_doubles_nothing(world: World, name: str) -> None:
     for _ in range(5):
         world.commit(40)
         time.sleep(0.05)
-        before = world.propagation.restarts
+        before = world.breaks()
         world.queues[name].proxy.cut()
         world.commit(20)
-        world.wait_restarted(before)
+        world.wait_broken(before)
         world.queues[name].proxy.heal()
     world.wait()
     world.check()
@@ -412,10 +412,10 @@ def test_killed_queue_loses_and_doubles_nothing(world: World, name: str) -> None
     for _ in range(4):
         world.commit(60)
         time.sleep(0.1)
-        before = world.propagation.restarts
+        before = world.breaks()
         world.queues[name].kill()
         world.commit(20)
-        world.wait_restarted(before)
+        world.wait_broken(before)
         world.queues[name].start()
     world.wait()
     world.check()

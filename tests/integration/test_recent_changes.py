@@ -13,7 +13,7 @@ import pytest
 
 from databases.conflict_lists import conflict_list_findings
 from databases.embedded import EmbeddedServer
-from databases.postgres.destination import session as session_module
+from databases.postgres.destination import session_times
 from databases.postgres.destination.recent_changes import Horizon
 from databases.postgres.destination.writing.pipeline import Statement
 from spark_apply.server.collapse import plan_sets
@@ -86,7 +86,7 @@ def test_where_there_is_one_source_only_deletes_and_old_keys_are_noted(site: Sit
 
 
 def test_without_the_right_to_stamp_rows_are_noted(site: Site) -> None:
-    site.session._may_stamp = False
+    site.session._progress.stamp = ""
     for sites in (TWO, THREE):
         now_of(site, *sites)
         assert site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE) is None
@@ -265,7 +265,7 @@ def test_a_key_that_a_row_moves_to_may_have_been_deleted_later(site: Site, is_la
 
 
 def test_what_ended_before_is_known_by_its_number(site: Site) -> None:
-    horizon: Horizon = site.session._horizon
+    horizon: Horizon = site.session._times.horizon
     row = WAS
 
     def has_ended() -> bool:
@@ -380,9 +380,9 @@ def test_under_a_long_transaction_sets_find_what_was_copied_and_what_was_applied
 def test_a_session_that_wrote_nothing_for_long_asks_again_how_far_transactions_are(site: Site) -> None:
     """Else a number that is 2^31 behind would be one to come."""
     (number,) = site.harness._admin.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
-    horizon = site.session._horizon
+    horizon = site.session._times.horizon
     horizon._numbers, horizon._times = [number - 2**31 - 1000], [now() - MINUTE]
-    site.session._horizon_until -= session_module._HORIZON_LASTS_S
+    site.session._times._horizon_until -= session_times._HORIZON_LASTS_S
     before = site.user(WAS, HERE)
     assert not as_set(site, Lcr(old=HERE, new=THERE), before - 1)
     assert site.apply(Lcr(old=HERE, new=THERE), at=before - 1) is None
@@ -401,7 +401,7 @@ def test_a_delete_that_is_earlier_by_its_clock_than_a_users_before_it_is_applied
 def test_a_session_that_is_interrupted_behind_its_commit_has_committed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "_HORIZON", Statement(sql="SELECT 1 / 0"))
+    monkeypatch.setattr(session_times, "_HORIZON", Statement(sql="SELECT 1 / 0"))
     with pytest.raises(DatabaseUnavailable):
         site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE)
     assert isinstance(site.harness, PostgresHarness)

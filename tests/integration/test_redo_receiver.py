@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from actors import runtime
 from actors.downstream_database import RedoReceiver
 from actors.site.connection import redo_folder
 from protos.redo_link import RedoWatchClient
@@ -20,6 +19,7 @@ from redo.segments import SegmentFile, list_segments
 from streams.errors import PropagationError
 from streams.scn import Scn
 from tests.support.downstream_sites import topology
+from tests.support.links import loopback
 from tests.support.redo_logs import SOURCE
 from tests.support.served_redo import Source
 from tests.support.standby_redo import RECEIVER, log_bytes
@@ -32,16 +32,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 class Site:
     """A served source and the receiver of dbs3, which finds the source as long as `is_there`."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self.source = Source(folder)
         self.source.server.stop()
         self.source.server = self.serve()
         self.is_there = True
         self.archive = folder / "archive"
         self.spec = topology(folder, "", transport="async")
-        monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
-        monkeypatch.setattr(runtime, "resolver", lambda *_: self.resolve)
-        self.receiver = RedoReceiver(self.spec, RECEIVER, "1")
+        self.receiver = self.receiver_of(self.spec)
+
+    def receiver_of(self, spec: TopologySpec) -> RedoReceiver:
+        return RedoReceiver(spec, RECEIVER, "1", loopback(self.resolve))
 
     def serve(self) -> object:
         from protos.redo_link import RedoServer
@@ -78,8 +79,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    made = Site(tmp_path, monkeypatch)
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
     yield made
     made.close()
 
@@ -110,7 +111,7 @@ def test_a_receiver_goes_from_real_time_to_archived_logs_and_back_while_it_runs(
 def test_files_are_taken_while_the_source_is_away_and_it_is_told_when_it_is_back(site: Site) -> None:
     site.source.commit(150)
     site.is_there = False
-    site.receiver = RedoReceiver(site.spec_with(archive=True), RECEIVER, "1")
+    site.receiver = site.receiver_of(site.spec_with(archive=True))
     site.receiver.start()
     site.archive.mkdir()
     for file in site.complete():
@@ -130,7 +131,7 @@ def test_files_are_taken_while_the_source_is_away_and_it_is_told_when_it_is_back
 def test_a_wrong_file_is_named_in_the_status_and_what_came_before_is_served(site: Site) -> None:
     site.source.commit(150)
     first, second, third, *_ = site.complete()
-    site.receiver = RedoReceiver(site.spec_with(archive=True), RECEIVER, "1")
+    site.receiver = site.receiver_of(site.spec_with(archive=True))
     site.receiver.start()
     site.archive.mkdir()
     shutil.copy(first.path, site.archive)
@@ -144,7 +145,7 @@ def test_a_wrong_file_is_named_in_the_status_and_what_came_before_is_served(site
 
 
 def test_a_full_copy_stops_taking_and_goes_on_behind_its_captures(site: Site) -> None:
-    site.receiver = RedoReceiver(replace(site.spec, redo_bytes_max=60_000), RECEIVER, "1")
+    site.receiver = site.receiver_of(replace(site.spec, redo_bytes_max=60_000))
     site.receiver.start()
     site.source.commit(200)
     wait_until("it is full", lambda: site.receiver.status()["state"] == "PAUSED: REDO IS FULL")

@@ -10,9 +10,9 @@ import pytest
 from headrace.chaos.proxy import Proxy
 from protos import redo_transport
 from protos.redo_transport import RedoShippingClient
-from protos.standby import StandbyPlace
 from redo.standby.standby_log import StandbyLog
 from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, RedoError, StreamsError
+from streams.standby import StandbyPlace
 from tests.support.bounds import STALL_S
 from tests.support.served_redo import Source
 from tests.support.standby_redo import log_bytes, standby_log

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from headrace.cli import main
-from headrace.console import DONE, FINDING, WRONG_USE
+from headrace.exit_codes import DONE, FINDING, WRONG_USE
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

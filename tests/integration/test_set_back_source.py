@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from actors import runtime
 from databases.embedded import EmbeddedServer
 from databases.postgres.source.slot import check_standbys
 from streams.errors import DatabaseSetBack, DatabaseUnavailable
@@ -145,10 +144,7 @@ def test_standby_that_lacks_the_log_is_named_and_the_log_is_read_once_it_has_it(
                 user.execute("SELECT pg_drop_replication_slot(%s)", (name,))
 
 
-def test_a_source_that_gets_its_own_disk_back_goes_on_as_it_is_printed(
-    postgres_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
+def test_a_source_that_gets_its_own_disk_back_goes_on_as_it_is_printed(postgres_folder: Path, tmp_path: Path) -> None:
     folder, kept = postgres_folder / "own_disk", tmp_path / "kept"
     server = EmbeddedServer(
         folder, version=18, name="own_disk", settings={"shared_buffers": "16MB", "autovacuum": "off"}

@@ -399,12 +399,41 @@ def test_roles_that_are_not_apart_are_told(site: Site) -> None:
     for statement, problem in (
         (f"GRANT {_quoted(ADMIN)} TO {CAPTURES}", "keeps nothing from it"),
         (f"ALTER TABLE shop.t OWNER TO {CAPTURES}", "can alter it and write it"),
+        (f"ALTER SCHEMA shop OWNER TO {CAPTURES}", "can drop its tables"),
+        (
+            f"CREATE ROLE headrace_test_team; GRANT headrace_test_team TO {CAPTURES};"
+            " ALTER SCHEMA shop OWNER TO headrace_test_team",
+            'of "headrace_test_team", as whom it can act',
+        ),
+        (
+            "ALTER SCHEMA shop OWNER TO pg_database_owner; DROP ROLE headrace_test_team;"
+            f" ALTER DATABASE {site.superuser.info.dbname} OWNER TO {CAPTURES}",
+            "the database's, which is its own",
+        ),
     ):
-        site.superuser.execute(statement)
+        site.superuser.execute(statement.encode())
         found = site.admin().preflight("top", RULES)
         assert any(problem in each.problem for each in found)
         for each in found:
             site.superuser.execute(each.fix)
+    assert site.admin().preflight("top", RULES) == ()
+    site.superuser.execute(f"ALTER DATABASE {site.superuser.info.dbname} OWNER TO CURRENT_USER".encode())
+
+
+@pytest.mark.parametrize("site", ["pg_15", "pg_source"], indirect=True)
+def test_role_that_may_grant_itself_the_administrator_is_not_apart(site: Site) -> None:
+    site.prepared()
+    site.superuser.execute(f"ALTER ROLE {CAPTURES} CREATEROLE".encode())
+    attack = f"GRANT {_quoted(ADMIN)} TO {CAPTURES}"
+    found = site.admin().preflight("top", RULES)
+    with psycopg.connect(site.dsn, autocommit=True) as captures:
+        assert bool(found) != _is_refused(captures, attack)
+        for each in found:
+            assert "can grant itself every role" in each.problem
+            assert not each.is_error
+            site.superuser.execute(each.fix)
+            site.superuser.execute(f"REVOKE {_quoted(ADMIN)} FROM {CAPTURES}".encode())
+        assert not found or _is_refused(captures, attack)
     assert site.admin().preflight("top", RULES) == ()
 
 
@@ -531,7 +560,8 @@ def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(
     # What left stays in the log meanwhile, and that is told.
     narrower = read_topology(_file(tmp_path, "shop.u"), {"RUNS": site.dsn, "ADMIN": ""})
     _record(narrower, [])
-    (found,) = finish_as_admin(narrower)
+    uncaptured, found = finish_as_admin(narrower)
+    assert uncaptured.problem.endswith("not captured: shop.u")
     assert "still published" in found.problem
     assert site.published() == ["t"]
     # A database that does not answer is waited for by what runs.

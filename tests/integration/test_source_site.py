@@ -15,8 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from actors import runtime, source_database
+from actors.site import sampling
 from actors.site.asked_names import AskedNames
+from actors.site.sampling import Heartbeats
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
@@ -25,10 +26,11 @@ from databases.postgres.source.database import PostgresSource
 from headrace.chaos.proxy import Proxy
 from redo import log_writer
 from rules.rule import Rule, RuleSet
-from rules.transformation import DeleteColumns, Transformation
+from rules.transformations.transformation import DeleteColumns, Transformation
 from streams.errors import TableLeftRules
 from streams.lcr_batch import Command
 from streams.scn import Scn
+from tests.support.links import loopback
 from tests.support.source_site import SLOT, WAIT_S, Source
 from topology.spec import ApplySpec
 
@@ -40,9 +42,7 @@ def make(
     pg_source: EmbeddedServer,
     fresh_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., Source]]:
-    monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
     made: list[Source] = []
 
     def make_source(through: Callable[[str], str] = lambda dsn: dsn, **settings: Any) -> Source:
@@ -119,7 +119,7 @@ def test_publication_dropped_by_somebody_is_never_made_again_in_silence(make: Ca
 def test_database_that_does_not_answer_is_neither_idle_nor_level(
     make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_database, "ANSWER_MAX_S", 1.0)
+    monkeypatch.setattr(sampling, "ANSWER_MAX_S", 1.0)
     with Proxy(lambda: target) as proxy:
         target = ""
 
@@ -147,7 +147,7 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(
 ) -> None:
     """The question was asked before `prepare`, the answer came after it."""
     source, asked, looked = make(), threading.Event(), threading.Event()
-    uncaptured, prepare, heartbeat = PostgresSource.uncaptured, source.host.prepare, source.host._heartbeat
+    uncaptured, prepare, heartbeat = PostgresSource.uncaptured, source.host.prepare, Heartbeats.write_if_silent
     source.run("CREATE TABLE u (id int PRIMARY KEY)")
 
     def slow(*arguments: Any) -> tuple[str, ...]:
@@ -157,13 +157,13 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(
             asked.set()
         return found
 
-    def next_thing(connection: PostgresSource) -> None:
+    def next_thing(*arguments: Any) -> None:
         if asked.is_set():
             looked.set()
-        heartbeat(connection)
+        heartbeat(*arguments)
 
     monkeypatch.setattr(PostgresSource, "uncaptured", slow)
-    monkeypatch.setattr(source.host, "_heartbeat", next_thing)
+    monkeypatch.setattr(Heartbeats, "write_if_silent", next_thing)
     source.host._uncaptured_at = 0.0  # it is time
     assert looked.wait(WAIT_S)
     assert source.host.status()["uncaptured_tables"] == []
@@ -288,7 +288,7 @@ def restarted(source: Source) -> None:
     """Another process of the site, which prepares it as `up` does without a record of the topology."""
     source.host.end()
     (source.folder / "sites" / "dbs1" / "prepared.json").unlink()
-    source.host = DatabaseSite(source.spec, "dbs1", "fingerprint")
+    source.host = DatabaseSite(source.spec, "dbs1", "fingerprint", loopback())
     source.host.start()
     source.wait("ready", lambda status: status["ready"])
 

@@ -12,7 +12,6 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from actors import runtime
 from actors.site.asked_names import AskedNames
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
@@ -24,6 +23,7 @@ from rules.rule import Rule, RuleSet
 from streams.errors import TableLeftRules
 from streams.links import RedoPosition
 from streams.scn import FIRST_SCN
+from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.edits.receivers import Receivers
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
@@ -76,7 +76,7 @@ class Site:
         """A life of the site's process."""
         if self.host is not None:
             self.host.end()
-        self.host = DatabaseSite(self.spec(*tables), "dbs1", "fingerprint")
+        self.host = DatabaseSite(self.spec(*tables), "dbs1", "fingerprint", loopback())
         self.host.start()
         self.wait("ready", lambda status: status["ready"])
 
@@ -149,9 +149,7 @@ def site(
     pg_source: EmbeddedServer,
     fresh_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Site]:
-    monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
     made = Site(fresh_database(pg_source), tmp_path)
     made.note("t")
     yield made

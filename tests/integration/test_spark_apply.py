@@ -296,6 +296,7 @@ def applied_late(dsn: str) -> Iterator[None]:
         holding.join()
 
 
+@pytest.mark.soak
 def test_tables_that_are_written_all_the_time_and_applied_late_are_identical_and_a_row_that_differs_is_found(
     drivers: ApplyDrivers, driver: Driver
 ):

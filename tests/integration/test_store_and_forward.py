@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.staging.queue import QueueCore
+from actors.staging.propagation_host import PropagationHost
+from actors.staging.queue_host import QueueHost
 from databases.memory.source import MemorySource
 from headrace.chaos.proxy import Proxy
 from protos import codec, transport
@@ -26,8 +27,7 @@ from rules.rule import RuleSet
 from streams.errors import StreamsError
 from streams.links import header_of
 from streams.scn import Scn
-from tests.support.kept_queue import KeptQueue
-from tests.support.propagating import Propagating
+from tests.support.links import begun, loopback
 from tests.support.redo_logs import decoder, drain
 from tests.support.staging import Subscriber
 from tests.support.system import wait_until
@@ -118,22 +118,21 @@ def topology(folder: Path) -> TopologySpec:
 
 
 class World:
-    """Everything but the databases; each part is a thread that begins again after an error, as a host does."""
+    """Everything but the databases; what has no host is a thread that begins again after an error, as hosts do."""
 
     def __init__(self, spec: TopologySpec, folder: Path, sites: dict[str, Source]) -> None:
         self.clock, self.stop, self.sites = WallClock(), threading.Event(), sites
         self.problems: list[BaseException] = []
-        self.queues = {queue.name: KeptQueue(QueueCore(spec, queue.name, folder / queue.name)) for queue in spec.queues}
-        self.proxies = {d: Proxy(self.queues[f"q_{d}"].endpoint) for d in DESTINATIONS}
-        self.runners = {each.name: self.runner(each) for each in spec.propagations}
+        self.queues = {queue.name: begun(QueueHost(spec, queue.name, "", loopback())) for queue in spec.queues}
+        self.proxies = {d: Proxy(self.queues[f"q_{d}"].endpoint()) for d in DESTINATIONS}
+        self.propagations = {each.name: self.propagation(spec, each) for each in spec.propagations}
         self.models = {(each.source, each.site): Subscriber() for each in spec.applies}
-        self.threads = [self.endless(lambda r=runner: r.run(self.stop)) for runner in self.runners.values()]
-        self.threads += [self.endless(lambda e=each: self.apply(e)) for each in spec.applies]
+        self.threads = [self.endless(lambda e=each: self.apply(e)) for each in spec.applies]
         self.threads += [self.endless(lambda s=source: self.capture(s)) for source in SOURCES]
-        for thread in self.threads:
-            thread.start()
+        for each in (*self.propagations.values(), *self.threads):
+            each.start()
 
-    def runner(self, spec: PropagationSpec) -> Propagating:
+    def propagation(self, topology: TopologySpec, spec: PropagationSpec) -> PropagationHost:
         """From its queue directly, to the other one over the line."""
         proxy = self.proxies[spec.to_queue.removeprefix("q_")]
 
@@ -141,10 +140,10 @@ class World:
             return (
                 proxy.endpoint
                 if name == f"queue:{spec.to_queue}"
-                else self.queues[name.removeprefix("queue:")].endpoint
+                else self.queues[name.removeprefix("queue:")].endpoint()
             )
 
-        return Propagating(spec, resolve, clock=self.clock)
+        return PropagationHost(topology, spec.name, "", loopback(resolve), clock=self.clock)
 
     def endless(self, work: Callable[[], None]) -> threading.Thread:
         def run() -> None:
@@ -163,7 +162,7 @@ class World:
         """Mine what is written and send it; purge redo behind what is durable, as the site does."""
         site = self.sites[source]
         client = EnqueueClient(
-            self.queues[f"q_{source}"].endpoint,
+            self.queues[f"q_{source}"].endpoint(),
             topology="t",
             component=f"capture_{source}",
             queue=f"q_{source}",
@@ -185,7 +184,7 @@ class World:
     def apply(self, spec: ApplySpec) -> None:
         model = self.models[spec.source, spec.site]
         client = DequeueClient(
-            self.queues[spec.queue].endpoint,
+            self.queues[spec.queue].endpoint(),
             topology="t",
             component=spec.name,
             queue=spec.queue,
@@ -205,14 +204,15 @@ class World:
 
     def close(self) -> None:
         self.stop.set()
-        for runner in self.runners.values():
-            runner.wake()
+        for propagation in self.propagations.values():
+            assert propagation.status()["state"] != "ABORTED", propagation.status()
+            assert propagation.end()
         for thread in self.threads:
             thread.join(20)
         for proxy in self.proxies.values():
             proxy.close()
         for queue in self.queues.values():
-            queue.end()
+            assert queue.end()
         assert not self.problems
 
 
@@ -235,7 +235,7 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
 
     wait_until(
         "the ways to dbs3 are closed",
-        lambda: all(world.runners[f"{s}_to_dbs3"].runner.state == "CLOSED" for s in SOURCES),
+        lambda: all(world.propagations[f"{s}_to_dbs3"].status()["state"] == "CLOSED" for s in SOURCES),
         WAIT_S,
     )
     world.proxies["dbs3"].cut()
@@ -251,7 +251,7 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
             assert site.kept_bytes() < 1000, "the source keeps its log for a destination"
             wait_until(f"dbs4 has all of {source}", lambda source=source: rows(source, "dbs4") == ends[source], WAIT_S)
             assert rows(source, "dbs3") == turn * ROWS, "a closed line carried changes"
-            status = world.queues[f"q_{source}"].service.status()
+            status = world.queues[f"q_{source}"].status()
             assert status["state"] == "ENABLED"
             assert status["num_msgs"] >= ROWS, "the queue does not keep what dbs3 lacks"
             assert status["spill_bytes"] > 0
@@ -261,13 +261,13 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
             wait_until(f"dbs3 has all of {source}", lambda source=source: rows(source, "dbs3") == ends[source], WAIT_S)
             wait_until(
                 "the queue is empty",
-                lambda source=source: world.queues[f"q_{source}"].service.status()["num_msgs"] == 0,
+                lambda source=source: world.queues[f"q_{source}"].status()["num_msgs"] == 0,
                 WAIT_S,
             )
         world.clock.minute = 60 * turn + 60
         wait_until(
             "it is closed again",
-            lambda: all(world.runners[f"{s}_to_dbs3"].runner.state == "CLOSED" for s in SOURCES),
+            lambda: all(world.propagations[f"{s}_to_dbs3"].status()["state"] == "CLOSED" for s in SOURCES),
             WAIT_S,
         )
     for model in world.models.values():

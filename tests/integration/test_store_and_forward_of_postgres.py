@@ -110,7 +110,7 @@ def network(
     spec = replace(spec, applies=tuple(replace(each, combined=False) for each in spec.applies))
     dsns = {"dbs1": prepared_database(pg_source), "dbs2": prepared_database(pg_destination)}
     network = QueuedNetwork(spec, dsns, tmp_path, tables, detours={"q2": line.endpoint})
-    line.end = network.queues["q2"].endpoint
+    line.end = network.queues["q2"].endpoint()
     yield network
     network.close()
 

@@ -16,11 +16,17 @@ import pytest
 from databases.connectors import value_types
 from databases.postgres.destination.database import PostgresDestination
 from protos import codec
-from rules.conditions.condition import Condition
-from rules.conditions.parsing import parse
+from rules.conditions.condition import Condition, parse
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
-from rules.transformation import AddColumn, DeleteColumns, Operation, RenameColumn, RenameTable, Transformation
+from rules.transformations.transformation import (
+    AddColumn,
+    DeleteColumns,
+    Operation,
+    RenameColumn,
+    RenameTable,
+    Transformation,
+)
 from streams.clock import SystemClock
 from streams.lcr_batch import LcrBatch
 from tests.support.apply_engine import TOPOLOGY, Engine

@@ -61,6 +61,7 @@ def test_table_that_left_the_topology_and_came_back_is_copied_again(system: Site
     system.assert_converged(["over_time.a", "over_time.b", "hr.ra"])
 
 
+@pytest.mark.soak
 def test_table_that_was_made_again_or_swapped_in_is_copied_again(system: Sites):
     system.execute("a", "DROP TABLE over_time.a; CREATE TABLE over_time.a (id integer PRIMARY KEY, body text)")
     system.execute("a", "INSERT INTO over_time.a SELECT n, 'made again' FROM generate_series(50, 120) n")

@@ -17,7 +17,9 @@ from databases.postgres.source.database import PostgresSource
 from headrace.testing import Table, row_lcr, transform, values_of
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
-from rules.transformation import (
+from rules.transformations.calling import loaded_function
+from rules.transformations.custom import CustomTransformation
+from rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,
@@ -25,8 +27,6 @@ from rules.transformation import (
     RenameTable,
     Transformation,
 )
-from rules.user_code.calling import loaded_function
-from rules.user_code.custom import CustomTransformation
 from rules.user_code.source import UserFunction
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate

@@ -14,6 +14,7 @@ import pytest
 
 from actors.staging import queue as queue_module
 from actors.staging.queue import QueueCore
+from actors.staging.queue_host import QueueHost
 from headrace.chaos.proxy import Proxy
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.queue_link import DequeueClient, EnqueueClient
@@ -21,8 +22,8 @@ from protos.redo_link import RedoServer, RedoWatchClient
 from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from streams.links import RedoPosition, header_of
-from tests.support.kept_queue import KeptQueue
 from tests.support.lcr_batches import assert_same_batch, insert_batch
+from tests.support.links import begun, loopback
 from tests.support.staging import Subscriber, one_way
 
 pytestmark = pytest.mark.long
@@ -35,7 +36,7 @@ AT_ONCE_S = 0.8 * transport.KEEPALIVE_TIMEOUT_S  # before a ping could have told
 
 
 class Site:
-    """One queue on a real server that can be restarted."""
+    """One queue with its host, which can be restarted."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         self.folder = folder
@@ -43,12 +44,11 @@ class Site:
         self.start()
 
     def start(self) -> None:
-        self.core = QueueCore(self.topology, "q_dbs1", self.folder / "q")
-        self._kept = KeptQueue(self.core)
-        self.server, self.endpoint = self._kept.server, self._kept.endpoint
+        self.host = begun(QueueHost(self.topology, "q_dbs1", "", loopback()))
+        self.endpoint = self.host.endpoint()
 
     def stop(self) -> None:
-        self._kept.end()
+        assert self.host.end()
 
     def restart(self) -> None:
         self.stop()
@@ -248,7 +248,7 @@ def test_publisher_without_credit_waits_and_goes_on(tmp_path: Path) -> None:
             send(publisher, batch)  # it was only slow
         sent += 1
     assert 5 < sent < 30
-    assert site.server.service.status()["state"] == "PAUSED FOR FLOW CONTROL"
+    assert site.host.status()["state"] == "PAUSED FOR FLOW CONTROL"
     with pytest.raises(WouldBlock):
         publisher.send_nowait(header_of(batch), codec.encode(batch))
     for _ in range(sent):
@@ -273,7 +273,7 @@ def test_slow_subscriber_does_not_slow_the_other(tmp_path: Path) -> None:
         delivery = fast.poll(ARRIVES_S)
         assert delivery is not None
         fast.grant(len(delivery.data))
-    status = site.server.service.status()
+    status = site.host.status()
     assert status["spill_msgs"] > 100
     model = Subscriber()
     while model.position < 2000:
@@ -352,8 +352,8 @@ def test_half_open_connection_is_noticed_from_both_ends(
         assert isinstance(fails(publisher.poll, NOTICED_S), PropagationError)
         assert isinstance(fails(subscriber.poll, NOTICED_S), PropagationError)
         # The queue, too: nobody holds the names any more.
-        until(lambda: not site.server.service.status()["sources"]["dbs1"]["publisher"], NOTICED_S)
-        until(lambda: not site.server.service.status()["subscribers"][0]["connected"], NOTICED_S)
+        until(lambda: not site.host.status()["sources"]["dbs1"]["publisher"], NOTICED_S)
+        until(lambda: not site.host.status()["subscribers"][0]["connected"], NOTICED_S)
         assert time.monotonic() - began < NOTICED_S
         publisher.close(), subscriber.close()
         proxy.heal()
@@ -439,7 +439,7 @@ def test_subscriber_that_needs_more_makes_the_publisher_rewind(site: Site) -> No
     send(publisher, insert_batch([10, 20]))
     assert subscriber.poll(ARRIVES_S) is not None
     subscriber.acknowledge("dbs1", 20)
-    until(lambda: site.server.service.status()["batches"] == 0)
+    until(lambda: site.host.status()["batches"] == 0)
     again = site.subscriber()
     again.subscribe({"dbs1": 10}, CREDIT)
     rewinds: list[int] = []
@@ -468,7 +468,7 @@ def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gon
     send(publisher, insert_batch([10, 20]))
     assert subscriber.poll(ARRIVES_S) is not None
     subscriber.acknowledge("dbs1", 20)
-    until(lambda: site.server.service.status()["batches"] == 0)
+    until(lambda: site.host.status()["batches"] == 0)
     again = site.subscriber()
     again.subscribe({"dbs1": 10}, CREDIT)
     until(lambda: publisher.poll().rewind_scn == 10)
@@ -523,13 +523,13 @@ def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
     publisher.connect()
     subscriber.subscribe({"dbs1": 70}, CREDIT)
 
-    def full(positions: object) -> None:
+    def full(queue: QueueCore, positions: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(site.core, "save_positions", full)
+        patch.setattr(QueueCore, "save_positions", full)
         subscriber.acknowledge("dbs1", 70)
-        until(lambda: "No space" in site.server.service.status()["problem"])
+        until(lambda: "No space" in site.host.status()["problem"])
         assert publisher.poll().durable_scn == 0
     until(lambda: publisher.poll().durable_scn == 70, ARRIVES_S + 10 * queue_module.SAVE_PERIOD_S)
     publisher.close(), subscriber.close()

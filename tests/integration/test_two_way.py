@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.unit("sites", order=1), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
+BACK_S = 90.0  # as long as a comparison waits for a marker, and more
 TWO_WAY = "replicate: [{tables: [sales.*], between: [a, b]}]"
 
 
@@ -99,6 +101,31 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: Loca
     assert _returned(two_way) == 0
     _assert_encrypted(two_way)
     _assert_keys_nowhere(two_way, ray_cluster)
+
+
+def test_change_that_takes_longer_than_all_looks_to_come_back_is_on_its_way_and_no_difference(two_way: Sites):
+    two_way.execute("a", "INSERT INTO sales.stock SELECT n, 0 FROM generate_series(1, 5) n")
+    two_way.wait_caught_up()
+    apply = next(each.name for each in two_way.spec.applies if each.source == "a")
+    found: list[dict[str, Any]] = []
+
+    def compare() -> None:
+        found.extend(two_way.call(f"apply:{apply}", "compare", (("sales", "stock"),), 5, 0.1, timeout_s=BACK_S))
+
+    with two_way.connection("a") as holding:
+        # Not autocommit: what comes from b waits until this ends.
+        holding.autocommit = False
+        holding.execute("SELECT FROM sales.stock WHERE id = 3 FOR UPDATE")
+        two_way.execute("b", "UPDATE sales.stock SET amount = 7 WHERE id = 3")
+        comparing = threading.Thread(target=compare)
+        comparing.start()
+        comparing.join(5.0)
+        assert not found, "it says nothing of the row as long as that has not come back"
+        holding.rollback()
+    comparing.join(BACK_S)
+    (answer,) = found
+    assert (answer["equal"], answer["problem"], answer["differences"]) == (True, "", [])
+    two_way.assert_converged(["sales.stock"])
 
 
 @contextlib.contextmanager

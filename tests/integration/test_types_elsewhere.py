@@ -16,7 +16,7 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.destination.catalog import FIRST_USER_TYPE
 from databases.postgres.destination.row_reader import PostgresRowReader
 from rules.rule import Rule, RuleSet
-from rules.transformation import RenameSchema, Transformation
+from rules.transformations.transformation import RenameSchema, Transformation
 from spark_apply.arriving import TableStart
 from streams.errors import ConfigError
 from streams.lcr_batch import Column

@@ -24,8 +24,8 @@ from databases.postgres.python_values import decoded, decoded_of_copy, encoded
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.table_copy import PostgresTableReader
 from rules.rule import Rule, RuleSet
-from rules.transformation import Transformation
-from rules.user_code.custom import CustomTransformation
+from rules.transformations.custom import CustomTransformation
+from rules.transformations.transformation import Transformation
 from rules.user_code.source import UserFunction
 from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
 from streams.lcr import LcrError

@@ -24,12 +24,12 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import VERSION, VERSIONS, schema_version
 from headrace.commands.described import with_descriptions
 from protos import codec
-from rules.conditions.condition import Condition
-from rules.conditions.parsing import parse
+from rules.conditions.condition import Condition, parse
 from rules.conflict_handlers import ConflictHandler, ConflictRules, HistoryBounds
 from rules.rule import ANY_TAG, Rule, RuleSet
 from rules.table_settings import KeyColumns, TableSettings
-from rules.transformation import (
+from rules.transformations.custom import CustomTransformation
+from rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,
@@ -40,7 +40,6 @@ from rules.transformation import (
     Transformation,
 )
 from rules.user_code.binds import read_statement
-from rules.user_code.custom import CustomTransformation
 from rules.user_code.handlers import DmlHandler, ErrorHandler, HandlerRules
 from rules.user_code.source import UserFunction
 from spark_apply.described import configuration_of, said_of, state_of

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from databases.postgres.source.catalog import slot_name
-from headrace.console import DONE, FAILURE
+from headrace.exit_codes import DONE, FAILURE
 from redo.segments import list_segments
 from tests.support.command_line import commands_in, run, typed
 from tests.support.sites import NAME, Sites

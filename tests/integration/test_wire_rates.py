@@ -12,7 +12,9 @@ from pathlib import Path
 import grpc
 import pytest
 
+from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
+from actors.staging.queue_host import QueueHost
 from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, queue_pb2_grpc, rates, redo_pb2, transport
 from protos.admission import Admission
@@ -23,9 +25,8 @@ from protos.redo_link import RedoWatchClient
 from streams.errors import RateExceeded
 from streams.links import header_of
 from tests.support.bounds import STALL_S
-from tests.support.kept_queue import KeptQueue
 from tests.support.lcr_batches import insert_batch
-from tests.support.propagating import Propagating
+from tests.support.links import begun, loopback
 from tests.support.staging import one_way
 from tests.support.system import wait_until
 from tests.support.wire_world import FUZZ, OURS, TOKEN, Host, World
@@ -364,17 +365,15 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(
 ) -> None:
     """A publisher, a propagation, and a subscriber that acknowledges every batch, with the limits that we ship."""
     spec = _two_queues(tmp_path)
-    admissions = {name: Admission(name) for name in ("q_dbs1", "q_dbs2")}
-    queues = {name: KeptQueue(QueueCore(spec, name, tmp_path / name), each) for name, each in admissions.items()}
-    stop = threading.Event()
-    propagating = Propagating(spec.propagation("to_dbs2"), lambda queue: queues[queue.removeprefix("queue:")].endpoint)
-    forwarding = threading.Thread(target=propagating.run, args=(stop,))
-    forwarding.start()
+    queues = {name: begun(QueueHost(spec, name, "", loopback())) for name in ("q_dbs1", "q_dbs2")}
+    resolve = loopback(lambda queue: queues[queue.removeprefix("queue:")].endpoint())
+    propagation = PropagationHost(spec, "to_dbs2", "", resolve)
+    propagation.start()
     names = {"topology": "t", "incarnation": transport.new_incarnation()}
     publisher = EnqueueClient(
-        queues["q_dbs1"].endpoint, component="capture_dbs1", queue="q_dbs1", source="dbs1", **names
+        queues["q_dbs1"].endpoint(), component="capture_dbs1", queue="q_dbs1", source="dbs1", **names
     )
-    subscriber = DequeueClient(queues["q_dbs2"].endpoint, component="apply_far", queue="q_dbs2", **names)
+    subscriber = DequeueClient(queues["q_dbs2"].endpoint(), component="apply_far", queue="q_dbs2", **names)
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, 16 << 20)
     sent = size = 0
@@ -403,14 +402,13 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(
         subscriber.acknowledge("dbs1", delivery.header.through_scn)
     sender.join()
     drained_s = time.monotonic() - began
-    wait_until("everything is acknowledged", lambda: queues["q_dbs1"].service.status()["num_msgs"] == 0, 60)
-    stop.set()
-    propagating.wake()
-    forwarding.join(60)
+    wait_until("everything is acknowledged", lambda: queues["q_dbs1"].status()["num_msgs"] == 0, 60)
+    seen = [queue.status()["wire"] for queue in queues.values()]
+    assert propagation.end()
     for each in (publisher, subscriber):
         each.close()
     for queue in queues.values():
-        queue.end()
+        assert queue.end()
     with capsys.disabled():
         print(
             f"\n{sent / FULL_SPEED_S:.0f} batches of {size} bytes a second sent, {sent / drained_s:.0f} a second"
@@ -418,6 +416,5 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(
             end=" ",
         )
     assert taken == sent > SENT_MIN
-    for each in admissions.values():
-        status = each.status()
+    for status in seen:
         assert (status["held_back"], status["refused_calls"]) == (0, 0), status

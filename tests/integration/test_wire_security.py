@@ -25,7 +25,7 @@ from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.admission import FAILURES_MAX, PUBLISH, Admission
 from protos.apply_link import fetch_access, serve_apply
 from protos.identity import CertificateError, Identity, Peer
-from protos.queue_link import DequeueClient, DequeueServer, EnqueueClient, QueueServer
+from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient
 from protos.revoked import fingerprint_of, printed_fingerprint
 from protos.spark_link import serve_tasks
@@ -438,7 +438,7 @@ def test_combined_capture_process_serves_its_apply_process_only(
     apply = spec.applies[0]
     core = mounted_core(spec, spec.captures[0], apply, acknowledged=FIRST_SCN, clock=SystemClock())
     admission = Admission("capture", certificates.of("dbs1"), {"subscribe": {apply.name: "dbs2"}})
-    outlet = DequeueServer(core, admission=admission)
+    outlet = QueueServer(core, admission=admission)
     request.addfinalizer(outlet.stop)
 
     def subscribe(site: str) -> DequeueClient:

@@ -14,9 +14,9 @@ import pytest
 
 from databases.postgres.comparable import PostgresValueTypes
 from rules.conditions.compiled import CompiledCondition, Rows, check_types
-from rules.conditions.condition import ConditionError
+from rules.conditions.condition import parse
 from rules.conditions.logic import FALSE, NULL, TRUE
-from rules.conditions.parsing import parse
+from rules.conditions.nodes import ConditionError
 from rules.conditions.spelling import spelled_tree
 from streams.lcr_batch import NULL as NULL_LENGTH
 from streams.lcr_batch import Column, Command, OldImage, TableVersion

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.console import DONE, FINDING, WRONG_USE
+from headrace.exit_codes import DONE, FINDING, WRONG_USE
 from simulation.observing.violations import Invariant
 from tests.support.planted_defects import PLANTED
 

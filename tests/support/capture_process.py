@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from actors.capture import CHECKPOINT_INTERVAL_S, CaptureHost
@@ -11,15 +12,17 @@ from databases.memory.source import MemorySource
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import Rule, RuleSet
-from simulation.components import Unserved
+from rules.user_code.last_call import LastCall
+from simulation.network import Unserved
 from streams.clock import VirtualClock
 from streams.errors import WouldBlock
-from streams.links import BatchHeader, PublisherProgress, RedoPosition
+from streams.links import BatchHeader, PublisherProgress, RedoPosition, Resume
 from streams.scn import FIRST_SCN, Scn
 from tests.support.redo_logs import Names, drain, miner, write_redo
 from tests.support.staging import one_way
+from topology.spec import CaptureSpec, TopologySpec
 
-__all__ = ["CREDIT", "Capture", "Queue", "Redo"]
+__all__ = ["CREDIT", "Capture", "KeptRedo", "Queue", "Redo"]
 
 CREDIT = 1 << 20
 
@@ -28,10 +31,14 @@ class Queue:
     """As `EnqueueClient`, with the queue's answers set by the test."""
 
     def __init__(self) -> None:
+        self.needed = FIRST_SCN  # where the next stream begins
         self.sent: list[tuple[Scn, Scn]] = []
         self.has_credit = True
         self.durable, self.rewind = FIRST_SCN, None
         self.told_gone: list[Scn] = []
+
+    def connect(self) -> Resume:
+        return Resume(needed_scn=self.needed, credit_bytes=int(self.has_credit))
 
     def poll(self) -> PublisherProgress:
         rewind, self.rewind = self.rewind, None
@@ -65,6 +72,9 @@ class Redo:
         self.checkpoints: list[Scn] = []
         self.again: list[Scn] = []
 
+    def connect(self) -> RedoPosition:
+        return self.poll()
+
     def poll(self) -> RedoPosition:
         position = self.writer.position
         return RedoPosition(segment=position.segment, offset=position.offset, scn=position.scn)
@@ -81,25 +91,65 @@ class Redo:
         pass
 
 
+class KeptRedo(Redo):
+    """It also tells the log writer."""
+
+    def checkpoint(self, scn: Scn) -> Scn:
+        super().checkpoint(scn)
+        return self.writer.required_checkpoints.record("capture_dbs1", scn)
+
+    def mine_again(self, scn: Scn) -> Scn:
+        super().mine_again(scn)
+        return self.writer.required_checkpoints.mine_again("capture_dbs1", scn)
+
+
+class Links:
+    """As `GrpcLinks`, to what stands above; its own queue is served without a wire."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+
+    def publisher(self, queue: str, source: str, compressor: object = None) -> Queue:
+        return self._capture.queue
+
+    def redo(self, keeper: str, source: str) -> Redo:
+        return self._capture.redo
+
+    def serve(self, core: QueueCore) -> Unserved:
+        return Unserved(core)
+
+
 class Capture(CaptureHost):
-    """The capture process, opened on what stands above instead of on connections."""
+    """The capture process, opened, and what tests do to it all the time.
+
+    Args:
+        folder: of the topology, and of the redo log.
+        redo_bytes_max: of the redo log.
+    """
 
     def __init__(self, folder: Path, *, redo_bytes_max: int = 1 << 30) -> None:
         self.source = MemorySource(gulp_bytes=lambda: 500)
         self.source.create_table("hr.t", ["id"], key=["id"])
         self.folder, self.inserted = folder, 0
         self.names = Names(self.source, RuleSet(include=(Rule(owner="hr", name="t"),)))
-        super().__init__(one_way(folder), "capture_dbs1", "")
-        self._clock: VirtualClock = VirtualClock()  # type: ignore[assignment]
+        self._clock: VirtualClock  # type: ignore[assignment]
+        super().__init__(
+            one_way(folder),
+            "capture_dbs1",
+            "",
+            lambda *_: Links(self),
+            make_miner=self._miner_from,
+            clock=VirtualClock(),
+        )
         self.insert()
         self.writer = write_redo(
             folder / "redo", self.source, segment_bytes=2000, record_bytes=500, redo_bytes_max=redo_bytes_max
         )
         self.queue, self.redo = Queue(), Redo(self.writer)
-        self._queue, self._redo = self.queue, self.redo  # type: ignore[assignment]
-        self._begin(FIRST_SCN)
+        self.open()
+        self.redo.checkpoints.clear()
 
-    def _new_miner(self, start_scn: Scn) -> Miner:
+    def _miner_from(self, spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call: LastCall) -> Miner:
         self.names.forget()
         return miner(self.folder / "redo", start_scn, self.names.wanted, clock=self._clock, names=self.names)
 
@@ -108,14 +158,12 @@ class Capture(CaptureHost):
         record.
         """
         self.close()
-        self._redo = self.redo  # type: ignore[assignment]
-        self._told_scn, self._durable_scn = self.redo.checkpoint(FIRST_SCN), FIRST_SCN
-        self._mount(self._spec.apply("apply_a"))
+        spec = one_way(self.folder)
+        applies = tuple(dataclasses.replace(each, combined=each.name == "apply_a") for each in spec.applies)
+        self.adopt(dataclasses.replace(spec, applies=applies), "")
+        self.open()
         assert self._combined is not None
         return self._combined
-
-    def _serve(self, core: QueueCore) -> Unserved:
-        return Unserved(core)
 
     def steps(self, count: int = 60) -> None:
         """Mine what there is, and tell the site."""

@@ -10,7 +10,7 @@ from decimal import Decimal
 from hypothesis import strategies as st
 
 from rules.conditions.attributes import ATTRIBUTES, UNIX_TO_2000_US, WITH_ORDER
-from rules.conditions.condition import (
+from rules.conditions.nodes import (
     And,
     Attribute,
     Compare,

@@ -10,6 +10,7 @@ from pathlib import Path
 from actors.controller import Controller
 from databases.ports import CapturedTable
 from rules.rule import Rule, RuleSet
+from streams.clock import Clock
 from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
@@ -52,8 +53,10 @@ def one_way_spec(folder: Path) -> TopologySpec:
     )
 
 
-def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call: str = "") -> Controller:
-    controller = Controller(spec, actors=actors, environment={"E": "1"}, keep_call=keep_call)
+def started(
+    spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call: str = "", clock: Clock | None = None
+) -> Controller:
+    controller = Controller(spec, actors=actors, environment={"E": "1"}, keep_call=keep_call, clock=clock)
     controller.open()
     for _ in range(steps):
         controller.step()

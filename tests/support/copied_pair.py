@@ -5,7 +5,7 @@ Ray nor Spark.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.table_copy import PostgresTableReader
 from protos import apply_pb2 as pb
 from rules.rule import RuleSet
-from rules.transformation import Transformation
+from rules.transformations.transformation import Transformation
 from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.standing import table_findings
@@ -175,22 +175,28 @@ class CopiedPair(Pair):
         """For `apply`: from where on the changes of the tables that were copied count."""
         return {(each.owner, each.name): each.scn for each in self.destination.instantiations(COPYING, APPLY)}
 
-    def verify(self) -> dict[str, TableComparison]:
-        """What `headrace verify` finds, by the tables' names."""
+    def verify(self, *, rechecks: int = 0, is_active: Callable[[], bool] = lambda: True) -> dict[str, TableComparison]:
+        """What `headrace verify` finds, by the tables' names.
+
+        Args:
+            rechecks: how often rows that differ are compared again; everything counts as applied.
+            is_active: whether the comparison goes on.
+        """
         self.runner = _Runner(self.redo.dsn, self._dsn)
         source = self.redo.source
         config = self._config(source)
         tables, problems = tables_of_now(source, config)
         assert not problems
         comparison: Any = Comparison(
-            runner=self.runner,
+            runner=self.runner,  # type: ignore[arg-type]
             config=config,
             source=source,
             destination=self.destination,
             tasks=1,
-            is_active=lambda: True,  # type: ignore[arg-type]
+            is_active=is_active,
+            applied=(lambda: 1 << 62) if rechecks else None,
         )
-        return {each.table.source.name: each for each in comparison.run(tables, rechecks=0, recheck_delay_s=0.0)}
+        return {each.table.source.name: each for each in comparison.run(tables, rechecks=rechecks, recheck_delay_s=0.0)}
 
     def _config(self, source: Any) -> ApplyConfig:
         tables = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.user_code.custom import CustomTransformation
+from rules.transformations.custom import CustomTransformation
 from rules.user_code.source import UserFunction
 from tests.support.handlers import code_of
 

@@ -166,19 +166,19 @@ class PostgresHarness:
 
     def lose_next_commit_answer(self, session: DestinationSession, *, committed: bool) -> None:
         assert isinstance(session, PostgresSession)
-        run = session._pipeline.run
+        run = session._transaction.pipeline.run
 
         def lost(statements, what):
             if committed:
                 run(statements, what)
-            session._connection.close()
+            session._transaction.connection.close()
             raise DatabaseUnavailable("the connection broke")
 
-        session._pipeline.run = lost
+        session._transaction.pipeline.run = lost
 
     def impatient(self, session: DestinationSession) -> None:
         assert isinstance(session, PostgresSession)
-        session._connection.execute("SET lock_timeout = '100ms'")
+        session._transaction.connection.execute("SET lock_timeout = '100ms'")
 
     def commit_lazily(self) -> None:
         """By default, sessions answer a COMMIT before it is on disk."""

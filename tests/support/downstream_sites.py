@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 
-from actors import runtime
 from actors.downstream_database import RedoReceiver
 from actors.host import Host
 from actors.site.connection import redo_folder
@@ -29,6 +27,7 @@ from rules.rule import Rule, RuleSet
 from streams.lcr_batch import LcrBatch
 from streams.links import RedoPosition
 from streams.scn import FIRST_SCN
+from tests.support.links import loopback
 from tests.support.server_settings import reload_settings
 from tests.support.system import wait_until
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
@@ -84,17 +83,15 @@ class DownstreamSites:
     Args:
         server: of the source, the test's own.
         folder: for redo.
-        monkeypatch: the hosts find each other through it.
         settings: of `topology`.
     """
 
-    def __init__(self, server: EmbeddedServer, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    def __init__(self, server: EmbeddedServer, folder: Path, **settings: Any) -> None:
         self.server, self.folder = server, folder
         self.hosts: dict[str, Host] = {}
-        monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
-        monkeypatch.setattr(runtime, "resolver", lambda *_: lambda name: self.hosts[name].endpoint())
+        self._links = loopback(lambda name: self.hosts[name].endpoint())
         self.spec = topology(folder, server.dsn(), **settings)
-        self.site = DatabaseSite(self.spec, "dbs1", "1")
+        self.site = DatabaseSite(self.spec, "dbs1", "1", self._links)
         self.hosts["site:dbs1"] = self.site
         self.site.start()
         wait_until("the source answers", lambda: self.site.status()["ready"])
@@ -102,7 +99,7 @@ class DownstreamSites:
         wait_until("the log writer runs", lambda: self.site.status()["state"] in {"IDLE", "WRITING"})
 
     def start_receiver(self, name: str = "dbs1@dbs3") -> RedoReceiver:
-        receiver = RedoReceiver(self.spec, name, "1")
+        receiver = RedoReceiver(self.spec, name, "1", self._links)
         self.hosts[f"redo:{name}"] = receiver
         receiver.start()
         return receiver

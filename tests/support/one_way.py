@@ -14,7 +14,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from actors import runtime
 from actors.capture import CaptureHost
 from actors.downstream_database import RedoReceiver
 from actors.host import Host
@@ -29,17 +28,20 @@ from protos.identity import Peer
 from protos.redo_link import RedoServer
 from redo.log_writer import LogWriter
 from redo.mining import Miner
+from rules.user_code.last_call import LastCall
 from spark_apply.driver import apply_driver, dequeuing, forming
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import PropagationError, Retry, StreamsError
+from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.apply_driver import answer_no_more, execute
 from tests.support.driver_on_threads import Runner
+from tests.support.links import loopback
 from topology.combined import capture_of
 from topology.downstream import redo_receivers
 from topology.edits.changes import components_of
 from topology.file.reading import read_topology
-from topology.spec import TopologySpec
+from topology.spec import CaptureSpec, TopologySpec
 
 __all__ = ["CAPTURE", "DOWNSTREAM", "ONE_WAY", "WAIT_S", "OneWay", "create_tables", "load"]
 
@@ -74,7 +76,7 @@ class OneWay:
     Args:
         folder: for redo, and what queues keep.
         source, destination: DSNs, of databases with `create_tables`.
-        monkeypatch: the hosts find each other through it.
+        monkeypatch: makes credits small, and runs the tasks on threads.
         more: of the topology's file.
         text: of the file without that: `ONE_WAY`, or `DOWNSTREAM`.
     """
@@ -93,24 +95,11 @@ class OneWay:
         self.restarts = 0  # of the driver, by `tend`
         self.spec = self.read(more)
         self.hosts: dict[str, Host] = {}
-        monkeypatch.setattr(runtime, "resolver", lambda *_: self.resolve)
-        monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
         monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
         # So that a few megabytes are more than the apply process takes.
         monkeypatch.setattr(dequeuing, "CREDIT_BYTES", 1 << 20)
         monkeypatch.setattr(forming, "_PENDING_BYTES_MAX", 1 << 20)
         redo = self.spec.state_dir / "sites" / "dbs1" / "redo"
-        monkeypatch.setattr(
-            CaptureHost,
-            "_new_miner",
-            lambda host, scn: Miner(
-                redo_folder(self.spec, source="dbs1", site=host._capture.site),
-                "dbs1",
-                scn,
-                host._capture.rules,
-                decoder_for,
-            ),
-        )
         answer_no_more(source)
         self._source = PostgresSource(source, site="dbs1")
         self._source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
@@ -251,7 +240,8 @@ class OneWay:
     def _begin(self, name: str) -> None:
         kind, _, short = name.partition(":")
         if kind in HOSTS:
-            self.hosts[name] = HOSTS[kind](self.spec, short, "")
+            keys = {"make_miner": _miner} if kind == "capture" else {}
+            self.hosts[name] = HOSTS[kind](self.spec, short, "", loopback(self.resolve), **keys)
             self.hosts[name].start()
 
     def _end(self, name: str) -> None:
@@ -261,6 +251,12 @@ class OneWay:
         while not self._stop.is_set():
             self.writer.step(0.01)
             self.redo.announce()
+
+
+def _miner(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call: LastCall) -> Miner:
+    """Without the names of tables, which nobody here is asked for."""
+    folder = redo_folder(spec, source=capture.source, site=capture.site)
+    return Miner(folder, capture.source, start_scn, capture.rules, decoder_for)
 
 
 @contextmanager

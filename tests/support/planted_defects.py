@@ -20,6 +20,7 @@ from actors.staging.propagation import PropagationCore
 from actors.staging.queue import QueueCore
 from actors.staging.spill import SpillFiles
 from databases.memory import destination as memory_destination
+from databases.memory import rows as memory_rows
 from databases.memory.destination import MemoryDestination, MemorySession
 from databases.ports import LastChange
 from redo.checkpoints import RequiredCheckpoints
@@ -27,13 +28,14 @@ from redo.log_writer import LogWriter
 from redo.mining import Miner
 from redo.standby import standby_log
 from redo.standby.shipping import RedoShipping
-from rules import evaluation, reshaping, row_evaluation
+from rules import evaluation, row_evaluation
 from rules.clients_before import ClientsBefore
 from rules.conditions import logic
-from rules.conditions.condition import Image
+from rules.conditions.nodes import Image
 from rules.table_settings import TableSettings
-from rules.transformation import KeepColumns
-from rules.user_code.calling import CustomCalls
+from rules.transformations import reshaping
+from rules.transformations.calling import CustomCalls
+from rules.transformations.transformation import KeepColumns
 from simulation import apply_process
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
@@ -394,7 +396,7 @@ PLANTED = (
     ),
     Planted(
         "only the first column of a substitute key finds rows",
-        _around(memory_destination, "with_settings", _first_of_the_key),
+        _around(memory_rows, "with_settings", _first_of_the_key),
         "keys",
     ),
     Planted(
@@ -571,7 +573,7 @@ PLANTED = (
     ),
     Planted(
         "when an applied change was made is not noted",
-        _set(MemorySession, "_note_change", _nothing),
+        _set(memory_rows.MemoryRows, "_note_change", _nothing),
         "latest_timestamp",
         is_slow=True,
     ),

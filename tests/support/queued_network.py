@@ -7,23 +7,22 @@ combined with an apply process are not made.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from actors.staging.queue import QueueCore
+from actors.host import Host
+from actors.staging.propagation_host import PropagationHost
+from actors.staging.queue_host import QueueHost, forget_queues
 from protos import codec, transport
 from protos.queue_link import DequeueClient, EnqueueClient
 from streams.errors import PropagationError, StreamsError
 from streams.links import header_of
 from streams.scn import FIRST_SCN, Scn
-from tests.support.kept_queue import KeptQueue
+from tests.support.links import adopted, begun, loopback, without_tls
 from tests.support.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
-from tests.support.propagating import Propagating
 from tests.support.system import wait_until
 from topology.combined import dequeued
 from topology.edits.changes import components_of, interests_of
@@ -54,8 +53,7 @@ class QueuedNetwork(PostgresNetwork):
     ) -> None:
         super().__init__(spec, dsns, folder, prepare)
         self.folder = folder
-        self.queues: dict[str, KeptQueue] = {}
-        self._ends: dict[str, Callable[[], None]] = {}  # of queues and propagations that run, by full name
+        self._hosts: dict[str, Host] = {}  # of queues and propagations that run, by full name
         self._publishers: dict[str, EnqueueClient] = {}
         self._clients: dict[str, DequeueClient] = {}
         self._sent: dict[str, Scn] = {}  # by source
@@ -71,45 +69,35 @@ class QueuedNetwork(PostgresNetwork):
         """
         self.spec = spec
         running = {each.name for each in components_of(spec) if each.kind in {"queue", "propagation"}}
-        for name in sorted(self._ends.keys() - running):  # propagations first
-            self._ends.pop(name)()
-        for name in sorted(running - self._ends.keys(), key=lambda name: not name.startswith("queue:")):
+        for name in sorted(self._hosts.keys() - running):  # propagations first
+            assert self._hosts.pop(name).end()
+        stays, topology = set(self.queues), without_tls(spec, self.folder)
+        for name in sorted(running - self._hosts.keys(), key=lambda name: not name.startswith("queue:")):
             kind, _, short = name.partition(":")
-            self._ends[name] = self._queue(short) if kind == "queue" else self._propagation(short)
-        for each in self.queues.values():
-            each.adopt(spec)
+            self._hosts[name] = self._queue(topology, short) if kind == "queue" else self._propagation(topology, short)
+        for name in stays:
+            adopted(self.queues[name], topology)
 
-    def _queue(self, name: str) -> Callable[[], None]:
-        folder = self.folder / "queues" / f"{name}-{len(list(self.folder.glob(f'queues/{name}-*')))}"
-        self.queues[name] = KeptQueue(QueueCore(self.spec, name, folder))
-        return lambda: self.queues.pop(name).end()
+    @property
+    def queues(self) -> dict[str, QueueHost]:
+        """Those that run, by name."""
+        return {each.name.partition(":")[2]: each for each in self._hosts.values() if isinstance(each, QueueHost)}
 
-    def _propagation(self, name: str) -> Callable[[], None]:
-        stop = threading.Event()
+    def _queue(self, spec: TopologySpec, name: str) -> Host:
+        forget_queues(spec, spec.queue(name).site, (f"queue:{name}",))
+        return begun(QueueHost(spec, name, "", loopback()))
 
+    def _propagation(self, spec: TopologySpec, name: str) -> Host:
         def resolve(queue: str) -> str:
             short = queue.partition(":")[2]
             found = self.queues.get(short)
             if found is None:
                 raise PropagationError(f"{queue} does not run")
-            return self._detours.get(short, found.endpoint)
+            return self._detours.get(short, found.endpoint())
 
-        runner = Propagating(self.spec.propagation(name), resolve, self.spec.name)
-
-        def run() -> None:
-            while not stop.wait(0.05):
-                with suppress(StreamsError):
-                    runner.run(stop)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-
-        def end() -> None:
-            stop.set()
-            runner.wake()
-            thread.join()
-
-        return end
+        host = PropagationHost(spec, name, "", loopback(resolve))
+        host.start()
+        return host
 
     # ------------------------------------------------------------------ what moves
 
@@ -139,7 +127,7 @@ class QueuedNetwork(PostgresNetwork):
         publisher = self._publishers.get(capture.name)
         if publisher is None:
             publisher = self._publishers[capture.name] = EnqueueClient(
-                self.queues[capture.queue].endpoint,
+                self.queues[capture.queue].endpoint(),
                 topology=self.spec.name,
                 component=capture.name,
                 queue=capture.queue,
@@ -173,7 +161,7 @@ class QueuedNetwork(PostgresNetwork):
     def _subscribed(self, name: str) -> DequeueClient:
         queue = dequeued(self.spec, self.spec.apply(name))
         client = self._clients[name] = DequeueClient(
-            self.queues[queue].endpoint,
+            self.queues[queue].endpoint(),
             topology=self.spec.name,
             component=name,
             queue=queue,
@@ -191,7 +179,7 @@ class QueuedNetwork(PostgresNetwork):
 
     def status(self, queue: str) -> dict[str, Any]:
         """How a queue stands."""
-        return self.queues[queue].service.status()
+        return self.queues[queue].status()
 
     def readers(self, queue: str) -> set[str]:
         """Who takes what from a queue that runs."""
@@ -222,6 +210,6 @@ class QueuedNetwork(PostgresNetwork):
     def close(self) -> None:
         for client in (*self._clients.values(), *self._publishers.values()):
             client.close()
-        for name in sorted(self._ends):  # propagations first
-            self._ends[name]()
+        for name in sorted(self._hosts):  # propagations first
+            assert self._hosts[name].end()
         super().close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from rules.transformation import RenameSchema, RenameTable, Transformation
+from rules.transformations.transformation import RenameSchema, RenameTable, Transformation
 from topology.file.shorthand import Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.spec import (
     ApplySpec,

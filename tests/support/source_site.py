@@ -20,6 +20,7 @@ from streams.errors import TableLeftRules
 from streams.lcr_batch import LcrBatch
 from streams.links import RedoPosition
 from streams.scn import FIRST_SCN
+from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.spec import CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
 
@@ -48,7 +49,7 @@ class Source:
             redo_bytes_max=redo_bytes_max,
             segment_bytes=1 << 18,
         )
-        self.host = DatabaseSite(self.spec, "dbs1", "fingerprint")
+        self.host = DatabaseSite(self.spec, "dbs1", "fingerprint", loopback())
         self.host.start()
         self.wait("ready", lambda status: status["ready"])
         self.host.prepare(self.spec)

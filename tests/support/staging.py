@@ -11,9 +11,11 @@ from pathlib import Path
 from actors.staging.queue import QueueCore
 from protos import codec
 from rules.rule import RuleSet
-from streams.errors import PropagationError, WouldBlock
+from simulation.network import Unserved
+from streams.errors import PropagationError
 from streams.lcr_batch import LcrBatch
 from streams.links import BatchHeader, Delivery, Piece, PublisherProgress, RedoWatch, Resume, header_of
+from streams.staging import PublisherAccount
 from tests.support.lcr_batches import insert_batch
 from topology.spec import (
     ApplySpec,
@@ -206,6 +208,9 @@ class DirectLinks:
     def redo(self, keeper: str, source: str) -> RedoWatch:
         raise PropagationError(f"{keeper} does not answer")
 
+    def serve(self, core: QueueCore) -> Unserved:
+        return Unserved(core)
+
     def _incarnation(self) -> str:
         self._streams += 1
         return self._always or f"{self._streams:06d}"
@@ -222,31 +227,25 @@ class DirectEnqueue:
         self._names = component, incarnation, source
         self._find = core
         self._core: QueueCore | None = None
-        self._sent = self._accepted = self._durable = self._credit = self._accepted_bytes = 0
+        self._account = PublisherAccount()
 
     def connect(self, timeout_s: float = 0.0) -> Resume:
         core = self._find()
         if core is None:
             raise PropagationError("the queue does not answer")
         self._session, self._core = core.open_publisher(*self._names), core
-        needed, self._credit = core.resume(self._session)
-        self._accepted = needed
-        return Resume(needed_scn=needed, credit_bytes=self._credit)
+        needed, credit = core.resume(self._session)
+        self._account.opened(needed, credit)
+        return Resume(needed_scn=needed, credit_bytes=credit)
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         core = self._check()
-        in_flight = self._sent - self._accepted_bytes
-        if self._credit <= 0 or (in_flight and in_flight + len(data) > self._credit):
-            raise WouldBlock
-        self._sent += len(data)
+        self._account.sent(len(data))
         core.enqueue(self._session, header, data)
 
     def begin_nowait(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
         core = self._check()
-        in_flight = self._sent - self._accepted_bytes
-        if self._credit <= 0 or (in_flight and in_flight + len(data) > self._credit):
-            raise WouldBlock
-        self._sent += len(data)
+        self._account.sent(len(data))
         return self._pieces(core, header, data, piece_bytes)
 
     def _pieces(self, core: QueueCore, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
@@ -261,26 +260,9 @@ class DirectEnqueue:
 
     def poll(self) -> PublisherProgress:
         news = self._check().publisher_news(self._session)
-        rewind = None
         if news is not None:
-            rewind = news.rewind_scn
-            self._accepted, self._accepted_bytes, self._credit = (
-                news.through_scn,
-                news.accepted_bytes,
-                news.credit_bytes,
-            )
-            if rewind is not None:
-                self._durable = 0
-            if news.durable_scn is not None:
-                self._durable = news.durable_scn
-        return PublisherProgress(
-            accepted_scn=self._accepted,
-            accepted_bytes=self._accepted_bytes,
-            durable_scn=self._durable,
-            in_flight_bytes=self._sent - self._accepted_bytes,
-            credit_bytes=self._credit,
-            rewind_scn=rewind,
-        )
+            self._account.hear(news)
+        return self._account.progress()
 
     def close(self) -> None:
         if self._core is not None and self._core is self._find():

@@ -12,7 +12,7 @@ from databases.memory.destination import MemoryDestination
 from databases.memory.source import MemorySource
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import DestinationSession
-from rules.transformation import Transformation
+from rules.transformations.transformation import Transformation
 from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress

@@ -14,10 +14,11 @@ from functools import reduce
 from operator import or_
 
 from databases.ports import Finding
-from rules.conditions.condition import Condition, Image
+from rules.conditions.condition import Condition
+from rules.conditions.nodes import Image
 from rules.conditions.spelling import where_true
 from rules.rule import RuleSet
-from rules.transformation import Transformation
+from rules.transformations.transformation import Transformation
 from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec

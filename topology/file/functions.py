@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rules.rule import Rule, RuleSet
-from rules.user_code.custom import CustomTransformation
+from rules.transformations.custom import CustomTransformation
 from rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
 from streams.errors import ConfigError
 from topology.file.document import Path_

@@ -18,9 +18,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from databases.ports import Finding
-from rules.conditions.condition import Condition, ConditionError
+from rules.conditions.condition import Condition
+from rules.conditions.nodes import ConditionError
 from rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
-from rules.transformation import RenameTable, Transformation
+from rules.transformations.transformation import RenameTable, Transformation
 from rules.user_code.handlers import TIMEOUT_DEFAULT_S
 from streams.scn import FIRST_SCN, Scn, parse_scn, scn_text
 from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
@@ -184,7 +185,7 @@ def _quoted(value: object) -> str:
 def _condition(value: object, form: str) -> Condition:
     if not isinstance(value, str):
         raise _problem(f"{value!r} is not a text", 'write a condition in SQL, in quotes, such as "department_id = 50"')
-    from rules.conditions.parsing import parse  # numpy: most files have no conditions
+    from rules.conditions.condition import parse  # numpy: most files have no conditions
 
     try:
         return parse(value, form)

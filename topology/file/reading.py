@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from databases.ports import Finding
-from rules.conditions.condition import Attribute, Condition, operands_of
+from rules.conditions.condition import Condition
+from rules.conditions.nodes import Attribute, operands_of
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
 from topology.file.alerts import read_alerts

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from databases.ports import NEVER_CAPTURED
-from rules.transformation import (
+from rules.transformations.custom import CustomTransformation
+from rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,
@@ -24,7 +25,6 @@ from rules.transformation import (
     Transformation,
     in_order,
 )
-from rules.user_code.custom import CustomTransformation
 from rules.user_code.source import UserFunction
 from topology.patterns import parse_schema, parse_table
 

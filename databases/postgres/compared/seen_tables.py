@@ -16,7 +16,13 @@ __all__ = ["seen_table"]
 
 # Not from a SELECT itself: the server would plan it, and connect to where a foreign partition is.
 _COLUMNS = """
-SELECT c.oid::int8, a.attname::text, a.attgenerated <> '' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+SELECT c.oid::int8, a.attname::text, a.attgenerated <> '', EXISTS (
+    WITH RECURSIVE below (number) AS (
+        SELECT a.atttypid
+        UNION SELECT p.part FROM below JOIN pg_catalog.pg_type t ON t.oid = below.number
+        CROSS JOIN LATERAL (VALUES (t.typbasetype), (t.typelem)) p (part) WHERE p.part <> 0)
+    SELECT FROM below WHERE number = 'pg_catalog.bpchar'::regtype)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') ORDER BY a.attnum
 """
@@ -48,10 +54,12 @@ def seen_table(connection: psycopg.Connection[Any], owner: str, name: str) -> Se
         if not shown:
             return None
         members = connection.execute(_MEMBERS, (shown[0][0],)).fetchall()
-    columns = [(column, is_computed) for _, column, is_computed in shown if column is not None]
+    columns = [found[1:] for found in shown if found[1] is not None]
     return SeenTable(
-        columns=tuple(column for column, _ in columns),
-        computed=frozenset(column for column, is_computed in columns if is_computed),
+        columns=tuple(column for column, *_ in columns),
+        computed=frozenset(column for column, is_computed, _ in columns if is_computed),
+        padded=frozenset(column for column, _, is_padded in columns if is_padded),
+        counts_bytes=connection.info.parameter_status("server_encoding") == "SQL_ASCII",
         stored=frozenset((member[0], member[1]) for member in members if member[2] == "own"),
         elsewhere=tuple(
             f"the rows of {member[0]}.{member[1]}, {member[2]}" for member in members if member[2] not in {"own", ""}

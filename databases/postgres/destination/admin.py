@@ -25,7 +25,7 @@ from typing import Any
 import psycopg
 
 from databases.ports import Finding
-from databases.postgres.administrator import Administrator
+from databases.postgres.administrator import Administrator, owned_schema_findings
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.row_triggers import lacking_triggers, make_triggers
@@ -130,9 +130,9 @@ class PostgresAdmin:
                 fix="use the newer Headrace",
             )
         yield from _trigger_findings(connection, self._site, roles.admin, tombstones)
-        yield from (
-            _table_findings(connection, self._site, roles.running, roles.admin, tombstones) if roles.is_apart else ()
-        )
+        if roles.is_apart:
+            yield from _table_findings(connection, self._site, roles.running, roles.admin, tombstones)
+            yield from owned_schema_findings(connection, path, roles, {owner for owner, _ in tombstones})
 
 
 def _owner_findings(connection: psycopg.Connection[Any], path: str, role: str, admin: str) -> Iterator[Finding]:

@@ -113,7 +113,10 @@ WHERE s.epoch <= excluded.epoch
 
 
 class PostgresDestination:
-    """See the module, and `databases.ports.DestinationDatabase`. One per process; not shared between threads."""
+    """See the module, and `databases.ports.DestinationDatabase`. One per process; not shared between threads.
+
+    More than 25 methods: one for each promise of the ports, over the one connection.
+    """
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from typing import Any
 import psycopg
 from psycopg import pq, sql
 
+from databases.postgres.connection import quote
 from databases.postgres.destination.fencing import STAMP_FUNCTION, SessionIdentity, apply_lock_key
 from databases.postgres.destination.writing.pipeline import Statement
 from streams.errors import DatabaseError, DataError
@@ -131,6 +132,8 @@ class SessionGuard:
         """Taken for the transaction; empty: none."""
         self.ran_handlers = False
         self._fired: dict[str, None] = {}
+        self.is_changed = False
+        """Users' SQL has changed the session, for good: that does not all go with a rollback."""
 
     @property
     def is_needed(self) -> bool:
@@ -192,10 +195,24 @@ class SessionGuard:
             )
         return _IS_SET_UP if may[0] else "true"
 
+    def with_own_rights(self, statements: list[Statement]) -> list[Statement]:
+        """Statements of what Headrace notes beside the rows.
+
+        A role that was taken for these (`role`) has no rights on it, and needs none.
+
+        Args:
+            statements: of Headrace's tables.
+        """
+        return (
+            [Statement(sql="RESET ROLE"), *statements, Statement(sql=f"SET LOCAL ROLE {quote(self.role)}")]
+            if self.role and statements
+            else statements
+        )
+
     # ------------------------------------------------------------------ checks
 
     def check(self, own_type: str) -> list[Statement]:
-        """Fail (`changed`) unless the session is as `note` found it.
+        """Fail (`raise_changed`) unless the session is as `note` found it.
 
         A role that is taken may not ask about the origin: then that is asked before the COMMIT.
 
@@ -209,7 +226,7 @@ class SessionGuard:
         return found if self.role else [*found, Statement(sql=f"EXECUTE {_CHECK_ORIGIN}")]
 
     def owner_check(self) -> Statement:
-        """Fails (`changed`) unless the session has its advisory locks.
+        """Fails (`raise_changed`) unless the session has its advisory locks.
 
         Returns whether there are others, or channels it listens to.
         """
@@ -221,13 +238,23 @@ class SessionGuard:
         )
         return Statement(sql=_OWN_LOCKS.format(f"1 / ({count})::int4, {others}"))
 
-    def changed(self, error: DatabaseError, *, is_check: bool) -> DataError | None:
-        """The users' error that an error means; None: it is none of a session that they changed.
+    def raise_changed(self, error: DatabaseError, *, is_check: bool) -> None:
+        """Raise what an error means if users' SQL has changed the session.
 
         Args:
             error: of a statement behind users' SQL.
             is_check: whether the statement was one of the checks.
+
+        Raises:
+            DataError: it has; the session must be replaced (`is_changed`).
         """
+        changed = self._changed(error, is_check=is_check)
+        if changed is not None:
+            self.is_changed = True
+            raise changed from error
+
+    def _changed(self, error: DatabaseError, *, is_check: bool) -> DataError | None:
+        """The users' error that an error means; None: it is none of a session that they changed."""
         state = error.context.get("sqlstate")
         if not self.is_needed or not (state == _GONE or (is_check and state in {_DIVISION_BY_ZERO, _CANCELED})):
             return None

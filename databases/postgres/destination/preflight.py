@@ -24,7 +24,12 @@ from databases.postgres.destination.rights import (
     sequence_right_findings,
     table_right_findings,
 )
-from databases.postgres.destination.trust import SCHEMA_OWNER, owner_findings, reserved_findings
+from databases.postgres.destination.trust import (
+    SCHEMA_OWNER,
+    owner_findings,
+    reserved_findings,
+    schemas_owner_findings,
+)
 from databases.postgres.event_triggers import (
     DESTINATION_TAGS,
     DESTINATION_TRIALS,
@@ -32,6 +37,7 @@ from databases.postgres.event_triggers import (
     trial_findings,
 )
 from databases.postgres.partitions import rows_of_others, stored_tables, unlogged_findings, without_children
+from databases.postgres.role_makers import role_maker_findings
 from databases.postgres.types import conversion_of, dump_of, immediate, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -157,6 +163,7 @@ def preflight(
         *_server_findings(path, found),
         *(() if has_admin else schema_right_findings(connection, path, found)),
         *_right_findings(connection, path, found),
+        *role_maker_findings(connection, path),
         *event_trigger_findings(connection, path, DESTINATION_TAGS),
         *trial_findings(connection, path, DESTINATION_TRIALS),
         *_bound_findings(path, found, version, _Needed(sessions=sessions, applies=applies, copies=copies)),
@@ -307,12 +314,14 @@ def preflight_tables(
     )
     findings: list[Finding] = []
     absent: list[TableVersion] = []
+    present_here: list[TableName] = []
     for version in versions:
         catalog = describe_table(connection, version.owner, version.name, settings)
         if catalog is None:
             absent.append(version)
         else:
             path = f"sites.{site} table {version.qualified_name}"
+            present_here.append(TableName.of(version))
             findings += _table_findings(
                 connection,
                 path,
@@ -329,6 +338,7 @@ def preflight_tables(
         *_absent_findings(connection, site, [TableName.of(version) for version in absent], at_source),
         *nested,
         *findings,
+        *schemas_owner_findings(connection, site, present_here),
     )
 
 

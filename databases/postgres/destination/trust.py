@@ -2,12 +2,12 @@
 
 Functions of checks, index expressions, defaults, generated columns, domains, policies, casts, triggers and rules run as
 the role that writes. Whoever may put one there has that role's rights. What such functions call, and functions behind
-operators, are not looked for.
+operators, are not looked for. The owner of a schema can drop every table in it, and put one of their own in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,6 +15,7 @@ import psycopg
 from databases.ports import Finding
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, is_reserved
+from streams.table_name import remark
 
 if TYPE_CHECKING:
     from streams.table_name import TableName
@@ -26,7 +27,10 @@ __all__ = [
     "owners_of_schema",
     "reserved_findings",
     "schema_owner_findings",
+    "schemas_owner_findings",
 ]
+
+_NAMED_MAX = 3  # tables: who reads it knows the schema
 
 # Superusers and the database's owner can do what they like anyway.
 _IS_OTHER = """NOT {role}.rolsuper AND {role}.rolname <> current_user
@@ -67,6 +71,20 @@ JOIN pg_catalog.pg_class t ON t.oid = %(oid)s JOIN pg_catalog.pg_roles o ON o.oi
 WHERE {_IS_OTHER.format(role="p")} AND {_IS_OTHER.format(role="o")} GROUP BY 1, 2 ORDER BY 2
 """
 
+# Who may act as a table's owner gets nothing by owning its schema. `public` is the database's owner's by a role of its
+# own.
+_SCHEMAS_OF_OTHERS = f"""
+SELECT n.nspname::text, s.rolname::text, array_agg(c.relname::text ORDER BY c.relname),
+       CASE count(DISTINCT c.relowner) WHEN 1 THEN min(pg_catalog.pg_get_userbyid(c.relowner)::text)
+            ELSE (SELECT pg_catalog.pg_get_userbyid(datdba)::text FROM pg_catalog.pg_database WHERE datname = current_database()) END
+FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
+JOIN pg_catalog.pg_roles s ON s.oid = n.nspowner
+WHERE {_IS_OTHER.format(role="s")} AND s.rolname <> 'pg_database_owner' AND NOT pg_catalog.pg_has_role(s.oid, c.relowner, 'MEMBER')
+GROUP BY 1, 2 ORDER BY 1
+"""
+
 
 def owner_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:
     """Say that a table's owner can act as the role that applies, where functions of such owners run for what is written.
@@ -87,6 +105,32 @@ def owner_findings(connection: psycopg.Connection[Any], path: str, catalog: Cata
             fix="nothing, if you trust these roles with all that is replicated here; else let the database's owner"
             f" have the functions, and the table: ALTER TABLE {qualified(catalog.table.owner, catalog.table.name)}"
             " OWNER TO ...",
+        )
+
+
+def schemas_owner_findings(
+    connection: psycopg.Connection[Any], site: str, tables: Sequence[TableName]
+) -> Iterator[Finding]:
+    """Say that a schema's owner can put tables of their own in the place of others', where they own the schema alone.
+
+    Args:
+        connection: as the role that will apply.
+        site: for the findings' path.
+        tables: that arrive, and are here.
+    """
+    for schema, owner, names, instead in connection.execute(
+        _SCHEMAS_OF_OTHERS, ([table.owner for table in tables], [table.name for table in tables])
+    ).fetchall():
+        few = ", ".join(names[:_NAMED_MAX]) + (
+            f", and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        )
+        yield Finding(
+            path=f"sites.{site} schema {schema}",
+            is_error=False,
+            problem=f"its owner {quote(owner)} can drop tables that others own, and put tables with functions of their"
+            f" own in their place, which run as the role that applies: {few}",
+            fix=f"ALTER SCHEMA {quote(schema)} OWNER TO {quote(instead)}; "
+            + remark(f"or nothing, if you trust {owner} with all that is replicated here"),
         )
 
 

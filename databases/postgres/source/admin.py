@@ -25,7 +25,7 @@ from typing import Any
 import psycopg
 
 from databases.ports import Finding, PlannedStatement
-from databases.postgres.administrator import Administrator, Roles
+from databases.postgres.administrator import Administrator, Roles, owned_schema_findings
 from databases.postgres.connection import qualified, quote
 from databases.postgres.event_triggers import SOURCE_TRIALS, own_ddl, trial_findings
 from databases.postgres.source.catalog import CatalogTable, captured_tables, select_tables, slot_name
@@ -180,6 +180,8 @@ class PostgresSourceAdmin:
                 fix=f"ALTER PUBLICATION {quote(name)} OWNER TO {quote(roles.admin)};",
             )
         yield from _table_findings(connection, path, roles, tables)
+        if roles.is_apart:
+            yield from owned_schema_findings(connection, path, roles, {table.owner for table in tables})
 
     def _name(self, topology: str) -> str:
         return slot_name(topology, self._site)

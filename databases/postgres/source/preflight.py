@@ -18,6 +18,7 @@ from databases.ports import Finding
 from databases.postgres.connection import qualified, quote
 from databases.postgres.event_triggers import SOURCE_TAGS, SOURCE_TRIALS, event_trigger_findings, trial_findings
 from databases.postgres.partitions import rows_of_others, stored_tables
+from databases.postgres.role_makers import role_maker_findings
 from databases.postgres.source.binary_types import BinaryObstacle, binary_obstacles
 from databases.postgres.source.catalog import (
     CatalogTable,
@@ -112,6 +113,7 @@ def preflight_source(
         *version_findings(connection, path, allow_any_version=allow_any_version),
         *_server_findings(server, path, streams),
         *_role_findings(server, path, has_admin=has_admin),
+        *role_maker_findings(connection, path),
         *event_trigger_findings(connection, path, SOURCE_TAGS),
         *(() if has_admin else trial_findings(connection, path, SOURCE_TRIALS)),
         *_rule_findings(rules, tables, table_names(connection), relations, path),

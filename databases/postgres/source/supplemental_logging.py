@@ -21,11 +21,11 @@ import psycopg
 from databases.ports import Finding, LoggedTable, LogNeed
 from databases.postgres.connection import qualified
 from databases.postgres.source.catalog import CatalogTable, Leaf
-from rules.conditions.condition import Compare, Node, comparisons_of
+from rules.conditions.nodes import Compare, Node, comparisons_of
 from rules.conditions.values import ValueTypes
 from rules.needs import NeededColumns, needed_columns, refusals
-from rules.reshaping import transformed_version
-from rules.transformation import TransformationError
+from rules.transformations.reshaping import transformed_version
+from rules.transformations.transformation import TransformationError
 from streams.lcr_batch import TableVersion
 
 __all__ = ["logged_tables", "logging_findings", "refused_conditions"]

@@ -11,23 +11,11 @@ import pytest
 from actors.staging.queue_sessions import REFUSED_HOLD_S
 from streams.errors import LogGone
 from streams.scn import FIRST_SCN, Scn
-from tests.support.capture_process import CREDIT, Capture, Redo
+from tests.support.capture_process import CREDIT, Capture, KeptRedo
 from tests.support.redo_logs import drain
 
 REDO_BYTES_MAX = 20_000  # ten segments
 TRANSACTIONS = 60  # fill half of them
-
-
-class KeptRedo(Redo):
-    """Tells the log writer, as `RedoWatchClient` does."""
-
-    def checkpoint(self, scn: Scn) -> Scn:
-        super().checkpoint(scn)
-        return self.writer.required_checkpoints.record("capture_dbs1", scn)
-
-    def mine_again(self, scn: Scn) -> Scn:
-        super().mine_again(scn)
-        return self.writer.required_checkpoints.mine_again("capture_dbs1", scn)
 
 
 @pytest.fixture
@@ -36,7 +24,9 @@ def bounded(tmp_path: Path) -> Capture:
     capture = Capture(tmp_path, redo_bytes_max=REDO_BYTES_MAX)
     capture.writer.required_checkpoints.register("capture_dbs1", retention_s=3600.0)
     capture.redo = KeptRedo(capture.writer)
-    capture._redo = capture.redo  # type: ignore[assignment]
+    capture.close()
+    capture.open()
+    capture.redo.checkpoints.clear()
     capture.queue.durable = capture.commit(TRANSACTIONS)
     capture.steps()
     assert capture.redo.checkpoints == [capture.queue.durable]
@@ -85,9 +75,8 @@ def test_redo_that_an_earlier_life_mined_again_is_let_go_once_everything_is_dura
     fill_redo(bounded)
     bounded.close()
     bounded.queue.durable = FIRST_SCN  # nothing was told on the new stream
-    bounded._queue, bounded._redo = bounded.queue, bounded.redo  # type: ignore[assignment]
-    bounded._durable_scn, bounded._told_scn = FIRST_SCN, bounded.redo.checkpoint(FIRST_SCN)
-    bounded._begin(last)
+    bounded.queue.needed = last
+    bounded.open()
     assert_kept_until_durable(
         bounded, lost, last, "the queue may lose what it holds: it did not tell that everything is durable"
     )

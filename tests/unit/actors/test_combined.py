@@ -10,8 +10,8 @@ from actors.combined import AHEAD_BYTES, MountedQueue, mounted_core
 from actors.staging.queue import QueueCore
 from actors.staging.queue_sessions import REFUSED_HOLD_S, SubscriberSession
 from protos import codec
-from protos.queue_link import DequeueClient, DequeueServer, EnqueueClient
-from simulation.components import Unserved
+from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from simulation.network import Unserved
 from streams.clock import VirtualClock
 from streams.errors import LogGone, ProtocolError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
@@ -348,7 +348,7 @@ def test_stream_that_begins_while_redo_is_found_gone_for_another_one_is_not_refu
 
 
 def test_combined_capture_process_serves_over_grpc_as_the_queue_does_and_takes_no_publishers(tmp_path: Path) -> None:
-    combined = Combined(tmp_path, serve=DequeueServer)
+    combined = Combined(tmp_path, serve=QueueServer)
     outlet = combined.outlet
     client = DequeueClient(outlet.endpoint, topology="t", component="apply", queue="q_in", incarnation="001")
     publisher = EnqueueClient(

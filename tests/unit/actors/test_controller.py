@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.controller import CONTROLLER, Controller, fingerprint_of, gather
+from actors.control.observation import gather
+from actors.controller import CONTROLLER, Controller, fingerprint_of
 from databases.ports import CapturedTable, DomainColumn, Finding, TableShape
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
@@ -32,8 +33,8 @@ from topology.spec import DatabaseSpec
 
 
 def test_counters_of_a_component_become_rates_until_it_restarts(spec, actors):
-    controller = started(spec, actors)
-    controller._clock = clock = VirtualClock()
+    clock = VirtualClock()
+    controller = started(spec, actors, clock=clock)
     for rows, read_bytes in ((1000, 0), (1100, 4096)):
         actors.statuses["apply:x"] = {"rows_total": rows, "transactions_total": rows // 10}
         actors.statuses["capture:c"] = {"bytes_total": read_bytes}

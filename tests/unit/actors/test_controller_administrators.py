@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from actors.controller import Controller
-from databases.ports import CapturedTable
+from databases.ports import CapturedTable, Finding
+from streams.errors import DatabaseUnavailable, PropagationError
 from tests.support.actor_system import FakeActors
-from tests.support.controllers import call_again, captured, started, with_another_source
+from tests.support.controllers import call_again, captured, started, with_another_destination, with_another_source
 from topology.spec import TopologySpec
 
 
@@ -25,6 +28,12 @@ def administered(spec: TopologySpec) -> TopologySpec:
 
 def known(actors: FakeActors) -> set[str]:
     return set(actors.running["apply:x"]["known"])
+
+
+def six_steps(controller: Controller) -> None:
+    """More than anything here takes."""
+    for _ in range(6):
+        controller.step()
 
 
 def test_table_that_the_administrator_added_is_taken_up_by_up_and_by_nothing_else(
@@ -85,12 +94,127 @@ def test_controller_that_dies_before_its_record_takes_the_table_up_in_its_next_l
     assert "apply:x" not in actors.running
     controller = Controller(spec, actors=actors)
     controller.open()
-    for _ in range(3):
-        controller.step()
-    assert known(actors) == {"id of t"}, "what was not recorded does not hold"
-    controller.retry("again")
     for _ in range(6):
         controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert known(actors) == {"id of t", "id of new"}, "nobody has to call `up` for that"
+
+
+def uncaptured(controller: Controller) -> list[str]:
+    """What `status` names as new at site a."""
+    (site,) = (each for each in controller.overview()["components"] if each["name"] == "site:a")
+    return list(site.get("uncaptured_tables", ()))
+
+
+def prepared_in_vain(spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Site a is prepared with a new table, then site b goes away, then the controller dies."""
+    actors.captured["site:a"] = captured("t")
+    controller = started(spec, actors)
+    actors.captured["site:a"], actors.uncaptured["site:a"] = captured("t", "new"), ("public.new",)
+    answer = FakeActors.call
+
+    def call(name: str, method: str, *arguments: object, timeout_s: float = 5.0) -> object:
+        found = answer(actors, name, method, *arguments, timeout_s=timeout_s)
+        if (name, method) == ("site:b", "prepare"):
+            actors.silent.add("site:b")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(actors, "call", call)
+        call_again(controller)
+        with pytest.raises(PropagationError, match="site:b does not answer"):
+            six_steps(controller)
+    assert actors.prepared.count("site:a") == 2
+    assert not {"apply:x", "apply:y"} & set(actors.running), "all that get changes of site a have ended"
+
+
+def test_table_of_a_preparation_that_was_not_recorded_is_named_until_the_next_controller_takes_it_up(
+    spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site counts it as taken up and names it no more: it would be left out in silence once apply processes begin."""
+    spec = administered(with_another_destination(spec))
+    prepared_in_vain(spec, actors, monkeypatch)
+    controller = Controller(spec, actors=actors)
+    controller.open()
+    six_steps(controller)
+    assert uncaptured(controller) == ["public.new"]
+    actors.silent.clear()
+    six_steps(controller)
+    assert controller.detail_state() == "RUNNING"
+    assert known(actors) == {"id of t", "id of new"}
+    assert uncaptured(controller) == []
+
+
+@pytest.mark.parametrize("has_admin", [True, False])
+def test_preparation_that_cannot_be_repeated_while_a_site_is_away_holds_up_no_other_destination(
+    spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch, has_admin: bool
+) -> None:
+    spec = with_another_destination(spec)
+    spec = administered(spec) if has_admin else spec
+    prepared_in_vain(spec, actors, monkeypatch)
+    controller = Controller(spec, actors=actors)
+    controller.open()
+    six_steps(controller)
+    assert controller.detail_state() == "STARTING SITES"
+    assert actors.running["apply:y"]["known"] == ("id of t",), "the new table may be captured at any moment"
+    assert uncaptured(controller) == ["public.new"]
+    # It ends before the source is prepared again, and begins with all tables.
+    actors.calls.clear()
+    actors.silent.clear()
+    six_steps(controller)
+    assert controller.detail_state() == "RUNNING"
+    assert actors.calls.index(("apply:y", "end")) < actors.calls.index(("site:a", "prepare"))
+    for name in ("apply:x", "apply:y"):
+        assert set(actors.running[name].get("known", ("id of t", "id of new"))) == {"id of t", "id of new"}
+    assert ("known" in actors.running["apply:y"]) == has_admin, "else its driver takes what is captured"
+
+
+def test_refused_repetition_of_a_preparation_holds_up_nothing_and_names_the_table(
+    spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = administered(with_another_destination(spec))
+    prepared_in_vain(spec, actors, monkeypatch)
+    actors.silent.clear()
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="somebody dropped the new table", fix="make it"),)
+    controller = Controller(spec, actors=actors)
+    controller.open()
+    six_steps(controller)
+    assert controller.detail_state() == "REFUSED"
+    assert {"apply:x", "apply:y"} <= set(actors.running)
+    assert known(actors) == {"id of t"}
+    assert uncaptured(controller) == ["public.new"]
+    actors.findings.clear()
+    call_again(controller)
+    six_steps(controller)
+    assert controller.detail_state() == "RUNNING"
+    assert known(actors) == {"id of t", "id of new"}
+
+
+def test_source_that_takes_tables_up_and_fails_as_a_destination_is_prepared_again(
+    spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database says that the statement has ended, which says nothing of what the site did before."""
+    spec = administered(spec)
+    actors.captured["site:a"] = captured("t")
+    controller = started(spec, actors)
+    actors.captured["site:a"] = captured("t", "new")
+    answer = FakeActors.call
+
+    def call(name: str, method: str, *arguments: object, timeout_s: float = 5.0) -> object:
+        found = answer(actors, name, method, *arguments, timeout_s=timeout_s)
+        if (name, method) == ("site:a", "prepare"):
+            raise DatabaseUnavailable("a table stays locked", sqlstate="55P03")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(actors, "call", call)
+        call_again(controller)
+        with pytest.raises(DatabaseUnavailable):
+            six_steps(controller)
+    controller = Controller(spec, actors=actors)
+    controller.open()
+    six_steps(controller)
+    assert controller.detail_state() == "RUNNING"
     assert known(actors) == {"id of t", "id of new"}
 
 
@@ -112,8 +236,7 @@ def test_table_that_another_up_adds_in_the_middle_is_taken_up_with_the_others(
 
     monkeypatch.setattr(actors, "call", call)
     call_again(controller)
-    for _ in range(6):
-        controller.step()
+    six_steps(controller)
     assert controller.detail_state() == "RUNNING"
     assert known(actors) == {"id of t", "id of late"}
 

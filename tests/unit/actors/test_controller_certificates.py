@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.controller import RENEWAL_INTERVAL_S
 from actors.security.authority import SITE_DAYS
+from actors.security.renewal import RENEWAL_INTERVAL_S
 from actors.security.upkeep import keep_certificates
 from streams.clock import VirtualClock
 from tests.support.actor_system import FakeActors
@@ -17,7 +17,6 @@ from tests.support.controllers import one_way_spec, started
 from topology.links import CERTIFICATES, with_made_certificates
 
 DAY_S = 86_400
-HOUR_S = 3_600
 
 
 @pytest.fixture
@@ -25,9 +24,8 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
-def _steps(controller, clock: VirtualClock, *, days: float, later: bool = False) -> None:
-    """As many steps as days pass; the first one after the machine's clock is exchanged for the test's."""
-    controller._clock, controller._renew_at = clock, clock.monotonic() + (RENEWAL_INTERVAL_S if later else 0)
+def _steps(controller, clock: VirtualClock, *, days: float) -> None:
+    """As many steps as days pass."""
     for _ in range(max(1, int(days))):
         clock.advance(DAY_S * min(days, 1))
         controller.step()
@@ -37,27 +35,26 @@ def test_certificates_are_renewed_when_a_third_of_their_life_is_left_and_not_bef
     tmp_path: Path, clock: VirtualClock
 ):
     spec = with_made_certificates(one_way_spec(tmp_path))
-    controller = started(spec, FakeActors())
-    _steps(controller, clock, days=1)  # makes them by the test's clock
+    controller = started(spec, FakeActors(), clock=clock)  # makes them by the test's clock
     folder = spec.state_dir / CERTIFICATES
     first = (folder / "a.pem").read_bytes()
-    _steps(controller, clock, days=SITE_DAYS * 2 // 3 - 1, later=True)
+    _steps(controller, clock, days=SITE_DAYS * 2 // 3 - 1)
     assert (folder / "a.pem").read_bytes() == first
-    _steps(controller, clock, days=3, later=True)
+    _steps(controller, clock, days=3)
     assert (folder / "a.pem").read_bytes() != first
 
 
 def test_nothing_is_read_between_two_looks_and_a_look_that_fails_is_repeated(tmp_path: Path, clock: VirtualClock):
     spec = with_made_certificates(one_way_spec(tmp_path))
     keep_certificates(spec)
-    controller = started(spec, FakeActors())
+    controller = started(spec, FakeActors(), clock=clock)
     folder = spec.state_dir / CERTIFICATES
     aside = folder.rename(folder.with_name("aside"))
     folder.write_text("no folder")
     _steps(controller, clock, days=1)
     assert controller.detail_state() == "RUNNING"
     folder.unlink()
-    _steps(controller, clock, days=RENEWAL_INTERVAL_S / DAY_S / 2, later=True)
+    _steps(controller, clock, days=RENEWAL_INTERVAL_S / DAY_S / 2)
     assert not folder.exists()
     _steps(controller, clock, days=1)
     assert (folder / "a.pem").exists()
@@ -78,20 +75,18 @@ def test_controller_that_begins_again_mends_what_the_one_before_left_half_done(t
 def test_certificates_that_ended_while_the_machine_slept_are_renewed_within_an_hour(tmp_path: Path):
     """Its monotonic clock stands still meanwhile."""
     spec = with_made_certificates(one_way_spec(tmp_path))
-    controller, clock = started(spec, FakeActors()), VirtualClock()
-    controller._clock = clock
-    clock.advance(HOUR_S)
+    clock = VirtualClock()
+    controller = started(spec, FakeActors(), clock=clock)
     long_ago = datetime.fromtimestamp(clock.time_us() / 1e6, UTC) - timedelta(days=SITE_DAYS + 1)
     shutil.rmtree(spec.state_dir / CERTIFICATES, ignore_errors=True)
     keep_certificates(spec, now=long_ago)
-    controller._renew_at = clock.monotonic() + RENEWAL_INTERVAL_S
-    clock.advance(HOUR_S)
+    clock.advance(RENEWAL_INTERVAL_S)
     controller.step()
     assert keep_certificates(spec, now=datetime.fromtimestamp(clock.time_us() / 1e6, UTC)) == ()
 
 
 def test_file_that_names_certificates_or_none_is_left_alone(tmp_path: Path, clock: VirtualClock):
     spec = one_way_spec(tmp_path)
-    controller = started(spec, FakeActors())
+    controller = started(spec, FakeActors(), clock=clock)
     _steps(controller, clock, days=1)
     assert not (spec.state_dir / CERTIFICATES).exists()

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from actors.earlier_shapes import earlier_of
+from actors.control.earlier_shapes import earlier_of
 from databases.ports import Finding
-from rules.conditions.parsing import parse
+from rules.conditions.condition import parse
 from rules.rule import Rule, RuleSet
-from rules.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
+from rules.transformations.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
 from streams.scn import scn_text
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actors.control.leaving import CLEAR_INTERVAL_S
 from actors.intermediate_database import IntermediateSite
 from actors.site.left import left_in
 from headrace.status_view import notes
@@ -163,9 +164,9 @@ def test_refused_edit_clears_nothing(both, actors):
 def test_what_is_left_is_tried_every_few_seconds_only(both, actors):
     started(both, actors, steps=10)
     actors.silent.add("site:c")
-    controller = started(without_site(both), actors, steps=10)
-    controller._clock = clock = VirtualClock()
-    controller._clear_at = 0.0
+    clock = VirtualClock()
+    controller = started(without_site(both), actors, steps=10, clock=clock)
+    clock.advance(CLEAR_INTERVAL_S)
     tried: list[str] = []
     call = actors.call
 
@@ -177,6 +178,6 @@ def test_what_is_left_is_tried_every_few_seconds_only(both, actors):
     for _ in range(5):
         controller.step()
     assert tried == ["status"]
-    clock.advance(11.0)
+    clock.advance(CLEAR_INTERVAL_S)
     controller.step()
     assert tried == ["status", "status"]

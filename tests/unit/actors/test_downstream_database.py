@@ -18,6 +18,7 @@ from actors.processes import factory_of, process_of
 from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
 from databases.ports import CapturedTable
+from protos.links import GrpcLinks
 from protos.redo_link import RedoWatchClient
 from redo.standby.shipping import STALLED_S
 from streams.errors import PropagationError, RedoError
@@ -137,23 +138,38 @@ def test_an_endpoint_is_given_only_while_redo_is_served(spec):
         RedoReceiver(spec, "a@b", "").endpoint()
 
 
-class _Client:
+class _Reception:
     """A stream without a wire; see `RedoShippingClient`."""
 
-    def __init__(self, site: Site, log) -> None:
-        self._stream = site.stream(log)
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def connect(self, place, *, shipped) -> None:
+        incarnation = f"{next(self._site.incarnations):08d}"
+        self._shipment = self._site.writer.shipping.begin(RECEIVER, incarnation, place, shipped)
 
     def take_nowait(self):
-        return self._stream.shipment.next_frame()
+        return self._shipment.next_frame()
 
     def acknowledge(self, place) -> None:
-        self._stream.acknowledge(place)
+        self._shipment.acknowledge(place)
 
     def grant(self, credit_bytes: int) -> None:
         pass
 
     def close(self) -> None:
-        self._stream.shipment.close()
+        self._shipment.close()
+
+
+class _Links(GrpcLinks):
+    """Capture processes come over gRPC, and the redo of `site` without a wire."""
+
+    def __init__(self, spec: TopologySpec, site: Site) -> None:
+        super().__init__(spec.name, "a@b", lambda component: component)
+        self._site = site
+
+    def reception(self, source: str) -> _Reception:
+        return _Reception(self._site)
 
 
 @pytest.fixture
@@ -164,11 +180,9 @@ def site(tmp_path):
 
 
 @pytest.fixture
-def receiver(spec, site, monkeypatch):
+def receiver(spec, site):
     """A receiver of the redo of `site`, whose thread is this one."""
-    monkeypatch.setattr("actors.runtime.own_host", lambda: "127.0.0.1")
-    monkeypatch.setattr(RedoReceiver, "_connected", lambda self, log: _Client(site, log))
-    made = RedoReceiver(spec, "a@b", "")
+    made = RedoReceiver(spec, "a@b", "", lambda *_: _Links(spec, site))
     made._receiver = replace(made._receiver, source=SOURCE)
     site.folder = made._folder
     yield made
@@ -273,7 +287,7 @@ def test_two_processes_of_a_receiver_do_not_write_one_folder(receiver, spec, sit
     """The old one, cut off and still alive, would cut off what the new one has acknowledged."""
     receiver.open()
     receive_all(receiver)
-    other = RedoReceiver(spec, "a@b", "")
+    other = RedoReceiver(spec, "a@b", "", lambda *_: _Links(spec, site))
     other._receiver = receiver._receiver
     with pytest.raises(PropagationError, match="another process"):
         other.open()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from actors.lag import TOLD_MAX_S, PositionSamples, seen_at_us
+from actors.control.lag import TOLD_MAX_S, PositionSamples, seen_at_us
 
 SECOND_US = 1_000_000
 

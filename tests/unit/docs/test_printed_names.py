@@ -110,7 +110,7 @@ EXCEPTIONS = {
     "databases/postgres/destination/rights:_type_right_findings": _QUOTED_BEFORE,
     "databases/postgres/destination/row_reader:_meeting_expressions": "expressions of an index, as the server prints"
     " them",
-    "databases/postgres/destination/session:_make_wrappers": "made of a number; the type as the server prints it",
+    "databases/postgres/destination/write_plans:make_types": "made of a number; the type as the server prints it",
     "databases/postgres/destination/writing/writes:_move": "`numbered`: columns are numbers there",
     "databases/postgres/destination/writing/writes:_plan_insert": "`WriteBuilder` has quoted them",
     "databases/postgres/destination/writing/writes:_update": "`numbered`: columns are numbers there",
@@ -132,7 +132,7 @@ EXCEPTIONS = {
     "headrace/demo/load:_watch": _CONSTANT,
     "headrace/demo/load:_write": _CONSTANT,
     "headrace/demo/load:differences": _CONSTANT,
-    "rules/user_code/calling:_check_values": _PROSE,
+    "rules/transformations/calling:_check_values": _PROSE,
     "spark_apply/copy/marked_columns:replaced_columns": _PROSE,
     "topology/proof/meetings:unseen_conflicts": "a site, in the sentence; the table is quoted",
     "topology/transformations:_rule_columns": _PROSE,

@@ -21,8 +21,8 @@ import headrace.cli
 import headrace.progress
 from databases.ports import Finding
 from headrace.cli import main
-from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from headrace.deployment import Deployment, NotUp
+from headrace.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
 from streams.errors import ConfigError, DatabaseUnavailable
 from tests.support.topologies import ONE_WAY
 
@@ -426,8 +426,8 @@ def test_rows_that_were_on_their_way_are_counted_and_those_that_could_not_be_com
     assert run("verify", topology) == DONE
     assert capsys.readouterr().out == (
         "public.t a -> b: identical, 3 rows (2 rows on the way, and compared again)\n"
-        "public.t a -> b: identical, all but 9 rows that changed between all looks, 3 rows\n"
-        "  not compared: 9 rows that changed between all looks: id=7; ...\n"
+        "public.t a -> b: identical, all but 9 rows in flight, 3 rows\n"
+        "  not compared: 9 rows in flight: id=7: changed at each look; ...\n"
         "identical\n"
     )
 

@@ -31,12 +31,15 @@ from actors.controller import Controller, fingerprint_of
 from actors.intermediate_database import IntermediateSite
 from actors.records.running import Running
 from actors.records.wanted import Wanted
-from headrace.console import FAILURE, FINDING, Output, exit_code_of
+from headrace.administrators import Administrators
+from headrace.console import Output, exit_code_of
 from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment import Deployment, NotReady, NotUp
+from headrace.exit_codes import FAILURE, FINDING
 from headrace.failures import TablesNotCopied
 from streams.errors import ApplyError, ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
+from tests.support.administered_source import AdministeredSource, administer, record
 from tests.support.topologies import ONE_WAY, SITES, read
 from topology.edits.changes import bypassed_of
 from topology.edits.stored import KEY_FILE
@@ -221,10 +224,13 @@ def test_remembered_address_that_was_not_written_whole_is_not_taken_for_a_privat
 
 def test_up_does_not_start_a_second_copy_on_another_cluster(monkeypatch, spec):
     clusters = Clusters(monkeypatch, {"one:1": spec.state_dir, "two:2": None})
+    begun: list[str] = []
+    monkeypatch.setattr(Administrators, "begin", lambda _: begun.append("begun"))
     Deployment(spec, "one:1").up()
     with pytest.raises(ConfigError, match="runs on the Ray cluster at one:1, not on that at two:2") as caught:
         Deployment(spec, "two:2").up()
     assert "headrace down" in caught.value.hint
+    assert len(begun) == 1, "nothing is made in a database for a call that is refused"
     assert Deployment.read(spec.file).address == "one:1"
     clusters.folders["one:1"] = None  # it was ended there
     Deployment(spec, "two:2").up()
@@ -467,6 +473,88 @@ def test_up_waits_until_its_own_call_is_settled_and_asks_again_when_a_controller
     assert next(states, "nothing is left") == "nothing is left"
     assert [earlier for _, earlier in asked] == [False, True]
     assert len({call for call, _ in asked}) == 1
+
+
+class Administered:
+    """`up` for a topology whose source has an administrator and a new table, with a controller that takes up what it
+    finds in the log when it is called.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        content = ONE_WAY.replace("{kind: embedded}", '{kind: postgres, dsn: "${RUNS}", admin_dsn: "${ADMIN}"}', 1)
+        monkeypatch.setenv("ADMIN", "postgresql://admin@127.0.0.1/x")
+        spec = read(folder, content, {"RUNS": "postgresql://runs@127.0.0.1/x", "ADMIN": ""})
+        self.source = AdministeredSource(["t", "new"], ["t"])
+        self.taken_up, self.state = [{"t"}], "RUNNING"
+        administer(monkeypatch, {"a": self.source})
+        record(spec, {"a": ["t"]})
+        looks = Looks(monkeypatch, spec, {**overview(component("IDLE", "DONE")), "findings": []})
+
+        def call(_: str, method: str, call: str, earlier: bool) -> None:
+            assert (method, earlier) == ("retry", False)
+            self.source.is_away = False  # it was waited for
+            self.taken_up.append(set(self.source.published))
+            if self.state != "REFUSED":
+                record(spec, {"a": self.source.published})
+            looks.asked[call] = "settled"
+
+        monkeypatch.setattr(looks, "call", call)
+        self.deployment = looks.deployment
+
+    def up(self, **options: Any) -> list[str]:
+        """What it says besides."""
+        return [f"{each['problem']}: {each['fix']}" for each in self.deployment.up(**options)["findings"]]
+
+
+@pytest.fixture
+def administered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Administered:
+    return Administered(monkeypatch, tmp_path)
+
+
+def test_up_takes_a_table_up_whose_source_was_away_when_it_began(administered):
+    administered.source.is_away = True
+    assert administered.up() == []
+    assert administered.source.published == {"t", "new"}
+    assert administered.taken_up[1:] == [{"t"}, {"t", "new"}]
+    assert administered.up() == []
+    assert administered.taken_up[3:] == [{"t", "new"}], "once is enough else"
+
+
+def test_up_that_keeps_rows_names_a_table_whose_source_was_away_when_it_began(administered):
+    """The controller has recorded already of which tables rows are kept."""
+    administered.source.is_away = True
+    *_, named = administered.up(keep_existing=True)
+    assert "public.new" in named
+    assert named.endswith(": headrace up FILE --keep-existing")
+    assert administered.source.published == {"t"}
+
+
+def test_up_names_a_table_once_whose_administrator_cannot_be_asked_at_any_time(administered):
+    administered.source.is_admin_away = True
+    (named,) = administered.up()
+    assert "public.new" in named
+    assert "password authentication failed" in named
+    assert len(administered.taken_up) == 2
+
+
+def test_what_was_published_late_is_taken_back_behind_a_refusal(administered, monkeypatch):
+    administered.source.is_away = True
+    answered = Deployment.overview
+
+    def look(deployment: Deployment) -> dict[str, Any]:
+        return {**answered(deployment), "state": administered.state}
+
+    monkeypatch.setattr(Deployment, "overview", look)
+    prepare = administered.source.prepare
+
+    def refused(*arguments: Any, **options: Any) -> tuple[str, ...]:
+        administered.state = "REFUSED"
+        return prepare(*arguments, **options)
+
+    monkeypatch.setattr(administered.source, "prepare", refused)
+    assert administered.up() == []
+    assert administered.taken_up[1:] == [{"t"}, {"t", "new"}]
+    assert administered.source.published == {"t"}
 
 
 def test_up_says_why_a_controller_cannot_begin(monkeypatch, spec):

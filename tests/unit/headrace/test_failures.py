@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from headrace.console import FAILURE, FINDING, exit_code_of
+from headrace.console import exit_code_of
+from headrace.exit_codes import FAILURE, FINDING
 from headrace.failures import LOOK_AT_ALL_S, LOOKED_S, Failures, TablesNotCopied, together
 from headrace.status_view import everything_runs
 

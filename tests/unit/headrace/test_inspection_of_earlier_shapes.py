@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.earlier_shapes import EarlierShape, shapes_as_json
+from actors.control.earlier_shapes import EarlierShape, shapes_as_json
 from headrace import inspection
 from rules.rule import Rule, RuleSet
-from rules.transformation import AddColumn, Transformation
+from rules.transformations.transformation import AddColumn, Transformation
 from tests.support.controllers import one_way_spec
 from topology.edits.stored import PREPARED_FILE, spec_to_json
 from topology.spec import DatabaseSpec, TopologySpec

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace import cli, process_end
-from headrace.console import FAILURE
+from headrace.exit_codes import FAILURE
 from headrace.process_end import TERMINATED, terminated_as_interrupt, uninterrupted
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

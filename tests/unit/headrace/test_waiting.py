@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.commands.verification import verify_topology
-from headrace.console import FINDING, exit_code_of
+from headrace.console import exit_code_of
+from headrace.exit_codes import FINDING
 from headrace.failures import TablesNotCopied
 from headrace.waiting import NotCaughtUp, wait_caught_up
 from streams.errors import ApplyError, PropagationError
@@ -114,6 +115,28 @@ def test_what_stands_still_is_told_while_waiting_and_when_the_time_is_over(spec)
     assert caught.value.hint == "headrace start FILE capture:c"
     assert f"{from_a} 50 B behind" in told[-1]
     assert "capture:c: is stopped" in told[-1]
+
+
+@pytest.mark.parametrize("asked", [wait_caught_up, verify_topology])
+def test_verify_ends_soon_with_the_reason_when_a_capture_process_stops_while_it_waits(spec, monkeypatch, asked):
+    """`headrace wait` goes on: an operator may start it. A comparison is not worth the ten minutes."""
+    monkeypatch.setattr("headrace.waiting.LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("headrace.waiting.STUCK_S", 0.2)
+    from_a, from_b = names(spec)
+    actors: Any = Actors({"a": 100, "b": 7}, {from_a: [50], from_b: [8]})
+    looks = 0
+
+    def seen() -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        return overview("RUNNING", STOPPED) if looks > 3 else overview("RUNNING")
+
+    ends_late = {"timeout_s": 2.0} if asked is wait_caught_up else {"timeout_s": 60.0}
+    with pytest.raises(NotCaughtUp, match="capture:c: is stopped") as caught:
+        asked(spec, actors, **ends_late, progress=lambda _: None, overview=seen)
+    assert looks > 3
+    assert caught.value.hint == "headrace start FILE capture:c"
+    assert ("before an operator acts" in caught.value.message) == (asked is verify_topology)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from rules.clients_before import ClientsBefore
 from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
-from rules.transformation import RenameSchema, RenameTable, Transformation
+from rules.transformations.transformation import RenameSchema, RenameTable, Transformation
 from tests.support.lcr_batches import table_version
 
 INTO_SALES = Transformation(operations=(RenameSchema(owner="sales"),))

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.postgres.comparable import PostgresValueTypes
-from rules.conditions.condition import ConditionError, Image, of_image
-from rules.conditions.parsing import parse
+from rules.conditions.condition import parse
+from rules.conditions.nodes import ConditionError, Image, of_image
 from rules.conditions.rowwise import truth_values
 from rules.evaluation import RuleEvaluation
 from rules.needs import refusals

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from databases.connectors import value_types
-from rules.conditions.parsing import parse
+from rules.conditions.condition import parse
 from rules.evaluation import RuleEvaluation
-from rules.reshaping import _may_name
 from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformation import (
+from rules.transformations.reshaping import _may_name
+from rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,

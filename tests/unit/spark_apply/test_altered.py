@@ -238,7 +238,7 @@ def test_what_a_key_of_another_form_may_depend_on_is_applied_first(
     world, at = retyped_world(seed, place)
     engine = world.engine(seed, parallelism=4, group_transactions=1)
     # The values fit the destination as they are: only the form that hashes are made of differs.
-    monkeypatch.setattr("databases.memory.destination.missing_alter", lambda *_: "")
+    monkeypatch.setattr("databases.memory.rows.missing_alter", lambda *_: "")
     monkeypatch.setattr("spark_apply.tables.equality_of", _other_form)
     idle: list[bool] = []
     original = engine.reader.retry_unfit

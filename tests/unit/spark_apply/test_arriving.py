@@ -9,9 +9,9 @@ import pytest
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, Instantiation, PartOf
-from rules.reshaping import transformed_version
 from rules.rule import Rule, RuleSet
-from rules.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
+from rules.transformations.reshaping import transformed_version
+from rules.transformations.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
 from spark_apply.copy.parts import parts_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from databases.memory.store import destination_column
 from protos import codec
 from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformation import AddColumn, RenameColumn, RenameTable, Transformation
+from rules.transformations.transformation import AddColumn, RenameColumn, RenameTable, Transformation
 from spark_apply.arriving import TableStart
 from tests.support.apply_engine import arm
 from tests.support.apply_history import TABLES, Reference, Row, Table

@@ -13,7 +13,7 @@ import pytest
 from databases.ports import CapturedTable, ShapedPartition, TableShape
 from databases.postgres.shapes import shape_findings
 from headrace.inspection import handler_findings
-from rules.transformation import AddColumn, RenameTable, Transformation
+from rules.transformations.transformation import AddColumn, RenameTable, Transformation
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, TableVersion
 from streams.table_name import TableName

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from rules.transformation import RenameSchema, RenameTable, Transformation
+from rules.transformations.transformation import RenameSchema, RenameTable, Transformation
 from streams.table_name import TableName
 from tests.support.lcr_batches import table_version
 from tests.support.seeds import scaled

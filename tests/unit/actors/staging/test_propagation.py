@@ -16,7 +16,7 @@ from actors.staging.propagation import (
 from actors.staging.queue_sessions import SubscriberSession
 from protos import codec
 from protos.links import GrpcLinks
-from rules.conditions.parsing import parse
+from rules.conditions.condition import parse
 from rules.rule import Rule, RuleSet
 from streams.building import batch_of_values
 from streams.errors import LogGone, PropagationError

@@ -20,9 +20,8 @@ import headrace.cli
 from headrace.audit.log import FILE, AuditLog
 from headrace.audit.verbs import NOTED, READ_ONLY, written_arguments
 from headrace.cli import app, main
-from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from headrace.deployment import Deployment
-from headrace.entry import INTERRUPTED
+from headrace.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED, WRONG_USE
 from streams.errors import ApplyError, ConfigError
 
 OWN = pwd.getpwuid(os.getuid()).pw_name

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.commands.error_execution import Execution
-from headrace.console import FINDING
+from headrace.exit_codes import FINDING
 from streams.errors import ApplyError, PropagationError
 
 FAILS = {"number": 7, "done": False, "problem": "again", "failure": {"message": "again", "position": 0}}

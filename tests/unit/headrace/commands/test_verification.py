@@ -106,6 +106,11 @@ def test_difference_in_what_the_destination_computes_is_not_one_that_a_copy_remo
     assert difference_lines({**DIFFERS, "equal": True, "computed": ["total"]}) == []
 
 
+def test_columns_that_are_filled_up_to_other_lengths_are_named_where_a_table_differs():
+    assert difference_lines({**DIFFERS, "padded": "char(n) in column c: ..."}) == ["  char(n) in column c: ..."]
+    assert difference_lines({**DIFFERS, "equal": True, "padded": "char(n) in column c: ..."}) == []
+
+
 def test_a_row_without_a_key_is_cut_to_a_line() -> None:
     row = {
         "columns": [f"c{n}" for n in range(900)],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing import Destination, Rules, Table, row_lcr, transform, values_of
-from rules.transformation import TransformationError
+from rules.transformations.transformation import TransformationError
 from streams.errors import ConfigError, UnfitTableError
 from streams.lcr import LcrError, RowLcr
 from topology.problems import TopologyError

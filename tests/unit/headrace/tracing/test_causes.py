@@ -11,9 +11,9 @@ import pytest
 from databases.ports import ErrorTransaction, Instantiation
 from headrace.tracing.causes import Evidence, Verdict, explain
 from redo.key_search import FoundChange
-from rules.conditions.parsing import parse
+from rules.conditions.condition import parse
 from rules.rule import Rule, RuleSet
-from rules.transformation import Transformation
+from rules.transformations.transformation import Transformation
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.custom_functions import custom

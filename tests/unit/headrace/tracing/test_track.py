@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.console import DONE, FINDING, Output
+from headrace.console import Output
+from headrace.exit_codes import DONE, FINDING
 from headrace.tracing import track as tracking
 from headrace.tracing.following import Arrival, Followed, Step, Tracking
 from headrace.tracing.track import checked_label, look, track

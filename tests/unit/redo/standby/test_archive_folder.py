@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from protos.standby import Shipped
 from redo.segments import list_segments
 from redo.standby import archive_folder
 from redo.standby.archive_folder import ArchiveFolder
 from streams.errors import LogGone, ProtocolError, RedoError
 from streams.failpoints import failpoint
+from streams.standby import Shipped
 from tests.support.redo_logs import SOURCE, committed, drain, mine, miner, received
 from tests.support.seeds import seeds
 from tests.support.standby_redo import RECEIVER, Stream, log_bytes, standby_log

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from databases.postgres.comparable import PostgresValueTypes
 from rules.conditions.compiled import CompiledCondition, Rows, check_types
-from rules.conditions.condition import ConditionError, Node, columns_of
+from rules.conditions.condition import parse
 from rules.conditions.logic import FALSE, NULL, TRUE, Known, possible
-from rules.conditions.parsing import parse
+from rules.conditions.nodes import ConditionError, Node, columns_of
 from rules.conditions.rowwise import truth_values
 from rules.conditions.values import like_pattern
 from rules.user_code.time_limit import time_limit

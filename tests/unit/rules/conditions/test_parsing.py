@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rules.conditions.condition import (
+from rules.conditions.condition import parse
+from rules.conditions.nodes import (
     And,
     Attribute,
     Compare,
@@ -25,7 +26,7 @@ from rules.conditions.condition import (
     Truth,
     ValueOf,
 )
-from rules.conditions.parsing import CONDITION_CHARACTERS_MAX, parse, parsed
+from rules.conditions.parsing import CONDITION_CHARACTERS_MAX, parsed
 from rules.conditions.spelling import spelled_tree
 from tests.support.condition_values import conditions
 from tests.support.seeds import scaled

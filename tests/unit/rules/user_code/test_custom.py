@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 from databases.connectors import value_types
-from rules.conditions.parsing import parse
+from rules.conditions.condition import parse
 from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
-from rules.user_code.custom import LCRS_MAX, CustomTransformation
+from rules.transformations.custom import LCRS_MAX, CustomTransformation
+from rules.transformations.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
 from streams.building import batch_of_values
 from streams.lcr import RowLcr
 from streams.lcr_batch import (

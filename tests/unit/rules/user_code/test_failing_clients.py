@@ -25,7 +25,13 @@ from databases.memory.source import MemorySource
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformation import AddColumn, DeleteColumns, Operation, Transformation, TransformationError
+from rules.transformations.transformation import (
+    AddColumn,
+    DeleteColumns,
+    Operation,
+    Transformation,
+    TransformationError,
+)
 from rules.user_code.last_call import LastCall
 from streams.lcr import RowLcr
 from streams.lcr_batch import LcrBatch

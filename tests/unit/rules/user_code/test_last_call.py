@@ -17,7 +17,7 @@ import pytest
 from databases.connectors import value_types
 from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformation import Transformation, TransformationError
+from rules.transformations.transformation import Transformation, TransformationError
 from rules.user_code.last_call import CRASHES_MAX, LastCall
 from tests.support.custom_functions import custom
 from tests.support.lcr_batches import insert_batch

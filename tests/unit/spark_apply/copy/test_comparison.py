@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from databases.copying import SeenTable
-from rules.transformation import AddColumn, DeleteColumns, Operation, RenameColumn, Transformation
+from rules.transformations.transformation import AddColumn, DeleteColumns, Operation, RenameColumn, Transformation
 from spark_apply.copy.comparison import ComparedColumns, compared_columns
 from spark_apply.driver.config import TableToInstantiate
 from streams.table_name import TableName

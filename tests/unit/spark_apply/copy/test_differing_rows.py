@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from spark_apply.copy.differing_rows import (
     differing_rows,
     judged_rows,
 )
-from streams.errors import DatabaseUnavailable
+from streams.errors import ApplyError
 from streams.table_name import TableName
 from tests.support.seeds import scaled, seed_of
 
@@ -103,7 +104,7 @@ def test_what_is_read_and_named_is_bounded(monkeypatch: pytest.MonkeyPatch):
 
 @dataclass
 class Replica:
-    """A table whose changes arrive at another one `lag` steps later.
+    """A table whose changes arrive at another one `lag` steps later; those of the other one's users, `own_lag` later.
 
     A look lasts a step at each side: the destination is read when it has what the source had.
     """
@@ -112,13 +113,17 @@ class Replica:
     writes: Callable[[int], dict[int, str | None]] = lambda _step: {}
     has_versions: bool = True
     arrives: Callable[[int], bool] = lambda _number: True
+    own: Callable[[int], dict[int, str | None]] = lambda _step: {}
+    own_lag: int = 0
+    waits_for_own: bool = True
     steps: int = 0
     waiting: list[tuple[int, dict[int, str | None]]] = field(default_factory=list)
+    returning: list[tuple[int, dict[int, str | None]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.there, self.here = (Rows((number, "same") for number in range(200)) for _ in range(2))
 
-    def step(self) -> bool:
+    def step(self) -> None:
         """A moment: users write at the source, and what is old enough arrives."""
         self.steps += 1
         written = self.writes(self.steps)
@@ -126,14 +131,24 @@ class Replica:
         self.waiting.append((self.steps, {number: value for number, value in written.items() if self.arrives(number)}))
         while self.waiting and self.waiting[0][0] <= self.steps - self.lag:
             self.here.write(self.waiting.pop(0)[1])
-        return True
+        own = self.own(self.steps)
+        self.here.write(own)
+        self.returning.append((self.steps, own))
+        while self.returning and self.returning[0][0] <= self.steps - self.own_lag:
+            self.there.write(self.returning.pop(0)[1])
 
-    def caught_up(self) -> bool:
+    def caught_up(self) -> None:
         """Until the destination has what the source has now; it is written on meanwhile."""
         now = self.steps
         while self.waiting and self.waiting[0][0] <= now:
             self.step()
-        return self.step()
+        self.step()
+
+    def returned(self) -> None:
+        """Until the source has what the destination has now, likewise."""
+        now = self.steps
+        while self.waits_for_own and self.returning and self.returning[0][0] <= now:
+            self.step()
 
     def sides(self) -> list[Side]:
         return [
@@ -145,8 +160,11 @@ class Replica:
         for _ in range(5):
             self.step()
         sides = self.sides()
-        found = differing_rows(sides, 16, buckets_max=16)
-        return judged_rows(sides, found.differences, looks=LOOKS, catch_up=self.caught_up)
+        here = copy.deepcopy(self.here)  # the destination's snapshot is the older one
+        self.returned()
+        seen = [sides[0], Side(Now(here, has_versions=self.has_versions), TableName("public", "t"), ("id",), COLUMNS)]
+        found = differing_rows(seen, 16, buckets_max=16)
+        return judged_rows(sides, found, looks=LOOKS, catch_up=self.caught_up, returned=self.returned)
 
 
 class Rows(dict[int, str]):
@@ -175,7 +193,12 @@ class Now:
         return getattr(side([row(number, value) for number, value in self._rows.items()]).reader, name)
 
     def keyed_rows(self, *arguments, **named):
-        found = self.__getattr__("keyed_rows")(*arguments, **named)
+        return self._with_versions(self.__getattr__("keyed_rows")(*arguments, **named))
+
+    def bucket_rows(self, *arguments, **named):
+        return self._with_versions(self.__getattr__("bucket_rows")(*arguments, **named))
+
+    def _with_versions(self, found):
         return tuple(
             replace(each, version=str(self._rows.versions[int(each.key[0])]) if self._has_versions else "")
             for each in found
@@ -206,7 +229,8 @@ def test_row_that_is_changed_all_the_time_is_in_flight_and_the_others_are_judged
     busy = Replica(lag=3, writes=lambda step: {7: f"of step {step}"})
     busy.here.write({60: "changed by hand"})
     found = busy.judged()
-    assert (found.in_flight, [each.key for each in found.differences], found.looks) == ((("7",),), [("60",)], LOOKS)
+    assert [(each.key, each.what) for each in found.in_flight] == [(("7",), "changed at each look")]
+    assert ([each.key for each in found.differences], found.looks) == ([("60",)], LOOKS)
 
 
 def test_row_that_is_changed_all_the_time_and_stays_as_it_was_at_the_destination_differs():
@@ -225,14 +249,89 @@ def test_looks_are_bounded_and_end_as_soon_as_every_row_is_judged():
 
 def test_comparison_that_is_stopped_says_nothing_of_the_rows():
     sides = [side([row(1)]), side([row(1, "changed")])]
-    with pytest.raises(DatabaseUnavailable, match="stopped"):
-        judged_rows(sides, differing_rows(sides, 1).differences, looks=LOOKS, catch_up=lambda: False)
+
+    def catch_up() -> None:
+        raise ApplyError("it was stopped")
+
+    with pytest.raises(ApplyError, match="stopped"):
+        judged_rows(sides, differing_rows(sides, 1), looks=LOOKS, catch_up=catch_up)
 
 
 def test_row_that_goes_back_and_forth_is_not_called_different_where_its_versions_are_known():
     """Each look can find it as it was at the source, and as it is no longer at the destination."""
     busy = Replica(lag=3, writes=lambda step: {7: "on" if step % 2 else "off"})
     assert busy.judged().differences == ()
+
+
+@pytest.mark.seeded
+@pytest.mark.parametrize("number", range(scaled(30, 300)))
+def test_row_whose_changes_do_not_arrive_is_not_taken_for_settled_when_the_source_comes_back_to_it(number: int):
+    """It goes back and forth at the source between what the destination has and something else: at any look it can be
+    the same by chance.
+    """
+    dice = random.Random(seed_of(f"back and forth {number}"))
+    stuck = Replica(
+        lag=dice.randrange(4),
+        writes=lambda step: {7: "other" if step <= 5 else dice.choice(["same", "other"])},
+        arrives=lambda each: each != 7,
+    )
+    found = stuck.judged()
+    assert found.settled == 0
+    assert [each.key for each in (*found.differences, *found.in_flight)] == [("7",)]
+    assert {each.what for each in found.differences} <= {"differs"}
+
+
+def test_row_that_the_source_came_back_to_is_named_with_that_reason():
+    back = Replica(lag=1, writes=lambda step: {7: "other" if step <= 5 else "same"}, arrives=lambda each: each != 7)
+    found = back.judged()
+    assert not found.differences
+    assert [(each.key, each.what) for each in found.in_flight] == [
+        (("7",), "the same by now, and not written at the destination since it differed")
+    ]
+
+
+def test_rows_that_came_and_went_settle_when_neither_side_has_them():
+    """A table of jobs: nothing is left that could differ."""
+    jobs = Replica(
+        lag=3, writes=lambda step: {1000 + step: "a job", 1000 + step - 2: None}, arrives=lambda each: each != 1004
+    )
+    found = jobs.judged()
+    assert (found.differences, found.in_flight) == ((), ())
+    assert found.settled > 0
+
+
+def test_changes_of_the_destination_s_own_are_no_difference_however_long_they_take_to_come_back():
+    def changed(*, waits: bool) -> JudgedRows:
+        both_ways = Replica(lag=1, own=lambda step: {7: "here"} if step == 4 else {}, own_lag=100, waits_for_own=waits)
+        return both_ways.judged()
+
+    assert [each.key for each in changed(waits=False).differences] == [("7",)], "it takes longer than the looks"
+    found = changed(waits=True)
+    assert (found.differences, found.in_flight, found.settled) == ((), (), 0)
+
+
+@pytest.mark.seeded
+@pytest.mark.parametrize("number", range(scaled(30, 300)))
+def test_rows_that_both_sides_write_are_never_called_different_and_rows_that_differ_are_always_found(number: int):
+    """Each side's users have rows of their own, so nothing conflicts."""
+    dice = random.Random(seed_of(f"judged both ways {number}"))
+    there, here = dice.sample(range(50), 10), dice.sample(range(50, 100), 10)
+
+    def some(rows: list[int], step: int) -> dict[int, str | None]:
+        return {
+            each: dice.choice([f"of step {step}", "one of two", "the other"]) for each in rows if dice.random() < 0.3
+        }
+
+    both_ways = Replica(
+        lag=dice.randrange(8),
+        own_lag=dice.randrange(30),
+        writes=lambda step: some(there, step),
+        own=lambda step: some(here, step),
+    )
+    wrong = dice.sample(range(100, 200), dice.choice([0, 1, 5]))
+    both_ways.here.write({each: dice.choice([None, "changed by hand"]) for each in wrong})
+    found = both_ways.judged()
+    assert {each.key for each in found.differences} == {(str(each),) for each in wrong}
 
 
 @pytest.mark.seeded

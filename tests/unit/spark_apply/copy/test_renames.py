@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from databases.ports import Instantiation
-from rules.transformation import RenameTable, Transformation
+from rules.transformations.transformation import RenameTable, Transformation
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.standing import remade_problem, standings
 from spark_apply.driver.config import TableToInstantiate

@@ -7,8 +7,14 @@ import pytest
 from databases.connectors import value_types
 from databases.memory.copying import unpacked
 from databases.memory.store import destination_column
-from rules.transformation import CURRENT_TIMESTAMP, AddColumn, DeleteColumns, RenameColumn, Transformation
-from rules.user_code.custom import CustomTransformation
+from rules.transformations.custom import CustomTransformation
+from rules.transformations.transformation import (
+    CURRENT_TIMESTAMP,
+    AddColumn,
+    DeleteColumns,
+    RenameColumn,
+    Transformation,
+)
 from rules.user_code.source import UserFunction
 from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
 from tests.support.handlers import code_of

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databases.memory import destination as memory_destination
+from databases.memory import rows as memory_rows
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ConflictRecord
@@ -147,9 +147,9 @@ def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_bac
     assert at.store.commit_count == 2
     # No conflict: it is written as sets, and the next one is not looked at any more.
     looked: list[object] = []
-    conflicting = memory_destination.conflicting
+    conflicting = memory_rows.conflicting
     monkeypatch.setattr(
-        memory_destination,
+        memory_rows,
         "conflicting",
         lambda found, write, table: looked.append(write) or conflicting(found, write, table),
     )
@@ -161,7 +161,7 @@ def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_bac
 
 def test_tables_without_handlers_are_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Serving(replace(MAXIMUM, name="other"), rows=[row(1), row(2, time=15)])
-    monkeypatch.setattr("databases.memory.destination.conflicting", lambda *given: pytest.fail("looked at"))
+    monkeypatch.setattr("databases.memory.rows.conflicting", lambda *given: pytest.fail("looked at"))
     assert len(at.apply(update(1), update(2)).errors) == 1
 
 

@@ -5,7 +5,7 @@ A transformation is a list of operations on one row LCR, in the manuals' order: 
     0 keep_columns   1 delete_columns   2 rename_column   3 add_column   4 rename_table   5 rename_schema
 
 each of which sees the result of the one before. None of them looks at a row, so what becomes of a table's columns
-(`Transformation.shape`) is found out once; `rules.reshaping` does the same to table versions and batches.
+(`Transformation.shape`) is found out once; `rules.transformations.reshaping` does the same to table versions and batches.
 
 Absent columns
     A column that is to be kept, deleted or renamed, and is not there, is ignored, as the manuals say. A column that
@@ -24,7 +24,7 @@ Added columns
 
 Functions
     Behind its declarative operations a transformation may have a function of the user's, which changes values and
-    nothing else (`rules.user_code.custom`): what is said here of names and columns holds with it, too.
+    nothing else (`rules.transformations.custom`): what is said here of names and columns holds with it, too.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Rule-Based Transformations"; `DBMS_STREAMS_ADM.ADD_COLUMN` and
 its neighbours; `semantics.md` 4.5.
@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from rules.user_code.custom import CustomTransformation
+from rules.transformations.custom import CustomTransformation
 from streams.errors import Retry, StreamsError
 from streams.table_name import TableName
 

@@ -17,18 +17,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from databases.ports import Finding
-from streams.errors import ConfigError
+from streams.errors import ConfigError, StreamsError
 from streams.scn import scn_text
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.edits.subset_changes import counterpart, leaves_tables, strangers_on_the_way, transforms
 from topology.spec import ApplySpec, TopologySpec
 
+if TYPE_CHECKING:
+    from actors.control.prepared_record import PreparedRecord
+    from actors.runtime import ActorSystem
+    from streams.clock import Clock
+
 __all__ = [
     "EARLIER_MAX",
     "EarlierShape",
+    "EarlierShapes",
     "earlier_of",
     "forgotten",
     "left_shapes",
@@ -42,6 +48,9 @@ EARLIER_MAX = 20
 Of more, those without a
 transformation are forgotten first, which hardly ever matter.
 """
+
+_MARKER_TIMEOUT_S = 10.0  # a site that is frozen must not hold up the controller for longer
+_MARKER_INTERVAL_S = 5.0  # between two attempts, while a database is away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,3 +208,75 @@ def forgotten(
             markers = {source: scn for source, scn in shape.markers.items() if source in sources}
             kept.append(EarlierShape(spec=replace(shape.spec, applies=waiting), markers=markers))
     return tuple(kept)
+
+
+class EarlierShapes:
+    """The shapes that are recorded, as long as a controller lives.
+
+    Args:
+        record: the controller's record.
+        actors: runs the sites, which write markers.
+        clock: spaces the attempts to have one written.
+
+    Attributes:
+        recorded: the shapes.
+    """
+
+    def __init__(self, record: PreparedRecord, actors: ActorSystem, clock: Clock) -> None:
+        self._record, self._actors, self._clock = record, actors, clock
+        self.recorded: tuple[EarlierShape, ...] = ()
+        self._mark_at: dict[str, float] = {}  # by source: the next attempt to write a marker
+
+    def open(self) -> None:
+        """Read the record."""
+        self.recorded = earlier_of(self._record.read())
+
+    def take(self, wanted: TopologySpec) -> list[dict[str, Any]]:
+        """The shapes once the wanted topology is prepared, for the write that makes it valid.
+
+        Args:
+            wanted: that topology.
+        """
+        self.recorded = left_shapes(self.recorded, self._record.topology, wanted)
+        return shapes_as_json(self.recorded)
+
+    def on_the_way(
+        self, before: TopologySpec | None, after: TopologySpec, watermarks: Mapping[str, int]
+    ) -> Iterator[Finding]:
+        """See the function of this name.
+
+        Args:
+            before: what was prepared last; None: nothing.
+            after: what is wanted.
+            watermarks: as for the function.
+        """
+        return on_the_way(self.recorded, before, after, watermarks)
+
+    def follow(self, spec: TopologySpec, watermarks: Mapping[str, int], is_settled: Callable[[str], bool]) -> None:
+        """Mark from where on tables have no earlier shape, and forget those that have passed.
+
+        Args:
+            spec: the topology that runs.
+            watermarks: as for `on_the_way`.
+            is_settled: whether a source answers, and every client on the way of its changes goes by `spec`. One that
+                does not answer may be busy with what it took by its old rules.
+        """
+        if not self.recorded:
+            return
+        shapes = marked(
+            forgotten(self.recorded, spec.applies, watermarks),
+            lambda source: self._marker(source) if is_settled(source) else None,
+        )
+        if shapes != self.recorded:
+            self._record.update({"earlier_shapes": shapes_as_json(shapes)})
+            self.recorded = shapes
+
+    def _marker(self, source: str) -> int | None:
+        """A marker in a source's log; None: it is away."""
+        if self._clock.monotonic() < self._mark_at.get(source, 0.0):
+            return None
+        try:
+            return int(self._actors.call(f"site:{source}", "write_marker", b"shapes", timeout_s=_MARKER_TIMEOUT_S))
+        except StreamsError:
+            self._mark_at[source] = self._clock.monotonic() + _MARKER_INTERVAL_S
+            return None

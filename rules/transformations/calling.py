@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rules.transformation import TransformationError
-from rules.user_code.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
+from rules.transformations.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
+from rules.transformations.transformation import TransformationError
 from rules.user_code.last_call import CRASHES_MAX, LastCall
 from rules.user_code.loading import (
     is_interruption,

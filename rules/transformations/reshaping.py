@@ -20,8 +20,14 @@ import numpy as np
 
 from rules.conditions.attributes import UNIX_TO_2000_US
 from rules.subsetting import together
-from rules.transformation import CURRENT_TIMESTAMP_NUMBER, AddColumn, Shape, Transformation, TransformationError
-from rules.user_code.calling import CustomCalls, which_lcr
+from rules.transformations.calling import CustomCalls, which_lcr
+from rules.transformations.transformation import (
+    CURRENT_TIMESTAMP_NUMBER,
+    AddColumn,
+    Shape,
+    Transformation,
+    TransformationError,
+)
 from streams.cells import fixed
 from streams.lcr_batch import (
     ABSENT,
@@ -41,7 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rules.conditions.values import ValueTypes
-    from rules.user_code.custom import CustomTransformation
+    from rules.transformations.custom import CustomTransformation
     from rules.user_code.last_call import LastCall
     from streams.lcr import DecodeHook
 

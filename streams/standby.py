@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["FRAME_BYTES", "RedoFrame", "RedoShipper", "Shipment", "Shipped", "StandbyPlace"]
+__all__ = ["FRAME_BYTES", "RedoFrame", "RedoShipper", "RedoWriter", "Shipment", "Shipped", "StandbyPlace"]
 
 FRAME_BYTES = 1 << 20  # of redo in one frame: an fsync and an acknowledgement per MiB cost little next to the rest
 
@@ -101,4 +102,28 @@ class RedoShipper(Protocol):
         Raises:
             StreamsError: it is no receiver of this redo log, a newer stream of it began, or what it needs is not here.
         """
+        ...
+
+
+class _Checkpoints(Protocol):
+    def record(self, capture: str, scn: Scn) -> Scn:
+        """Take note of what a capture needs; answers what is on record."""
+        ...
+
+    def mine_again(self, capture: str, scn: Scn) -> Scn:
+        """Keep redo from below what is on record; answers what is on record."""
+        ...
+
+
+class RedoWriter(Protocol):
+    """What capture processes need of a log writer, or of a standby redo log."""
+
+    @property
+    def position(self) -> RedoPosition:
+        """How far redo is durable; a value that is replaced, never changed."""
+        ...
+
+    @property
+    def required_checkpoints(self) -> _Checkpoints:
+        """What the captures need."""
         ...

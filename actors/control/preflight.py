@@ -1,0 +1,196 @@
+"""What is asked before anything is prepared: whether the databases, and what still runs, allow the wanted topology.
+
+Main path
+    Controller -> Preflight.look -> every site's own checks, then the edit's, then the tables of each apply process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from actors.control.observation import gather, told_scns
+from actors.control.stopped_components import stopped_against_edit
+from actors.site.receivers import captured_of
+from databases.ports import Finding, TableShape
+from streams.errors import StreamsError
+from streams.scn import Scn
+from streams.table_name import TableName
+from topology.checks import another_database, lasting_identities, one_database_twice
+from topology.downstream import keeper_of
+from topology.edits.capture_scns import scn_findings
+from topology.edits.changes import bypassed_of, components_of
+from topology.edits.overtaken import overtaken
+from topology.edits.stored import entrusted
+from topology.edits.subset_changes import shape_changes, subset_changes
+from topology.proof.meetings import unseen_conflicts
+from topology.transformations import arrival_findings, ways_before
+from topology.ways import arriving, captured_by, ways_to
+
+if TYPE_CHECKING:
+    from actors.control.earlier_shapes import EarlierShapes
+    from actors.control.observation import Observation
+    from actors.control.prepared_record import PreparedRecord
+    from actors.runtime import ActorSystem
+    from streams.lcr_batch import TableVersion
+    from topology.edits.changes import Component
+    from topology.spec import ApplySpec, TopologySpec
+
+__all__ = ["PREFLIGHT_TIMEOUT_S", "Preflight"]
+
+PREFLIGHT_TIMEOUT_S = 120.0  # catalog queries over every table of a large database
+
+
+class Preflight:
+    """The questions, and what the last answers say to the preparation that follows.
+
+    Args:
+        actors: runs the sites.
+        observation: the last answers of all components.
+        record: the controller's record.
+        shapes: shapes of tables that left.
+
+    Attributes:
+        names: of each source's tables, by object number.
+        identities: of the sites' databases.
+    """
+
+    def __init__(
+        self, actors: ActorSystem, observation: Observation, record: PreparedRecord, shapes: EarlierShapes
+    ) -> None:
+        self._actors, self._observation, self._record, self._shapes = actors, observation, record, shapes
+        self.names: dict[str, dict[int, TableName]] = {}
+        self.identities: dict[str, str] = {}
+
+    def look(self, spec: TopologySpec, misfits: Collection[Finding]) -> tuple[Finding, ...]:
+        """Ask every site of the topology.
+
+        Args:
+            spec: the wanted topology.
+            misfits: findings of what is split off and does not fit the topology any more.
+
+        Raises:
+            StreamsError: a site does not answer.
+        """
+        findings: list[Finding] = []
+        self.names.clear()
+        sites = [component.name for component in components_of(spec) if component.kind == "site"]
+        for site in sites:
+            findings += self._actors.call(site, "preflight", entrusted(spec, site), timeout_s=PREFLIGHT_TIMEOUT_S)
+        identities = {
+            site.removeprefix("site:"): str(self._actors.call(site, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S))
+            for site in sites
+        }
+        self.identities = lasting_identities(spec, identities)
+        findings += [
+            *one_database_twice(identities),
+            *another_database(self._record.read().get("identities", {}), self.identities),
+        ]
+        prepared = self._record.topology
+        findings += [*self.stopped(spec), *misfits, *self._scn_findings(prepared, spec)]
+        if prepared is not None:
+            findings += [
+                *subset_changes(prepared, spec),
+                *shape_changes(prepared, spec),
+                *overtaken(prepared, spec, self._subscribers(prepared)),
+            ]
+        findings += self._earlier_shapes(prepared, spec)
+        for apply in spec.applies:
+            try:
+                findings += self._tables(apply, spec)
+            except StreamsError:
+                # Rights that are already reported may be missing.
+                if not any(finding.is_error for finding in findings):
+                    raise
+        return tuple(dict.fromkeys(findings))  # a site's two roles, and two apply processes, may have one
+
+    def stopped(self, spec: TopologySpec) -> tuple[Finding, ...]:
+        """Stopped components against which the edit would go, see `stopped_against_edit`.
+
+        Args:
+            spec: the wanted topology.
+        """
+        return stopped_against_edit(self._actors, self._record.topology, spec, components_of(spec), bypassed_of(spec))
+
+    def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[Mapping[str, Any]]]:
+        """What a queue says of its subscribers; nothing: it does not answer.
+
+        A capture process that is combined with an apply process says of that one instead.
+        """
+        said = {
+            status["name"]: status.get("subscribers", ())
+            for status in (*self._observation.latest, *self._ask_leaving(prepared, {"queue", "capture"}))
+        }
+        by_queue = {
+            queue.name: [
+                f"queue:{queue.name}",
+                *(f"capture:{capture.name}" for capture in prepared.captures if capture.queue == queue.name),
+            ]
+            for queue in prepared.queues
+        }
+        return lambda queue: [subscriber for name in by_queue.get(queue, ()) for subscriber in said.get(name, ())]
+
+    def _ask_leaving(self, prepared: TopologySpec, kinds: Collection[str]) -> list[dict[str, Any]]:
+        """The status of components that leave with this edit, or are renamed; they still run."""
+        known = {status["name"] for status in self._observation.latest}
+        leaving: tuple[Component, ...] = tuple(
+            component
+            for component in components_of(prepared)
+            if component.kind in kinds and component.name not in known
+        )
+        return gather(self._actors, leaving)
+
+    def _earlier_shapes(self, prepared: TopologySpec | None, spec: TopologySpec) -> Iterator[Finding]:
+        """See `on_the_way`. Apply processes that leave with this edit, or are renamed, still run, and are asked, too."""
+        watermarks = told_scns(self._observation.latest)
+        if self._shapes.recorded and prepared is not None:
+            watermarks |= told_scns(self._ask_leaving(prepared, {"apply"}))
+        return self._shapes.on_the_way(prepared, spec, watermarks)
+
+    def _scn_findings(self, before: TopologySpec | None, spec: TopologySpec) -> tuple[Finding, ...]:
+        """Capture processes that are new or moved and would not find the redo that is needed, and SCNs that cannot be had."""
+        statuses = {status["name"]: status for status in self._observation.latest}
+
+        def oldest_scn(source: str, site: str) -> Scn | None:
+            try:
+                return Scn(self._actors.call(keeper_of(source, site), "oldest_scn", timeout_s=PREFLIGHT_TIMEOUT_S))
+            except StreamsError:
+                return None  # it has no redo yet, or is away: then what is missing is found when it is mined
+
+        def applied_scn(apply: ApplySpec) -> Scn | None:
+            # what is above comes again after a crash of the destination
+            recorded = statuses.get(f"apply:{apply.name}", {}).get("recorded_scn")
+            return Scn(int(recorded)) if recorded else None
+
+        return scn_findings(before, spec, oldest_scn=oldest_scn, applied_scn=applied_scn)
+
+    def _tables(self, apply: ApplySpec, spec: TopologySpec) -> tuple[Finding, ...]:
+        """Compare the tables that will arrive at an apply process with the destination's tables."""
+        ways = ways_to(spec, apply)
+        versions: tuple[TableVersion, ...] = self._actors.call(
+            f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
+        )
+        self.names.setdefault(apply.source, {}).update(
+            {int(version.object_number): TableName.of(version) for version in versions}
+        )
+        findings, fitting = arrival_findings(apply, ways, versions, ways_before(spec, apply))
+        came, captured = arriving(ways, fitting), arriving(ways, captured_of(self._actors, apply.source))
+        domains: tuple[TableShape, ...] = self._actors.call(
+            f"site:{apply.source}",
+            "domain_shapes",
+            tuple(TableName.of(table.source) for table in came),
+            timeout_s=PREFLIGHT_TIMEOUT_S,
+        )
+        of_destination: tuple[Finding, ...] = self._actors.call(
+            f"site:{apply.site}",
+            "preflight_tables",
+            tuple(table.destination for table in came),
+            apply.name,
+            apply.conflicts,
+            apply.tables,
+            {TableName.of(table.destination): table.source.identity for table in captured},
+            tuple(table.destination for table in arriving(ways, domains)),
+            {TableName.of(table.destination): TableName.of(table.source) for table in came},
+            timeout_s=PREFLIGHT_TIMEOUT_S,
+        )
+        return (*findings, *of_destination, *unseen_conflicts(spec, apply, came))

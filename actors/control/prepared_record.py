@@ -1,0 +1,65 @@
+"""The controller's record: the topology that was prepared last, and what must not be forgotten of it.
+
+Durable when
+    `update` has returned: the file is replaced as a whole. Whoever reads it meanwhile
+    (`topology.edits.stored.prepared_document`) sees the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from streams.durable_file import replace_file
+from streams.errors import ConfigError
+from topology.edits.stored import PREPARED_FILE, prepared_topology
+from topology.spec import TopologySpec
+
+__all__ = ["PreparedRecord"]
+
+
+class PreparedRecord:
+    """`desired.json` of one state folder. Only the topology's controller writes it.
+
+    Args:
+        state_dir: the state folder.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+
+    @property
+    def topology(self) -> TopologySpec | None:
+        """The topology that was prepared last, without secrets; None: none was, or another version of Headrace did."""
+        return prepared_topology(self._state_dir)
+
+    def read(self) -> dict[str, Any]:
+        """The record; empty: there is none.
+
+        Raises:
+            ConfigError: the file is damaged. As if nothing had been prepared, a lost slot would be made again, and the
+                changes in between would be missing.
+        """
+        file = self._state_dir / PREPARED_FILE
+        try:
+            document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except json.JSONDecodeError as error:
+            raise ConfigError(
+                f"{file} is damaged: {error}",
+                hint="restore it, or remove it: then `headrace up` prepares everything anew",
+            ) from error
+        return document
+
+    def update(self, fields: Mapping[str, Any]) -> None:
+        """Write some fields of the record; all others stay as they are.
+
+        Args:
+            fields: as JSON, by name.
+        """
+        document = {**self.read(), **fields}
+        self._state_dir.mkdir(parents=True, exist_ok=True)
+        replace_file(self._state_dir / PREPARED_FILE, json.dumps(document, indent=1) + "\n")

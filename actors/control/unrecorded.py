@@ -1,0 +1,125 @@
+"""Sources that were prepared, or are being, while the record does not say with which tables.
+
+A statement that waits for a table which a user has locked may go on when the controller has died, or has got no answer,
+and capture the table later. Or the controller dies behind it: the site has taken the table up, and does not name it as
+new any more.
+
+Durable
+    `unseen` in `desired.json`, from before a source is prepared until the write that records its tables. A controller
+    that finds it prepares again. Until it can, apply processes of the source run with the tables of the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from actors.control.observation import GATHER_TIMEOUT_S
+from streams.errors import StreamsError
+from streams.plain_data import from_json
+from topology.edits.receivers import Receivers
+
+if TYPE_CHECKING:
+    from actors.control.observation import Observation
+    from actors.control.prepared_record import PreparedRecord
+    from actors.runtime import ActorSystem
+    from databases.ports import CapturedTable
+    from streams.clock import Clock
+    from topology.spec import TopologySpec
+
+__all__ = ["Unrecorded"]
+
+_NAME_INTERVAL_S = 5.0  # between two looks at what is captured: a query over the tables of a large database
+
+
+class Unrecorded:
+    """See the module.
+
+    Args:
+        record: of the topology that was prepared last.
+        actors: the sites.
+        clock: paces the looks at what is captured.
+
+    Attributes:
+        sites: names of these sources' components, `site:dbs1`.
+    """
+
+    def __init__(self, record: PreparedRecord, actors: ActorSystem, clock: Clock) -> None:
+        self._record, self._actors, self._clock = record, actors, clock
+        self.sites: frozenset[str] = frozenset()
+        self._left_behind: dict[str, tuple[str, ...]] = {}
+        self._name_at = 0.0
+
+    def open(self) -> None:
+        """Read the record, also behind the write that removes them from it."""
+        self.sites = frozenset(self._record.read().get("unseen", ()))
+        self._left_behind, self._name_at = {}, 0.0
+
+    def tables(self, source: str) -> Receivers | None:
+        """The tables of a source that are recorded as taken up; None: an earlier version prepared it.
+
+        Args:
+            source: name of the site.
+        """
+        stored = self._record.read().get("receivers", {}).get(source)
+        return None if stored is None else from_json(Receivers, stored)
+
+    @contextlib.contextmanager
+    def preparing(self, site: str, *, has_admin: bool) -> Iterator[None]:
+        """Have a source on record while it is prepared, and afterwards, unless its database says that nothing was done.
+
+        Args:
+            site: the source's component.
+            has_admin: an administrator captures its tables.
+        """
+        before = self.sites
+        self._note(before | {site})
+        try:
+            yield
+        except StreamsError as error:
+            # Said by the database: the statement has ended. But where an administrator captures the tables, nothing of
+            # this is undone: the site may have taken them up before it failed as a destination.
+            if error.context.get("sqlstate") and not has_admin:
+                self._note(before)
+            raise
+
+    def name_tables(self, observation: Observation, spec: TopologySpec) -> None:
+        """Name in the sites' status the captured tables that no apply process knows, while nothing is prepared.
+
+        Args:
+            observation: of the sites.
+            spec: the topology.
+        """
+        if self._clock.monotonic() >= self._name_at:
+            self._name_at = self._clock.monotonic() + _NAME_INTERVAL_S
+            self._left_behind = {
+                site: found
+                for site in self.sites
+                if observation.answers(site.removeprefix("site:"))
+                and (found := self._unknown(site, spec, self._left_behind.get(site, ())))
+            }
+        for status in observation.latest:
+            if named := self._left_behind.get(status["name"]):
+                status["uncaptured_tables"] = list(dict.fromkeys((*status.get("uncaptured_tables", ()), *named)))
+
+    def _unknown(self, site: str, spec: TopologySpec, before: tuple[str, ...]) -> tuple[str, ...]:
+        source = site.removeprefix("site:")
+        if (recorded := self.tables(source)) is None:
+            return ()
+        known, rules = {each.identity for each in recorded.tables}, spec.capture_rules(source)
+        try:
+            captured: tuple[CapturedTable, ...] = self._actors.call(site, "captured", timeout_s=GATHER_TIMEOUT_S)
+        except StreamsError:  # its database is away
+            return before
+        return tuple(
+            f"{each.owner}.{each.name}"
+            for each in captured
+            if each.identity not in known and any(rule.keeps(each.owner, each.name) for rule in rules)
+        )
+
+    def _note(self, sites: Collection[str]) -> None:
+        # until the first set-up has ended, no apply process begins in any case
+        if frozenset(sites) != self.sites and self._record.read():
+            self._record.update({"unseen": sorted(sites)})
+            self.sites = frozenset(sites)

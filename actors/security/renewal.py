@@ -1,0 +1,50 @@
+"""Renewal of the certificates of a topology that runs for longer than they live."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from streams.errors import ConfigError
+from topology.links import makes_certificates
+
+if TYPE_CHECKING:
+    from streams.clock import Clock
+    from topology.spec import TopologySpec
+
+__all__ = ["RENEWAL_INTERVAL_S", "Renewal"]
+
+log = logging.getLogger("headrace")
+
+# a look reads a few small files; a machine that slept over the end of its certificates must not wait for long
+RENEWAL_INTERVAL_S = 3_600.0
+
+
+class Renewal:
+    """Looks once an hour whether a certificate that `up` made is to be made anew.
+
+    Args:
+        spec: the topology of the file.
+        clock: spaces the looks, and dates the certificates.
+    """
+
+    def __init__(self, spec: TopologySpec, clock: Clock) -> None:
+        self._spec, self._clock = spec, clock
+        # at once: a controller that died while it renewed left a certificate without its key
+        self._next_at = clock.monotonic()
+
+    def look(self) -> None:
+        """Renew what is due, if the last look was an hour ago; one that fails is repeated after an hour."""
+        if self._clock.monotonic() < self._next_at or not makes_certificates(self._spec):
+            return
+        self._next_at = self._clock.monotonic() + RENEWAL_INTERVAL_S
+        from actors.security.upkeep import keep_certificates  # cryptography: commands begin without it
+
+        try:
+            made = keep_certificates(self._spec, now=datetime.fromtimestamp(self._clock.time_us() / 1e6, UTC))
+        except ConfigError as error:
+            # `check` warns a month before their end
+            log.warning("%s: certificates are not renewed now: %s", self._spec.name, error.message)
+        else:
+            log.info("%s: certificates renewed: %s", self._spec.name, ", ".join(made) or "none is due")

@@ -1,0 +1,192 @@
+"""What a comparison waits for: that what one side has is at the other one, too.
+
+To the destination
+    A marker is written into the source's log, and has been applied.
+
+Back to the source
+    Changes that others make at the destination differ until they are at the source. They come by the apply processes
+    there: from the destination itself (a marker in its log has been applied at the source), and from sites that both
+    get changes from (what the destination has of such a site has been applied at the source). One that neither forwards
+    is not waited for. Nothing comes back of a topology of one way.
+
+Bounds
+    `CATCH_UP_S` for each wait; then the table is not compared. The tables behind it wait `_LATE_S`, as long as nothing
+    catches up: `verify` of many tables must not take a minute for each where a component stands still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streams.errors import ApplyError, DatabaseError
+
+if TYPE_CHECKING:
+    from databases.copying import TableReader
+    from databases.ports import DestinationDatabase, SourceDatabase
+    from streams.scn import Scn
+
+__all__ = ["CATCH_UP_S", "POLL_S", "CatchingUp", "WaysBack"]
+
+POLL_S = 0.1
+CATCH_UP_S = 60.0  # the destination has caught up before `verify` compares: then it is seconds behind
+_LATE_S = 5.0
+_PROGRESS_POLL_S = 0.5  # a query of the source; without data, progress is recorded every two seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaysBack:
+    """How what the destination has reaches the source; see the module.
+
+    Args:
+        topology: its name.
+        direct: apply processes at the source whose source is the destination.
+        beside: of each site that both get changes from, the apply process at the destination and the one at the source.
+        here, there: what is recorded at the destination, and at the source.
+        position: writes a marker into the destination's log (`SourceDatabase.write_marker`).
+    """
+
+    topology: str
+    direct: Sequence[str]
+    beside: Sequence[tuple[str, str]]
+    here: DestinationDatabase
+    there: DestinationDatabase
+    position: Callable[[], Scn]
+
+    def positions(self) -> dict[str, Scn]:
+        """What the apply processes at the source must have applied to have what the destination has now, by name."""
+        found: dict[str, Scn] = {}
+        for here, there in self.beside:
+            progress = self.here.progress(self.topology, here)
+            if progress is not None:
+                applied = [progress.low_watermark, progress.ahead_scn, *(each.through for each in progress.above)]
+                found[there] = max(applied)
+        if self.direct:
+            found |= dict.fromkeys(self.direct, self.position())
+        return found
+
+    def behind(self, positions: Mapping[str, Scn]) -> list[str]:
+        """Names of the apply processes that have not applied as much."""
+        progress = {name: self.there.progress(self.topology, name) for name in positions}
+        return [
+            name
+            for name, scn in sorted(positions.items())
+            if (found := progress[name]) is None or found.low_watermark < scn
+        ]
+
+
+class CatchingUp:
+    """The waits of one comparison; see the module.
+
+    Args:
+        apply: name of the apply process.
+        is_active: whether the caller still waits for results.
+        source: whose log gets markers.
+        applied: up to which SCN of the source the destination has everything; None: nobody knows.
+        back: how others' changes of the destination come to the source; None: none do.
+    """
+
+    def __init__(
+        self,
+        apply: str,
+        *,
+        is_active: Callable[[], bool],
+        source: SourceDatabase,
+        applied: Callable[[], int] | None,
+        back: WaysBack | None,
+    ) -> None:
+        self._apply, self._is_active = apply, is_active
+        self._source, self._applied, self._back = source, applied, back
+        self._bound_s = CATCH_UP_S
+
+    def go_on(self) -> None:
+        """Ask whether the comparison goes on.
+
+        Raises:
+            ApplyError: it was stopped.
+        """
+        if not self._is_active():
+            raise ApplyError(
+                f"apply {self._apply} was stopped, or ended, while its tables were compared: nothing is known of them",
+                hint=f"headrace status FILE says which; headrace start FILE apply:{self._apply}, then compare again",
+            )
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raises as `go_on`."""
+        ends_by = time.monotonic() + seconds
+        self.go_on()
+        while (left_s := ends_by - time.monotonic()) > 0:
+            time.sleep(min(left_s, POLL_S))
+            self.go_on()
+
+    def to_the_destination(self, delay_s: float) -> None:
+        """Wait until the destination has what the source has now, and a moment.
+
+        Args:
+            delay_s: the moment, in seconds.
+
+        Raises:
+            ApplyError: the comparison was stopped.
+            DatabaseError: it takes too long, or the source does not answer.
+        """
+        applied = self._applied
+        assert applied is not None
+        marker = self._source.write_marker(b"compared")
+        self.pause(delay_s)
+        self._until(lambda: "the destination is" if applied() < marker else "", POLL_S)
+
+    def back_to_the_source(self) -> None:
+        """Wait until the source has what the destination has now, as far as it comes there; raises likewise."""
+        back = self._back
+        if back is None:
+            return
+        positions = back.positions()
+        self._until(
+            lambda: (
+                f"the source is, at {' and '.join(behind)}, through which changes of the destination's come to it,"
+                if (behind := back.behind(positions))
+                else ""
+            ),
+            _PROGRESS_POLL_S,
+        )
+
+    def _until(self, late: Callable[[], str], poll_s: float) -> None:
+        ends_by = time.monotonic() + self._bound_s
+        while who := late():
+            if time.monotonic() > ends_by:
+                bound_s, self._bound_s = self._bound_s, _LATE_S
+                raise DatabaseError(
+                    f"{who} more than {bound_s:g} s behind: what differs may be on its way; `headrace status FILE` says"
+                    " what holds it up"
+                )
+            self.pause(poll_s)
+        self._bound_s = CATCH_UP_S
+
+    @contextlib.contextmanager
+    def reading(self, readers: Sequence[TableReader]) -> Iterator[None]:
+        """End what readers read when the comparison is stopped: the scan of a large table takes hours.
+
+        Args:
+            readers: used by this thread meanwhile.
+        """
+        over = threading.Event()
+        watch = threading.Thread(target=self._interrupt, args=(readers, over), name="compare-watch", daemon=True)
+        watch.start()
+        try:
+            yield
+        except DatabaseError:
+            self.go_on()  # it was interrupted
+            raise
+        finally:
+            over.set()
+            watch.join()
+
+    def _interrupt(self, readers: Sequence[TableReader], over: threading.Event) -> None:
+        while not over.wait(POLL_S):
+            if not self._is_active():
+                for each in readers:
+                    each.interrupt()

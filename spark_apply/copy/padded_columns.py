@@ -1,0 +1,54 @@
+"""Columns that two databases fill up with blanks to another length.
+
+These are `char(n)` columns where a letter counts as its bytes at one side (its encoding is one that the database does
+not know), and as one letter at the other. A value with a letter that is not ASCII has other blanks at the other side, or
+does not fit there. No copy changes that, and the row is never the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from streams.table_name import TableName, quoted, quoted_name
+
+if TYPE_CHECKING:
+    from databases.copying import SeenTable
+
+__all__ = ["why_padded"]
+
+
+def why_padded(
+    there: SeenTable | None,
+    here: SeenTable | None,
+    columns: Iterable[tuple[str, str]],
+    *,
+    source: TableName,
+    destination: TableName,
+) -> str:
+    """Why rows differ, or are refused, and what to do; empty: no column is filled up to another length.
+
+    Args:
+        there: the table as the source shows it.
+        here: as the destination does.
+        columns: that both have: name at the source, and at the destination.
+        source: the table's name there.
+        destination: the table's name here.
+    """
+    if there is None or here is None or there.counts_bytes == here.counts_bytes:
+        return ""
+    found = [(origin, name) for origin, name in columns if origin in there.padded or name in here.padded]
+    if not found:
+        return ""
+    bytes_at, letters_at = ("source", "destination") if there.counts_bytes else ("destination", "source")
+    return (
+        f"char(n) in column{'s' if len(found) > 1 else ''} {', '.join(name for _, name in found)}: the {bytes_at} (its"
+        f" encoding is SQL_ASCII) counts bytes and the {letters_at} letters, so a value with a letter that is not ASCII"
+        f" has other blanks there, or is too long. At the source: {_alter(source, (origin for origin, _ in found))}; at"
+        f" the destination: {_alter(destination, (name for _, name in found))}; or move the SQL_ASCII database to UTF8"
+    )
+
+
+def _alter(table: TableName, columns: Iterable[str]) -> str:
+    types = ", ".join(f"ALTER COLUMN {quoted(column)} TYPE text" for column in columns)
+    return f"ALTER TABLE {quoted_name(table)} {types}"
