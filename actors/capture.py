@@ -326,7 +326,8 @@ class CaptureHost(Host):
             )
         if self._queue is None:
             raise ConfigError(
-                f"capture process {name} does not run", hint="`headrace start` it, then set its start SCN"
+                f"capture process {name} does not run",
+                hint=f"start it (`headrace start FILE capture:{name}`), then set its start SCN",
             )
         actors = actors_of(self._spec.name)
         actors.call(self._redo_component, "set_start_scn", name, start_scn, timeout_s=NAMES_TIMEOUT_S)

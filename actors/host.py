@@ -371,8 +371,8 @@ def _wrap(name: str, error: OSError) -> StreamsError:
     """Wrap an error of the operating system: a full disk is transient, anything else needs an operator."""
     wrapped = RedoError(
         f"{name}: {error.strerror or error}",
-        hint="fix what the message names; the component resumes automatically "
-        "when the cause is a full disk, else `headrace start`",
+        hint="fix what the message names; the component resumes automatically when the cause is a full disk, else with"
+        f" `headrace start FILE {name}`",
     )
     wrapped.__cause__ = error
     return wrapped

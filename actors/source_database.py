@@ -126,7 +126,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
         self._is_source = _is_source(spec, name)
         self._folder = site_folder(spec, name)
         self._claim = SiteClaim(spec, self._site)
-        self._refusal = SourceRefusal(self._folder / "redo")
+        self._refusal = SourceRefusal(self._folder / "redo", self.name)
         self._server: EmbeddedServer | None = (
             embedded_server(spec, self._site) if self._site.database.kind == "embedded" else None
         )

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from databases.ports import DestinationTable
 from rules.table_settings import TableSettings
-from streams.errors import DataError, UnfitTableError
+from streams.errors import COPY_THE_TABLE, DataError, UnfitTableError
 from streams.lcr_batch import OldImage, TableVersion
 from streams.table_name import Named, quoted_name, remark
 
-__all__ = ["missing_key", "unfit_error", "unfit_key", "with_settings"]
+__all__ = ["are_errors", "missing_key", "unfit_error", "unfit_key", "with_settings"]
 
 _NAME_THERE = "under the name that it has there, if a rule renames it: "
 
@@ -32,6 +32,26 @@ def with_settings(table: DestinationTable, settings: TableSettings, *, is_hidden
     return replace(table, key=key, is_substitute=True, serialise=is_hidden)
 
 
+def are_errors(version: TableVersion, settings: TableSettings) -> bool:
+    """Whether rows that do not fit their table are errors of theirs; else they wait for an ALTER.
+
+    Where that is set, and where no ALTER helps: what the log lacks of rows that it has does not come.
+
+    Args:
+        version: of the rows, as the log has it.
+        settings: of the apply process.
+    """
+    return settings.column_mismatch == "error" or bool(_lacks_old_values(version, settings))
+
+
+def _lacks_old_values(version: TableVersion, settings: TableSettings) -> tuple[str, ...]:
+    """The columns of a table's substitute key, if the log does not have all of their old values."""
+    names = settings.key_of(version.owner, version.name)
+    arriving = {column.name: column.is_key for column in version.columns}
+    is_of_the_log = version.version and version.old_image is OldImage.KEY
+    return names if is_of_the_log and any(arriving.get(name) is False for name in names) else ()
+
+
 def unfit_error(version: TableVersion, missing: str, settings: TableSettings) -> UnfitTableError | DataError:
     """What is raised for rows that do not fit their table: it waits for an ALTER, or is an error of the rows.
 
@@ -41,8 +61,9 @@ def unfit_error(version: TableVersion, missing: str, settings: TableSettings) ->
         settings: of the apply process.
     """
     message = f"the destination table {version.qualified_name} does not fit the source's rows"
-    if settings.column_mismatch == "error":
-        return DataError(f"{message} (column_mismatch: error): {missing}", table=version.qualified_name)
+    if are_errors(version, settings):
+        how = " (column_mismatch: error)" if settings.column_mismatch == "error" else ""
+        return DataError(f"{message}{how}: {missing}", table=version.qualified_name)
     return UnfitTableError(message, hint=missing, table=version.qualified_name)
 
 
@@ -87,15 +108,13 @@ def missing_key(version: TableVersion, settings: TableSettings, at_source: Named
         settings: of the apply process.
         at_source: the table under the name it has there; None: not known here, and the text says so.
     """
-    arriving = {column.name: column for column in version.columns}
-    names = settings.key_of(version.owner, version.name)
-    lacking = [name for name in names if name not in arriving]
+    arriving = {column.name for column in version.columns}
+    lacking = [name for name in settings.key_of(version.owner, version.name) if name not in arriving]
     if lacking:
         return f"key_columns: leave out {', '.join(lacking)}: the LCRs of {version.qualified_name} do not carry it"
-    if version.old_image is OldImage.KEY and version.version and any(not arriving[name].is_key for name in names):
+    if names := _lacks_old_values(version, settings):
         return f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL; " + remark(
             f"{'' if at_source else _NAME_THERE}the log lacks old values of the substitute key ({', '.join(names)});"
-            " `headrace verify` and the fix that it prints bring the table up to date if changes were logged without"
-            " them"
+            f" if changes were logged without them: {COPY_THE_TABLE}"
         )
     return ""

@@ -285,8 +285,11 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
             problem="renamed or dropped since `up`, and named by a transformation:"
             f" {', '.join(component['lost_columns'])}; under another name a column that is to be kept is left out, and"
             " one that is to be left out or masked travels as it is",
-            fix="give the column its name back at the source; or take the table out of the rules, run headrace up FILE"
-            " and headrace wait FILE --caught-up, and put it back with the names of now: it is copied anew",
+            # Where a column is to be left out, apply waits for it at the destination; where it is to be kept, rows came
+            # without it.
+            fix="give the column its name back at the source, and do not add it at the destination; then headrace copy"
+            " FILE TABLE brings what changed meanwhile. Or take the table out of the rules, run headrace up FILE and"
+            " headrace wait FILE --caught-up, and put it back with the names of now: it is copied anew",
         )
     if component.get("errors"):
         yield Note(

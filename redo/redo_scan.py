@@ -25,7 +25,7 @@ from redo.records import (
     decode_head,
 )
 from redo.restart_point import RestartPoint, find_restart_point
-from redo.segments import RedoReader
+from redo.segments import RESTORE_SEGMENT, RedoReader
 from redo.undecodable import undecodable
 from streams.errors import CaptureError, ProtocolError, RedoError
 from streams.lcr_batch import TableVersion
@@ -101,7 +101,7 @@ class RedoScan:
             if is_restart and not point.begin_offset:
                 break
             if header.type is RecordType.SEGMENT:
-                self._enter(decode_head(reader.payload(header)))
+                self._enter(decode_head(reader.payload(header)), reader.segment)
             elif header.type is RecordType.DICTIONARY or header.has_descriptions:
                 payload = reader.payload(header)
                 payload = payload[: point.begin_offset] if is_restart else payload
@@ -145,7 +145,7 @@ class RedoScan:
             self._record = (header, np.frombuffer(reader.payload(header), np.uint8))
             self._offset, self._begin_offset = self._begin_offset, 0
         elif header.type is RecordType.SEGMENT:
-            self._enter(decode_head(reader.payload(header)))
+            self._enter(decode_head(reader.payload(header)), reader.segment)
         elif header.type is RecordType.DICTIONARY:
             # A head's own dictionary says what is known already.
             if header.number >= HEAD_RECORDS and not self._take_dictionary(reader, header, durable):
@@ -167,8 +167,19 @@ class RedoScan:
         self.dictionary.add_found(build)
         return True
 
-    def _enter(self, head: SegmentHead) -> None:
-        """A new segment begins; an open transaction goes on into it."""
+    def _enter(self, head: SegmentHead, number: int) -> None:
+        """A new segment begins; an open transaction goes on into it.
+
+        Args:
+            head: of the segment.
+            number: in the name of its file.
+        """
+        if head.number != number:
+            raise RedoError(
+                f"redo segment {number} is not there: its file holds segment {head.number}",
+                hint=RESTORE_SEGMENT,
+                segment=number,
+            )
         if head.source != self._source:
             raise RedoError(
                 f"redo segment {head.number} is of site {head.source}, not of {self._source}",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redo.records import HEAD_RECORDS, SegmentHead, decode_head
-from redo.segments import RedoReader, list_segments
+from redo.segments import RESTORE_SEGMENT, RedoReader, list_segments
 from streams.errors import INSTANTIATE_AGAIN, LogGone, RedoError
 from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
@@ -64,7 +64,7 @@ def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoP
     if not numbers:
         raise RedoError(
             f"redo segment {durable.segment} is missing",
-            hint="restore the redo log from a copy",
+            hint=RESTORE_SEGMENT,
             segment=durable.segment,
             offset=0,
         )

@@ -48,6 +48,7 @@ from streams.scn import FIRST_SCN, Scn, scn_text
 __all__ = [
     "FIRST_SEGMENT",
     "PREAMBLE_BYTES",
+    "RESTORE_SEGMENT",
     "LogState",
     "RedoFull",
     "RedoReader",
@@ -69,6 +70,11 @@ _PREAMBLE = struct.Struct("<12sI")
 _PREAMBLE_NAME = b"HeadraceRedo"
 PREAMBLE_BYTES = _PREAMBLE.size
 
+# What is missing comes back by no restart.
+RESTORE_SEGMENT = (
+    "restore the segment from a copy, then start what stopped for it (`headrace start FILE NAME`); if there is no copy,"
+    f" {INSTANTIATE_AGAIN}"
+)
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SEARCH_BYTES = 1 << 20  # window when looking for a record beyond damage
 
@@ -189,7 +195,7 @@ def open_segment(folder: Path, number: int, *, after_scn: Scn = FIRST_SCN) -> in
         raise LogGone(f"redo segment {number} was purged", hint=INSTANTIATE_AGAIN, segment=number)
     raise RedoError(
         f"redo segment {number} is missing; transactions after SCN {scn_text(after_scn)} are missing",
-        hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
+        hint=RESTORE_SEGMENT,
         segment=number,
         offset=0,
         after_scn=after_scn,
@@ -210,7 +216,7 @@ def check_preamble(path: Path, descriptor: int) -> None:
     if len(preamble) < PREAMBLE_BYTES or not preamble.startswith(_PREAMBLE_NAME):
         raise RedoError(
             f"{path.name} is not a redo segment, or its first bytes are damaged",
-            hint="restore the file from a copy",
+            hint=RESTORE_SEGMENT,
             segment=path.name,
             offset=0,
         )
@@ -268,7 +274,7 @@ def _damaged(path: Path, descriptor: int, offset: int, after_scn: Scn, *, what: 
     )
     return RedoError(
         f"redo segment {path.name} {what} at offset {offset}; transactions {missing} are missing",
-        hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
+        hint=RESTORE_SEGMENT,
         segment=path.name,
         offset=offset,
         after_scn=after_scn,

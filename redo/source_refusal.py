@@ -27,9 +27,11 @@ class SourceRefusal:
 
     Args:
         folder: of the redo log.
+        component: full name of the site's component.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, component: str) -> None:
+        self._component = component
         self._refused, self._prepared = folder / "refused.json", folder / "prepared_as.json"
 
     def check(self) -> None:
@@ -45,7 +47,7 @@ class SourceRefusal:
         raise LogGone(
             f"the source was refused before: {found['message']}",
             hint=f"{found['hint']}. If no change can be missing (the database's own disk is back, or the dsn led"
-            f" elsewhere), remove {self._refused.name} in the folder of the site's redo log and start the site",
+            f" elsewhere), remove {self._refused} and start the site: `headrace start FILE {self._component}`",
         )
 
     def record(self, refused: LogGone) -> None:

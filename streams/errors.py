@@ -78,15 +78,14 @@ NOT_REPLICATED = "does not replicate it"
 # The way out where error transactions of a table can never be executed. To delete one loses what it has of other
 # tables.
 COPY_THE_TABLE = (
-    "`headrace copy FILE` with that table, which deletes the error transactions that it makes obsolete;"
+    "`headrace copy FILE TABLE` with that table, which deletes the error transactions that it makes obsolete;"
     " then `headrace errors execute FILE --all`, which writes what others have of other tables"
 )
 # As INSTANTIATE_AGAIN, for one destination, while the others go on.
 COPY_ONE_AGAIN = (
-    "the other destinations go on. Take this one out of the topology file and run `headrace up`, empty its replicated"
-    " tables, add it"
-    " again and run `headrace up`: its tables are copied again. Or restore a later backup, then `headrace start` its"
-    " apply process"
+    "the other destinations go on. Take what goes to this one and comes from it out of the topology file, leave its"
+    " site there and run `headrace up`, empty its replicated tables, put it back and run `headrace up`: its tables are"
+    " copied again. Or restore a later backup, then start its apply process: `headrace start FILE apply:NAME`"
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg import conninfo, sql
 
-from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
+from streams.errors import INSTANTIATE_AGAIN, ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
     "NOT_FOUND",
@@ -92,6 +92,8 @@ _MET_DDL = re.compile(
 )
 # A schema, table, column, type or function that is not there.
 NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
+# In the server's words of what is not there, in whatever language: an object of our own, which somebody dropped.
+_OURS = re.compile(r'"headrace[."]|\bheadrace\.')
 # In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the
 # server speaks. The context holds texts of users, and what is found there is printed in a statement: names and types
 # alone.
@@ -347,6 +349,8 @@ def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **contex
         kind = DatabaseUnavailable
     elif sqlstate[:2] in _DATA_CLASSES:
         kind = DataError
+    if sqlstate in NOT_FOUND and _OURS.search(message):
+        message, hint = f"{message}: the schema headrace is damaged there", INSTANTIATE_AGAIN
     violated = {"violates": _VIOLATIONS[sqlstate]} if sqlstate in _VIOLATIONS else {}
     return kind(message, hint=hint, **_texts({**context, **violated, "sqlstate": sqlstate}))
 

@@ -49,7 +49,7 @@ ORDER BY 1
 """
 
 _FIRING = """
-SELECT e.evtname, p.oid::regprocedure::text, current_user FROM pg_catalog.pg_event_trigger e
+SELECT e.evtname, p.oid::regprocedure::text, pg_catalog.quote_ident(p.proname) || '()', current_user FROM pg_catalog.pg_event_trigger e
 JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid
 WHERE e.evtenabled <> 'D' AND e.evtevent IN ('ddl_command_start', 'ddl_command_end', 'sql_drop', 'table_rewrite') ORDER BY 1
 """
@@ -90,7 +90,8 @@ def trial_findings(connection: psycopg.Connection[Any], path: str, statements: S
                 connection.execute("SET LOCAL lock_timeout = '2s'")
                 connection.execute(statement.encode())
         except psycopg.Error as error:
-            if error.sqlstate not in NOT_FOUND and (found := _failed_in(connection, error)):
+            found = _failed_in(connection, error)
+            if found is not None and found[1]:  # else `event_trigger_findings` has named it
                 yield Finding(path=path, problem=f"{error.diag.message_primary}: {found[0]}", fix=found[1])
                 return
 
@@ -136,16 +137,21 @@ def failed_in(dsn: str, error: DatabaseError) -> tuple[str, str]:
 
 
 def _failed_in(connection: psycopg.Connection[Any], error: psycopg.Error) -> tuple[str, str] | None:
-    where = error.diag.context or ""
-    found = [row for row in connection.execute(_FIRING).fetchall() if f" {row[1]} " in f" {where}"]
-    if not found:
-        return None
-    function, role = found[0][1:]
+    """See `failed_in`; no fix where a function does not find what it names for the empty search_path."""
+    where, firing = f" {error.diag.context or ''}", connection.execute(_FIRING).fetchall()
+    # The server names a function without its schema where the search_path in which it failed has that: one of its own.
+    found = [row for row in firing if f" {row[1]} " in where]
+    sets_path = not found
+    found = found or [row for row in firing if f" {row[2]} " in where]
+    if len({row[1] for row in found}) != 1 and sets_path:
+        return None  # none, or one of several of that name
+    _, function, _, role = found[0]
     names = [quote(name) for name, of, *_ in found if of == function]
     what = f"the event trigger {', '.join(names)} calls {function} for Headrace's own DDL"
     disabled = " ".join(f"ALTER EVENT TRIGGER {name} DISABLE;" for name in names)
     if error.sqlstate != _NO_RIGHT:
-        return what, "" if error.sqlstate in NOT_FOUND else f"correct the function; or {disabled}"
+        is_for_the_path = error.sqlstate in NOT_FOUND and not sets_path
+        return what, "" if is_for_the_path else f"correct the function; or {disabled}"
     return (
         f"{what}, with the rights of the role {role}",
         f"ALTER FUNCTION {function} SECURITY DEFINER; "

@@ -37,6 +37,7 @@ from rules.conditions.nodes import ConditionError
 from rules.evaluation import RuleEvaluation
 from rules.transformations.transformation import TransformationError
 from spark_apply.copy.standing import correct_alone
+from spark_apply.tables.arriving import restart_hint
 from streams.table_name import argument
 from topology.combined import bypassed_on
 from topology.ways import writes_alone
@@ -282,12 +283,16 @@ def _not_copied(found: Evidence) -> _Stop | None:
             "NOT COPIED",
             place,
             f"{found.table} was never copied to {found.way.apply.site}: its changes are left out",
-            _restart(found),
+            restart_hint(found.way.apply.name),
         )
     if record.state in _COPIED or record.state == "JOINING":
         return None
     why = f": {record.problem}" if record.problem else ""
-    fix = _brought_up(found) if record.state in {"LEFT", "FAILED"} else "wait: headrace status shows the copy"
+    fix = {
+        "LEFT": _brought_up(found),
+        # What is in its way may be rows that nobody else has.
+        "FAILED": "correct what it says: apply looks at the table again every few seconds, and copies it then",
+    }.get(record.state, "wait: headrace status FILE shows the copy")
     return _Stop(
         "NOT COPIED",
         place,
@@ -310,7 +315,7 @@ def _in_error_queue(found: Evidence, change: FoundChange) -> _Stop | None:
                 "ERROR QUEUE",
                 f"apply:{found.way.apply.name}",
                 f"its transaction is error transaction {error.number}: {why}",
-                f"headrace errors show FILE {first}, correct what it names, then headrace errors execute",
+                f"headrace errors show FILE {first}, correct what it names, then headrace errors execute FILE --all",
             )
     return None
 
@@ -470,10 +475,6 @@ def _clients(found: Evidence) -> list[tuple[Any, str, Passage]]:
         f"apply:{way.apply.name}",
     )
     return list(zip(way.clients, names, way.passages(found.table), strict=True))
-
-
-def _restart(found: Evidence) -> str:
-    return f"headrace stop FILE {found.way.apply.name}, then headrace start: it copies the table"
 
 
 def _mend(found: Evidence) -> str:

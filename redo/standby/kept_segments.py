@@ -10,9 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from redo.records import SegmentHead
-from redo.segments import SegmentFile, archive_segment, list_segments, online_segment, read_head
+from redo.segments import RESTORE_SEGMENT, SegmentFile, archive_segment, list_segments, online_segment, read_head
 from streams.durable_file import sync_folder
-from streams.errors import INSTANTIATE_AGAIN, RedoError
+from streams.errors import RedoError
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["SEGMENTS_MIN", "KeptSegments", "read_oldest_scn"]
@@ -173,7 +173,7 @@ def _missing(before: SegmentFile, after: SegmentFile) -> RedoError:
     return RedoError(
         f"redo segment {before.number + 1} is missing; transactions between SCN {scn_text(from_scn)} and SCN"
         f" {scn_text(to_scn)} are missing",
-        hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
+        hint=RESTORE_SEGMENT,
         segment=before.number + 1,
         offset=0,
         after_scn=from_scn,

@@ -476,7 +476,7 @@ class _Segment:
                 return
         raise RedoError(
             f"standby redo segment {self.path.name} was removed or replaced while it was written",
-            hint="`headrace start` goes on from what is there now",
+            hint="start its receiver again (`headrace start FILE redo:NAME`): it goes on from what is there now",
             segment=self.path.name,
             offset=self.durable,
         ) from OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # of the disk here, not of what came

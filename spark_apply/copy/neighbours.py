@@ -74,7 +74,7 @@ def applied_twice(each: Standing, others: Sequence[OtherCopy], topology: str) ->
     return (
         f"{_named(twice, topology)} gets the same table of this source there: every change would be applied twice. Take"
         f" the table out of the file of one of the two, and run `headrace up` with it, or end topology {which} with"
-        " `headrace down ITS_FILE --purge`"
+        " `headrace down ITS_FILE --purge --keep-servers`"
     )
 
 
@@ -120,7 +120,8 @@ def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: Apply
         f"{there}: what is there is {origin} from site {sites}. It is neither emptied nor copied from {source}, because"
         " rows would be lost. If it "
         f"holds the rows of {source} as they are now, keep them with `headrace up --keep-existing` while changes of"
-        f" this table at {source} rest: changes made there before that are not applied. If it may lack some, {emptied}"
+        f" this table at {source} rest: changes made there before that are not applied. If it may lack some, and"
+        f" {source} has every row that {sites} has, {emptied}"
     )
 
 

@@ -544,9 +544,9 @@ class ApplyControl:
                 f"nothing is applied while error transaction {number} is in the error queue (on_error: disable)"
             )
             status.hint = (
-                f"headrace errors show FILE {number}, correct what it names, then headrace errors execute (or edit, or"
-                " delete): it goes on by itself when the error queue is empty; or write another on_error, then headrace"
-                " up FILE"
+                f"headrace errors show FILE {number}, correct what it names, then headrace errors execute FILE --all (or"
+                " edit or delete some): it goes on by itself when the error queue is empty; or write another on_error,"
+                " then headrace up FILE"
             )
         if self._stopping.is_set():
             status.state = "SHUTTING DOWN CLEANLY"

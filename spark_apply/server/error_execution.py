@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["ExecuteWork"]
 
 _COPIED_MEANWHILE = "a table of it was copied again while it was executed: execute it again"
-_IN_THE_COPY = "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete)"
+_IN_THE_COPY = (
+    "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete FILE N)"
+)
 _PART_COPIED = (
     "it truncates {table}, and a partition of that was attached and copied since, which it would empty: "
     f"{COPY_THE_TABLE}"

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
+from databases.applied_tables import are_errors
 from databases.ports import DestinationColumn, DestinationTable
 from rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, ConflictRules, TableConflicts
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -519,7 +520,7 @@ class TableFits:
         )
 
     def fit_or_error(self, version: TableVersion) -> TableFit:
-        """The fit of a version; where `column_mismatch: error` is set, of one that does not fit.
+        """The fit of a version; where rows that do not fit are errors (`are_errors`), of one that does not fit.
 
         Such rows are refused row by row.
 
@@ -531,7 +532,7 @@ class TableFits:
         try:
             return self.fit(version)
         except UnfitTableError as error:
-            if self._settings.column_mismatch != "error":
+            if not are_errors(version, self._settings):
                 raise
             return TableFit(version=version, table=_like(version), handlers=self._handlers, unfit=f"{error.message}")
 

@@ -363,7 +363,7 @@ def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_sinc
     )
     assert "a partition of that was attached and copied since" in outcome.failure.message
     assert execute(sites.destination, "SELECT v FROM ev WHERE day = 2") == [("after",)]
-    assert "`headrace copy FILE` with that table" in outcome.failure.message
+    assert "`headrace copy FILE TABLE` with that table" in outcome.failure.message
     sites.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="ev")]))
     sites.settle()
     assert "then `headrace errors execute FILE --all`" in outcome.failure.message

@@ -10,27 +10,26 @@ import shlex
 import pytest
 
 from headrace.exit_codes import DONE, FINDING
-from tests.support.command_line import run
+from tests.support import command_line
+from tests.support.command_line import commands_in, run
 from tests.support.sites import Sites
 from tests.support.system import wait_until
 
 pytestmark = [pytest.mark.unit("sites", order=5), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TABLES = ("slot", "other", "person", "rated", "plain")
-# Up to where the sentence goes on: a name that has such a sign is quoted.
-_COMMAND = re.compile(
-    r"headrace (?:copy|errors execute) (?:'[^']*'|[^\s`;,()]|[ ](?!copies|copy|which|then|and|or|--yes))+"
-)
 
 
 def typed(printed: str) -> list[str]:
     """Run the commands of what is printed, as somebody does who is asked nothing; the commands."""
-    commands = list(dict.fromkeys(found.strip() for found in _COMMAND.findall(printed)))
+    commands = copies_in(printed)
     for command in commands:
-        words = shlex.split(command)[1:]
-        code, out, err = run(*words, *(["--yes"] if words[0] == "copy" else []))
-        assert code == DONE, (command, out, err)
+        command_line.typed(command)
     return commands
+
+
+def copies_in(printed: str) -> list[str]:
+    return [each for each in commands_in(printed) if each.startswith(("headrace copy", "headrace errors execute"))]
 
 
 def test_printed_commands_are_typed_and_both_sites_are_equal(sites: Sites):
@@ -79,7 +78,7 @@ def test_printed_commands_are_typed_and_both_sites_are_equal(sites: Sites):
 
     def said() -> list[str]:
         _, out, err = run("status", file, "--verbose")
-        found = [each for each in _COMMAND.findall(out + err) if "copy" in each]
+        found = [each for each in copies_in(out + err) if "copy" in each]
         return found if len(found) == 2 else []
 
     wait_until("status says it of both", said)

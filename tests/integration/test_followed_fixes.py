@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from databases.ports import Finding
+from rules.table_settings import KeyColumns, TableSettings
+from streams.errors import INSTANTIATE_AGAIN, StreamsError
 from tests.support.apply_driver import wait_for
 from tests.support.driver_on_threads import WAIT_S
 from tests.support.followed_fixes import FollowedFixes
@@ -189,9 +191,9 @@ def test_what_is_printed_of_a_truncate_that_cannot_be_told_loses_no_row_of_its_t
             WAIT_S,
         )
         copy, _, rest = said.partition("; then ")
-        assert "`headrace copy FILE` with that table" in copy
+        assert "`headrace copy FILE TABLE` with that table" in copy
         assert site.follow(
-            copy.replace("`headrace copy FILE` with that table", "headrace copy FILE public.ev"), rest
+            copy.replace("`headrace copy FILE TABLE` with that table", "headrace copy FILE public.ev"), rest
         ) == ["copy public.ev", "errors execute --all"]
         users.more()
     site.wait_applied()
@@ -222,3 +224,66 @@ def test_what_is_printed_of_tables_that_exchange_their_names_brings_each_its_own
     assert site.errors() == []
     site.assert_same()
     assert site.run("dst", "SELECT DISTINCT rtrim(v, '.') FROM t0 WHERE id <= 100") == [("t1",)]
+
+
+def test_what_is_printed_where_the_log_lacks_old_values_of_a_substitute_key_makes_both_sides_equal(
+    site: FollowedFixes,
+) -> None:
+    """Nothing that anybody does gives changes of the log the values that they lack: they must not be waited for."""
+    site.run("src", "CREATE TABLE p (id int PRIMARY KEY, code text, v int); ALTER TABLE p REPLICA IDENTITY FULL")
+    site.run("dst", "CREATE TABLE p (id int, code text PRIMARY KEY, v int)")
+    site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
+    site.run("src", "INSERT INTO p SELECT g, 'c' || g, 0 FROM generate_series(1, 100) g")
+    site.run("src", "INSERT INTO other VALUES (1, 0)")
+    key = KeyColumns(owner="public", name="p", columns=("code",))
+    site.start("p", "other", settings=TableSettings(key_columns=(key,)))
+    with site.users(
+        "UPDATE p SET v = {n} WHERE id = {n} % 100 + 1; INSERT INTO p VALUES (1000 + {n}, 'n{n}', 0)",
+        "UPDATE other SET v = {n}; DELETE FROM p WHERE id = 900 + {n}",
+    ) as users:
+        users.more()
+        site.run("src", "ALTER TABLE p REPLICA IDENTITY DEFAULT")
+        users.more()
+        said = str(
+            wait_for(
+                "it to be told",
+                lambda: (
+                    site.driver.outcome()
+                    or site.driver.control.status().hint
+                    or [each for each in site.messages() if "substitute key" in each]
+                ),
+                WAIT_S,
+            )
+        )
+        assert "at the source: ALTER TABLE" in said
+        site.run("src", said[said.index("ALTER TABLE") : said.index(";", said.index("ALTER TABLE"))])
+        users.more()
+        assert site.follow(
+            said.replace("`headrace copy FILE TABLE` with that table", "headrace copy FILE public.p")
+        ) == [
+            "copy public.p",
+            "errors execute --all",
+        ]
+        users.more()
+    site.wait_applied()
+    assert site.errors() == []
+    site.assert_same()
+
+
+def test_a_driver_whose_schema_headrace_was_dropped_ends_with_the_way_out(site: FollowedFixes) -> None:
+    """`test_ways_out_by_commands.py` follows it."""
+    site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
+    site.start("other")
+    site.run("dst", "DROP SCHEMA headrace CASCADE")
+    site.run("src", "INSERT INTO other VALUES (1, 1)")
+
+    def ended() -> StreamsError | None:
+        try:
+            site.driver.outcome()
+        except StreamsError as error:
+            return error
+        return None
+
+    error = wait_for("it to end", ended, WAIT_S)
+    assert "the schema headrace is damaged there" in error.message
+    assert error.hint == INSTANTIATE_AGAIN

@@ -130,6 +130,57 @@ def test_an_event_trigger_that_lacks_a_right_is_named_by_check_and_by_the_error_
         database.remove("topo")
 
 
+OWN_PATH = "LANGUAGE plpgsql SET search_path = public"
+
+
+@pytest.mark.parametrize("path", ['LANGUAGE plpgsql SET search_path = "$user", public', OWN_PATH])
+@pytest.mark.parametrize("role", ["source", "destination"])
+def test_an_event_trigger_whose_function_has_a_search_path_of_its_own_is_named_and_the_printed_statement_helps(
+    as_role: tuple[psycopg.Connection, str], role: str, path: str
+) -> None:
+    """The server names such a function without its schema."""
+    user, dsn = as_role
+    user.execute(NOTES.replace("LANGUAGE plpgsql", path))
+    with closing(PostgresSource(dsn, site="a") if role == "source" else PostgresDestination(dsn, site="b")) as database:
+        for lacks, helps in ((True, "ALTER FUNCTION"), (False, "ALTER EVENT TRIGGER")):
+            if not lacks:
+                user.execute("ALTER EVENT TRIGGER note_ddl DISABLE")
+                user.execute("DROP TABLE ddl_history")
+                user.execute("ALTER EVENT TRIGGER note_ddl ENABLE")
+            with pytest.raises(
+                StreamsError, match=r'ddl_history.*event trigger "note_ddl" calls public.note_ddl\(\)'
+            ) as failed:
+                database.prepare("topo", (RULES,)) if isinstance(database, PostgresSource) else database.prepare("topo")
+            found = [
+                finding.fix
+                for finding in (
+                    database.preflight((RULES,), streams=1)
+                    if isinstance(database, PostgresSource)
+                    else database.preflight("topo", sessions=1)
+                )
+                if finding.is_error and "public.note_ddl()" in finding.problem
+            ]
+            assert found == [failed.value.hint]
+            user.execute(found[0][found[0].index(helps) :])
+        database.prepare("topo", (RULES,)) if isinstance(database, PostgresSource) else database.prepare("topo")
+        database.remove("topo")
+
+
+def test_of_event_triggers_whose_functions_have_one_name_none_is_blamed_for_another(
+    as_role: tuple[psycopg.Connection, str],
+) -> None:
+    user, dsn = as_role
+    user.execute(NOTES.replace("LANGUAGE plpgsql", OWN_PATH))
+    user.execute(
+        "CREATE SCHEMA other; CREATE FUNCTION other.note_ddl() RETURNS event_trigger LANGUAGE plpgsql SET search_path ="
+        " other AS $$ BEGIN END $$; CREATE EVENT TRIGGER another ON ddl_command_end EXECUTE FUNCTION other.note_ddl()"
+    )
+    with closing(PostgresDestination(dsn, site="b")) as database, pytest.raises(StreamsError) as failed:
+        database.prepare("topo")
+    assert "permission denied" in failed.value.message
+    assert "event trigger" not in failed.value.message
+
+
 ARRAYS = "CREATE TABLE p (id int PRIMARY KEY, v int[])"
 
 

@@ -126,7 +126,7 @@ def test_a_partition_that_cannot_be_told_here_is_an_error_that_says_so(pair: Pai
     truncated, behind = pair.errors()
     assert "TRUNCATE of partition public.p_low alone" in truncated.message
     assert (
-        "`headrace copy FILE` with that table, which deletes the error transactions that it makes obsolete"
+        "`headrace copy FILE TABLE` with that table, which deletes the error transactions that it makes obsolete"
         in truncated.message
     )
     assert behind.depends_on == truncated.number

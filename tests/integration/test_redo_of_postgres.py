@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -19,7 +20,9 @@ from databases.postgres.destination.schema import prepare_schema
 from databases.postgres.source.database import PostgresSource
 from headrace.tracing.track import labelling
 from redo.given_batches import MARK_INTERVAL_S
+from redo.segments import list_segments
 from rules.rule import ANY_TAG, Rule, RuleSet
+from streams.errors import RedoError
 from streams.lcr_batch import Command, LcrBatch
 from streams.scn import FIRST_SCN
 from tests.support.postgres_redo import RULES, RedoSite, wait_until
@@ -234,3 +237,35 @@ def test_what_an_apply_server_commits_keeps_the_labels_in_its_databases_own_log(
     finally:
         destination.remove("topo")
         destination.close()
+
+
+def test_a_segment_that_is_missing_or_not_whole_comes_back_from_a_copy_as_it_is_printed(site: RedoSite) -> None:
+    """A copy that is not the segment is noticed: no row is left out for it."""
+    site.user.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    site.source.prepare("topo", (RULES,))
+    site.attach()
+    for number in range(1, 31):
+        site.user.execute("INSERT INTO t VALUES (%s, repeat('x', 50000))", (number,))
+        site.catch_up()
+    segments = list_segments(site.folder)
+    assert len(segments) > 3
+
+    def mined() -> int:
+        with closing(site.miner()) as miner:
+            return sum(batch.row_count for batch in site.mine(miner))
+
+    assert mined() == 30
+    for segment in segments[1:3]:
+        whole = segment.path.read_bytes()
+        for left in (None, b"", whole[: len(whole) // 2], segments[0].path.read_bytes()):
+            if left is None:
+                segment.path.unlink()
+            else:
+                segment.path.write_bytes(left)
+            with pytest.raises(RedoError) as failed:
+                mined()
+            assert failed.value.hint.startswith(
+                "restore the segment from a copy, then start what stopped for it (`headrace start FILE NAME`)"
+            ), (left and len(left), failed.value.message, failed.value.hint)
+            segment.path.write_bytes(whole)
+            assert mined() == 30

@@ -4,7 +4,9 @@ and its transactions have the old numbers.
 
 from __future__ import annotations
 
+import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -15,6 +17,7 @@ from databases.postgres.source.slot import check_standbys
 from streams.errors import DatabaseSetBack, DatabaseUnavailable
 from streams.scn import Scn
 from tests.support.postgres_redo import RULES, RedoSite
+from tests.support.source_site import Source
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -139,3 +142,64 @@ def test_standby_that_lacks_the_log_is_named_and_the_log_is_read_once_it_has_it(
         finally:
             for name in ("standby_has", "standby_lacks"):
                 user.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+
+
+def test_a_source_that_gets_its_own_disk_back_goes_on_as_it_is_printed(postgres_folder: Path, tmp_path: Path) -> None:
+    folder, kept = postgres_folder / "own_disk", tmp_path / "kept"
+    server = EmbeddedServer(
+        folder, version=18, name="own_disk", settings={"shared_buffers": "16MB", "autovacuum": "off"}
+    )
+    server.start()
+    old, own = Path(f"{server.data_folder}.old"), Path(f"{server.data_folder}.own")
+    with psycopg.connect(server.dsn(), autocommit=True) as user:
+        user.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = Source(server.dsn(), kept)
+    try:
+        source.run("INSERT INTO t VALUES (1)")
+        source.wait_written()
+
+        def exchange(*moves: Callable[[], object]) -> None:
+            source.user.close()
+            server.stop()
+            for move in moves:
+                move()
+            server.start()
+            source.user = psycopg.connect(server.dsn(), autocommit=True)
+
+        exchange(lambda: subprocess.run(["cp", "-a", str(server.data_folder), str(old)], check=True))
+        source.wait("it goes on", lambda status: status["state"] in {"IDLE", "WRITING"})
+        source.run("INSERT INTO t SELECT generate_series(2, 100)")
+        source.wait_written()
+        data = server.data_folder
+        exchange(lambda: data.rename(own), lambda: old.rename(data))
+        refused = source.wait("it is refused", lambda status: status["state"] == "ABORTED")["last_error"]
+        assert refused["error"] == "DatabaseSetBack"
+        exchange(lambda: data.rename(old), lambda: own.rename(data))
+
+        source.host.start_component()
+        hint = source.wait(
+            "it stays refused", lambda status: "refused before" in (status.get("last_error") or {}).get("message", "")
+        )["last_error"]["hint"]
+        found = re.search(r"remove (\S+) and start the site: `headrace start FILE (\S+)`$", hint)
+        assert found, hint
+        Path(found[1]).unlink()
+        assert found[2] == source.host.name
+        source.host.start_component()
+        source.run("INSERT INTO t VALUES (101)")
+        source.wait("it goes on", lambda status: status["state"] in {"IDLE", "WRITING"})
+        source.wait_written()
+        assert sum(batch.row_count for batch in source.mined()) == 101, "each row once"
+
+        # Followed where the database is the older one, it is refused anew.
+        exchange(lambda: data.rename(own), lambda: old.rename(data))
+        source.wait("it is refused", lambda status: status["state"] == "ABORTED")
+        source.host.start_component()
+        source.wait("the refusal is kept", lambda status: Path(found[1]).exists())
+        Path(found[1]).unlink()
+        source.host.start_component()
+        again = source.wait("it is refused", lambda status: Path(found[1]).exists() and status["state"] == "ABORTED")
+        assert "set back to an older state" in again["last_error"]["message"]
+    finally:
+        source.close()
+        server.stop()
+        server.destroy()

@@ -6,6 +6,7 @@ Without Ray and Spark.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +98,39 @@ def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(
     assert [each.record.state if each.record else None for each in pairs] == ["KEPT"] * 2
     assert execute(pairs[0].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]
     assert [asked_to_copy_again(each) for each in pairs] == [False, False]
+
+
+@pytest.mark.parametrize("pairs", [TOPOLOGY], indirect=True)
+@pytest.mark.parametrize("way", ["keep", "delete"])
+def test_what_is_printed_of_rows_beside_another_copy_leaves_all_rows_there(
+    pairs: tuple[CopyingPair, CopyingPair], way: str
+) -> None:
+    one, two = pairs
+    for each in pairs:
+        execute(each.dsn, "INSERT INTO rooms SELECT n, 'copied' FROM generate_series(1, 500) n")
+    one.run()
+    execute(two.dsn, "INSERT INTO rooms VALUES (501, 'written meanwhile')")
+    two.run()
+    assert two.record is not None
+    keep, _, delete = two.record.problem.partition(" If it may lack some")
+    # Changes rest, and everything has arrived everywhere.
+    execute(one.dsn, "INSERT INTO rooms VALUES (501, 'written meanwhile')")
+    if way == "keep":
+        assert "keep them with `headrace up --keep-existing` while changes of this table at dbs2 rest" in keep
+        execute(two.target, "INSERT INTO rooms VALUES (501, 'written meanwhile')")
+        two.keep_existing = True
+    else:
+        assert delete.startswith(", and dbs2 has every row that dbs1 has"), delete
+        printed = re.search(r"delete its rows at this site alone: (BEGIN;.*COMMIT;) \(docs/operations.md, ", delete)
+        assert printed, delete
+        execute(two.target, printed[1])
+    # A driver that begins leaves a table that is FAILED to what it does beside: that looks at it as at a new one.
+    execute(two.target, f"DELETE FROM headrace.instantiation WHERE apply = '{two.name}'")
+    two.run()
+    assert two.record is not None
+    assert two.record.state == ("KEPT" if way == "keep" else "DONE"), two.record.problem
+    rows = [execute(dsn, "SELECT * FROM rooms ORDER BY id") for dsn in (one.dsn, two.dsn, two.target)]
+    assert rows[0] == rows[1] == rows[2]
 
 
 @pytest.mark.parametrize("is_kept_first", [False, True])
@@ -264,7 +298,7 @@ def test_one_table_of_a_source_arrives_through_one_topology_alone(
         assert [each.record.state if each.record else "" for each in (one, two)] == ["DONE", "FAILED"]
         assert two.record is not None
         assert f"apply_from_dbs1 of topology {TOPOLOGY} gets the same table of this source" in two.record.problem
-        assert f"end topology {TOPOLOGY} with `headrace down ITS_FILE --purge`" in two.record.problem
+        assert f"end topology {TOPOLOGY} with `headrace down ITS_FILE --purge --keep-servers`" in two.record.problem
         one.destination.remove(TOPOLOGY)
         three.run()
         assert three.record is not None

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from unittest import mock
 
 from headrace.entry import main
+from headrace.exit_codes import DONE
 
-__all__ = ["run"]
+__all__ = ["commands_in", "run", "typed"]
+
+# Up to where the sentence goes on: a name that has such a sign is quoted.
+_COMMAND = re.compile(
+    r"headrace (?:check|copy|errors execute|errors delete|down|up|wait|verify|start|stop)"
+    r"(?: (?!(?:brings|copies|copy|compares|shows|says|again|with|which|then|and|or)\b)(?:'[^']*'|[^\s`;,():]|:(?=\S))+)+"
+)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -30,6 +39,26 @@ def run(*words: str) -> tuple[int, str, str]:
         except SystemExit as ended:
             return int(ended.code or 0), out.getvalue(), err.getvalue()
     raise AssertionError("the command line did not exit")
+
+
+def commands_in(printed: str) -> list[str]:
+    """The commands of what is printed, in order, each once."""
+    return list(dict.fromkeys(found.strip() for found in _COMMAND.findall(printed)))
+
+
+def typed(command: str, *more: str, code: int = DONE) -> tuple[str, str]:
+    """Run a printed command as somebody does who is asked nothing: standard output, standard error.
+
+    Args:
+        command: as it is printed.
+        more: options that no printed command can know, such as the Ray cluster of the tests.
+        code: which it is to exit with.
+    """
+    words = shlex.split(command)[1:]
+    asks = words[0] == "copy" or "--purge" in words or words[:2] == ["errors", "delete"]
+    found, out, err = run(*words, *(["--yes"] if asks else []), *more)
+    assert found == code, (command, out, err)
+    return out, err
 
 
 @contextlib.contextmanager

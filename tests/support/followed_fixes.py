@@ -31,6 +31,7 @@ from headrace.commands.verification import table_name
 from headrace.console import Output
 from headrace.inspection import check_topology
 from protos import apply_pb2 as pb
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
@@ -89,6 +90,7 @@ class FollowedFixes:
         self.dsn = {"src": source, "dst": destination}
         self._folder = folder
         self._names: tuple[str, ...] = ()
+        self._settings = NO_TABLE_SETTINGS
         self.queue: MinedQueue | None = None
         self.driver: Any = None
 
@@ -114,9 +116,14 @@ class FollowedFixes:
 
     # ------------------------------------------------------------------ the apply process
 
-    def start(self, *tables: str) -> None:
-        """Capture and copy tables of schema public; returns when they are copied."""
-        self._names = tables
+    def start(self, *tables: str, settings: TableSettings = NO_TABLE_SETTINGS) -> None:
+        """Capture and copy tables of schema public; returns when they are copied.
+
+        Args:
+            tables: their names.
+            settings: how the apply process sees them.
+        """
+        self._names, self._settings = tables, settings
         self.queue = MinedQueue(self._folder, self.dsn["src"], self.dsn["dst"], topology=TOPOLOGY)
         self._start()
         wait_for(
@@ -133,7 +140,7 @@ class FollowedFixes:
             topology=TOPOLOGY,
             apply=self.queue.apply.name,
             source=access(site="dbs1", dsn=self.dsn["src"]),
-            destination=access(site="dbs2", dsn=self.dsn["dst"]),
+            destination=access(site="dbs2", dsn=self.dsn["dst"], tables=self._settings),
             queue=self.queue.apply.queue,
             parallelism=2,
             tables=ApplyDrivers.to_instantiate(named, self._names),

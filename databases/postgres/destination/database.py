@@ -47,7 +47,7 @@ from databases.postgres.compared.columns import column_findings
 from databases.postgres.compared.computed_columns import computed_as
 from databases.postgres.compared.marked_columns import marked_columns_of
 from databases.postgres.conflict_history import conflicts as conflict_history
-from databases.postgres.connection import connect, database_identity, translated
+from databases.postgres.connection import NOT_FOUND, connect, database_identity, translated
 from databases.postgres.destination import error_queue as destination_errors
 from databases.postgres.destination.catalog import describe_table, is_reserved
 from databases.postgres.destination.fencing import (
@@ -649,12 +649,8 @@ class PostgresDestination:
                 yield self._connection
         except DatabaseError as error:
             self.close()
-            if error.context.get("sqlstate") == _NO_SUCH_TABLE and 'relation "headrace.' in error.message:
-                raise DatabaseError(
-                    f"site {self._site}: {error.message}: the schema headrace is damaged there",
-                    hint=INSTANTIATE_AGAIN,
-                    **error.context,
-                ) from error
+            if error.context.get("sqlstate") in NOT_FOUND and error.hint == INSTANTIATE_AGAIN:
+                raise DatabaseError(f"site {self._site}: {error.message}", hint=error.hint, **error.context) from error
             raise
         except BaseException:
             # Whatever state it is in, the next call starts with a new one.
@@ -662,7 +658,6 @@ class PostgresDestination:
             raise
 
 
-_NO_SUCH_TABLE = "42P01"
 _BEGIN_CALL = """
 INSERT INTO headrace.handler_call AS c (topology, apply, scn, function, calls) VALUES (%s, %s, %s, %s, 1)
 ON CONFLICT (topology, apply, scn, function) DO UPDATE SET calls = c.calls + 1, called_at = clock_timestamp() RETURNING calls

@@ -194,7 +194,8 @@ def _key(write: Write, catalog: CatalogTable) -> list[int]:
         raise DatabaseError(
             f"latest_timestamp knows rows of {write.version.qualified_name} by the key of the destination's table, and"
             f" {', '.join(lacking)} of it does not arrive",
-            hint="let the destination's primary key be of columns that arrive, then `headrace start` the apply process",
+            hint="let the destination's primary key be of columns that arrive, then start the apply process (`headrace start"
+            " FILE apply:NAME`)",
             table=write.version.qualified_name,
         )
     return [places[catalog.table.columns[place].name] for place in sorted(catalog.table.key)]

@@ -293,7 +293,8 @@ class PostgresSession:
             raise DatabaseError(
                 f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with"
                 " latest_timestamp nothing is applied until it has passed",
-                hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
+                hint="set the clocks of all sites by one time service, then start the apply process (`headrace"
+                " start FILE apply:NAME`)",
             ) from error
         if is_division and failed is statements[-1]:
             raise FencedError(

@@ -66,13 +66,10 @@ def slot_positions(connection: psycopg.Connection[Any], name: str, start: Scn) -
         (name,),
     ).fetchone()
     if row is None:
-        hint = (
-            INSTANTIATE_AGAIN if start != FIRST_SCN else "`headrace down --purge`, then `headrace up`, makes it again"
-        )
         raise LogGone(
             f"slot {name} does not exist: everything after SCN {scn_text(start)} is gone",
             after_scn=start,
-            hint=f"{_why_no_slot(connection)}{hint}",
+            hint=f"{_why_no_slot(connection)}{INSTANTIATE_AGAIN}",
         )
     if not row[3]:
         raise LogGone(f"slot {name} belongs to another database or plugin", hint="drop it, or rename the topology")

@@ -12,20 +12,21 @@ from tests.support.redo_logs import drain, log_writer, write_redo
 
 
 def test_refusal_is_kept_over_a_restart_and_ends_by_the_operators_hand(tmp_path):
-    SourceRefusal(tmp_path).check()
-    SourceRefusal(tmp_path).record(DatabaseSetBack("the log ends too early", hint="instantiate again"))
+    SourceRefusal(tmp_path, "site:a").check()
+    SourceRefusal(tmp_path, "site:a").record(DatabaseSetBack("the log ends too early", hint="instantiate again"))
     with pytest.raises(LogGone, match="refused before: the log ends too early") as refused:
-        SourceRefusal(tmp_path).check()
+        SourceRefusal(tmp_path, "site:a").check()
     assert "instantiate again" in refused.value.hint
+    assert f"remove {tmp_path / 'refused.json'} and start the site: `headrace start FILE site:a`" in refused.value.hint
     (tmp_path / "refused.json").unlink()
-    SourceRefusal(tmp_path).check()
+    SourceRefusal(tmp_path, "site:a").check()
 
 
 def test_what_was_prepared_and_is_made_again_is_refused(tmp_path):
-    SourceRefusal(tmp_path).check_prepared("publication p (1)")
-    SourceRefusal(tmp_path).check_prepared("publication p (1)")
+    SourceRefusal(tmp_path, "site:a").check_prepared("publication p (1)")
+    SourceRefusal(tmp_path, "site:a").check_prepared("publication p (1)")
     with pytest.raises(LogGone, match=r"publication p \(2\) says .* it was publication p \(1\)"):
-        SourceRefusal(tmp_path).check_prepared("publication p (2)")
+        SourceRefusal(tmp_path, "site:a").check_prepared("publication p (2)")
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 300])

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,20 @@ from typer.main import get_command
 
 from headrace.cli import app
 from headrace.console import Output
-from topology.printed_commands import FILE_VERBS, with_file
+from topology.printed_commands import FILE_VERBS, commands_with_file, with_file
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("actors", "databases", "headrace", "protos", "redo", "rules", "spark_apply", "streams", "topology")
+FILE = "hr.yaml"
+# Not to be typed as they are.
+SPOKEN_OF = {
+    ("databases/connectors.py", "copy hr.yaml"): "what a session calls itself",
+    ("databases/postgres/table_copy.py", "copy hr.yaml"): "what a session calls itself",
+    ("databases/destination_views.py", "errors show hr.yaml"): "says of a view's column where the whole of it is",
+    ("databases/postgres/planning.py", "track hr.yaml"): "says what a row that is to be granted is for",
+    ("headrace/cli.py", "down hr.yaml --purge"): "one of two ends of a slot; it lists what it removes, and asks",
+    ("topology/edits/capture_scns.py", "capture hr.yaml 7 7 7"): "the second 7 is an option of two",
+}
 
 
 @pytest.mark.parametrize("file", ["hr.yaml", "my file's.yaml", "/etc/headrace/$(reboot).yaml"])
@@ -119,4 +130,66 @@ def test_no_message_names_the_file_by_itself():
                     )
                     if is_command and "file" in ast.unparse(value):
                         found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
+def texts(path: Path) -> Iterator[str]:
+    """Texts of a module that are no docstrings; 7 stands for each value that is put in."""
+    found: list[str] = []
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    for node in pending:
+        if isinstance(node, ast.JoinedStr):
+            found.append("".join(str(each.value) if isinstance(each, ast.Constant) else "7" for each in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+        elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            pending += ast.iter_child_nodes(node)
+    # What is said of another file is a command like any other.
+    yield from (re.sub(r"\b[A-Z]+_FILE\b", "FILE", text) for text in found if "headrace " in text)
+
+
+def printed_commands(text: str) -> Iterator[tuple[list[str], bool]]:
+    """The words of each command of a text behind `headrace`, and whether its end is marked: what follows is prose."""
+    shown = with_file(text, FILE)
+    for start, end, _ in commands_with_file(text, FILE):
+        before = len(with_file(text[:start], FILE))
+        command = with_file(text[start:end], FILE)
+        assert shown[before:].startswith(command), (text, command)
+        is_marked = before > 0 and shown[before - 1] == "`"
+        rest = shown[before + len(command) :]
+        rest = rest.partition("`")[0] if is_marked else re.split(r"[`;,()\n]|[:.](?= |$)", rest, maxsplit=1)[0]
+        numbered = ("7" if each in {"N", "NUMBER"} else each for each in rest.split())
+        yield [*command.split()[1:], *numbered], is_marked
+
+
+def wrong(words: Sequence[str]) -> str:
+    """Why the command line does not take these words, or does nothing by them; empty: it does."""
+    command, rest = get_command(app), list(words)
+    while hasattr(command, "commands"):
+        command = command.commands[rest.pop(0)]
+    try:
+        given = command.make_context(words[0], rest).params
+    except Exception as error:  # noqa: BLE001 - click's, which Typer brings along
+        return str(error)
+    if words[0] == "copy" and not (given["tables"] or given["different"]):
+        return "no table is named"
+    if words[0] == "errors" and "numbers" in given and not (given["numbers"] or given["everything"]):
+        return "no error transaction is named"
+    if given.get("purge") and not given["keep_servers"]:
+        return "it removes embedded servers with their rows"
+    return ""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_command_that_is_printed_is_one_that_the_command_line_takes(package: str):
+    """Whoever types it gets what was promised, and not a word about what is missing."""
+    found = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        place = str(path.relative_to(ROOT))
+        for text in texts(path):
+            for words, is_marked in printed_commands(text):
+                tried = [words] if is_marked else [words[:length] for length in range(len(words), 1, -1)]
+                problems = [problem for each in tried if (problem := wrong(each))]
+                if len(problems) == len(tried) and (place, " ".join(words)) not in SPOKEN_OF:
+                    found.append(f"{place}: headrace {' '.join(words)}: {problems[-1]}")
     assert found == []

@@ -28,7 +28,7 @@ __all__ = ["delete_partition", "explain_referred", "explain_undescribed", "same_
 _REFERRED_TO = "0A000"  # of a TRUNCATE: a table that is not truncated with it refers to it
 _COPY_IT = (
     f"{COPY_THE_TABLE}. Where others write that table, too, it is not copied: delete the rows at the destination alone"
-    " yourself, write what `headrace errors show` has of other tables, then `headrace errors delete`"
+    " yourself, write what `headrace errors show FILE N` has of other tables, then `headrace errors delete FILE N`"
 )
 
 
@@ -90,7 +90,7 @@ def explain_referred(error: DatabaseError, names: Sequence[str]) -> None:
     raise DataError(
         f"{error.message}: {detail.rstrip('.')}, and did not travel in the same TRUNCATE",
         # Deleting the rows by hand would remove those that refer to them, by ON DELETE CASCADE.
-        hint="drop the foreign key at the destination, then `headrace errors execute`",
+        hint="drop the foreign key at the destination, then `headrace errors execute FILE --all`",
         **{**error.context, "table": ", ".join(names), "command": "TRUNCATE"},
     ) from error
 

@@ -110,8 +110,8 @@ _PLAIN = frozenset(
 _NOTHING_FINDS_IT = (
     "the log identifies rows by columns that the destination computes, and no others. At the source: ALTER TABLE ..."
     " REPLICA IDENTITY FULL;"
-    f" then {COPY_THE_TABLE}. Where others write that table, too: write what `headrace errors show` has of other"
-    " tables, then `headrace errors delete` what failed, `headrace verify` the table, and the fix that it prints"
+    f" then {COPY_THE_TABLE}. Where others write that table, too: write what `headrace errors show FILE N` has of"
+    " other tables, then `headrace errors delete FILE N` what failed, `headrace verify` the table, and the fix that it prints"
 )
 # Canonical equalities of which equal values have equal bytes.
 _OF_ONE_FORM = frozenset({"integer", "text", "uuid", "bytes"})
