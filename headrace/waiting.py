@@ -143,7 +143,7 @@ class _Wait:
         lasting = [halting[each] for each, since in self.stuck_since.items() if self.looked_at - since >= STUCK_S]
         if self.ends_when_stuck and lasting:
             raise NotCaughtUp(
-                f"nothing more arrives before an operator acts: {problems_of(lasting)}", hint=fixes_of(lasting)
+                f"changes have stood still for {STUCK_S:g} s: {problems_of(lasting)}", hint=fixes_of(lasting)
             )
         self.look_for_failed_tables(overview)
 

@@ -25,7 +25,7 @@ from redo.records import (
     decode_head,
 )
 from redo.restart_point import RestartPoint, find_restart_point
-from redo.segments import RESTORE_SEGMENT, RedoReader
+from redo.segments import RedoReader, check_number
 from redo.undecodable import undecodable
 from streams.errors import CaptureError, ProtocolError, RedoError
 from streams.lcr_batch import TableVersion
@@ -174,12 +174,7 @@ class RedoScan:
             head: of the segment.
             number: in the name of its file.
         """
-        if head.number != number:
-            raise RedoError(
-                f"redo segment {number} is not there: its file holds segment {head.number}",
-                hint=RESTORE_SEGMENT,
-                segment=number,
-            )
+        check_number(head, number)
         if head.source != self._source:
             raise RedoError(
                 f"redo segment {head.number} is of site {head.source}, not of {self._source}",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redo.records import HEAD_RECORDS, SegmentHead, decode_head
-from redo.segments import RESTORE_SEGMENT, RedoReader, list_segments
+from redo.segments import RESTORE_SEGMENT, RedoReader, check_number, list_segments
 from streams.errors import INSTANTIATE_AGAIN, LogGone, RedoError
 from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
@@ -103,9 +103,12 @@ def _read_head(folder: Path, number: int, durable: RedoPosition) -> SegmentHead:
     try:
         header = reader.next_header(durable)
         assert header is not None
-        return decode_head(reader.payload(header))
+        head = decode_head(reader.payload(header))
     finally:
         reader.close()
+    # Before anybody concludes from it that redo is gone.
+    check_number(head, number)
+    return head
 
 
 def _last_place(folder: Path, first: int, start_scn: Scn, durable: RedoPosition) -> RestartPoint:

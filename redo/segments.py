@@ -56,6 +56,7 @@ __all__ = [
     "SegmentScan",
     "SegmentWriter",
     "archive_segment",
+    "check_number",
     "check_preamble",
     "list_segments",
     "online_segment",
@@ -361,6 +362,24 @@ def _check_tail(
             raise _damaged(file.path, descriptor, offset, last.commit_scn)
 
 
+def check_number(head: SegmentHead, number: int) -> None:
+    """Refuse a segment whose file has the name of another one.
+
+    Args:
+        head: of the segment.
+        number: in the name of its file.
+
+    Raises:
+        RedoError: they differ.
+    """
+    if head.number != number:
+        raise RedoError(
+            f"redo segment {number} is not there: its file holds segment {head.number}",
+            hint=RESTORE_SEGMENT,
+            segment=number,
+        )
+
+
 class RedoReader:
     """Follows the redo of one folder, record by record, across segments, up to the durable position.
 
@@ -634,7 +653,9 @@ class SegmentWriter:
             os.ftruncate(self._descriptor, self._offset)
             os.fdatasync(self._descriptor)
         except OSError as error:
-            raise write_error(self._path, error) from error
+            # Never `RedoFull`, for which one waits: what is not cut away must be cut by whoever opens the segment again.
+            said = write_error(self._path, error)
+            raise RedoError(said.message, hint=said.hint, segment=self._path.name) from error
 
     def finish(self, state: LogState, written_us: int) -> None:
         """Write the footer, durably; nothing can be appended after it.

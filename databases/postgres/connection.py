@@ -92,8 +92,16 @@ _MET_DDL = re.compile(
 )
 # A schema, table, column, type or function that is not there.
 NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
-# In the server's words of what is not there, in whatever language: an object of our own, which somebody dropped.
-_OURS = re.compile(r'"headrace[."]|\bheadrace\.')
+# In the server's words of what is not there, in whatever language: a table of our own, or the schema, which somebody
+# dropped. Functions are none of these: users call them, with wrong arguments too, and are not told to copy everything.
+_OWN_TABLES = (
+    "apply_(?:error(?:_edit|_key|_original|_part)?|process|progress|state)|conflict_history|handler_call|instantiation"
+    "|row_change(?:_set(?:_time)?)?|row_mark|schema_version"
+)
+_DROPPED = {
+    "3F000": re.compile(r"(?<![\w.])headrace(?![\w.])"),
+    "42P01": re.compile(rf"(?<![\w.])headrace\.(?:{_OWN_TABLES})(?!\w)"),
+}
 # In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the
 # server speaks. The context holds texts of users, and what is found there is printed in a statement: names and types
 # alone.
@@ -349,7 +357,7 @@ def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **contex
         kind = DatabaseUnavailable
     elif sqlstate[:2] in _DATA_CLASSES:
         kind = DataError
-    if sqlstate in NOT_FOUND and _OURS.search(message):
+    if sqlstate in _DROPPED and _DROPPED[sqlstate].search(message):
         message, hint = f"{message}: the schema headrace is damaged there", INSTANTIATE_AGAIN
     violated = {"violates": _VIOLATIONS[sqlstate]} if sqlstate in _VIOLATIONS else {}
     return kind(message, hint=hint, **_texts({**context, **violated, "sqlstate": sqlstate}))

@@ -21,6 +21,7 @@ from databases.postgres.row_text import column_kinds, hashed, row_text, shown, v
 __all__ = ["rows_of_keys"]
 
 _OF_VALUES = (psycopg.DataError, psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable)
+_TEXT = "text"  # of a column that is not there any more
 _BYTES_AT_ONCE = 64 << 20  # of keys in a statement: a server takes 1 GB. Beyond, the table is scanned once more
 # Types of the key's columns, as text is cast to them: without a length, which would cut a value. Numbers of users'
 # objects begin with 16384. A cast of a user's would run as the role that compares.
@@ -73,10 +74,11 @@ def rows_of_keys(
         by_text = _beside(f'{texts} COLLATE "C" IN') + f" (SELECT ARRAY[{', '.join(fields)}] {asked})"
         by_value = (
             f"({_beside(', '.join(map(quote, key)))}) IN"
-            f" (SELECT {', '.join(f'{value}::{_beside(types[column])}' for value, column in zip(fields, key, strict=True))}"
+            f" (SELECT {', '.join(f'{value}::{_beside(types.get(column) or _TEXT)}' for value, column in zip(fields, key, strict=True))}"
             f" {asked})"
         )
-        has_operators = all(types.values()) and not any(None in each for each in keys)
+        # one that is not there any more is missing: the server says so of the other query
+        has_operators = all(map(types.get, key)) and not any(None in each for each in keys)
         read = (
             f"SELECT {texts} AS k, {row_text(valued(kinds, columns))} AS r, xmin::text AS x FROM {relation} WHERE"
             f" {f'({rows}) IS TRUE AND ' if rows else ''}"

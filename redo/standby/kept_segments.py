@@ -10,7 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from redo.records import SegmentHead
-from redo.segments import RESTORE_SEGMENT, SegmentFile, archive_segment, list_segments, online_segment, read_head
+from redo.segments import (
+    RESTORE_SEGMENT,
+    SegmentFile,
+    archive_segment,
+    check_number,
+    list_segments,
+    online_segment,
+    read_head,
+)
 from streams.durable_file import sync_folder
 from streams.errors import RedoError
 from streams.scn import FIRST_SCN, Scn, scn_text
@@ -70,6 +78,7 @@ class KeptSegments:
                 raise _missing(before, file)
         for file in files:
             head = read_head(file.path)
+            check_number(head, file.number)
             if head.source != self._source:
                 raise RedoError(
                     f"{file.path.name} is redo of site {head.source}, not of {self._source}",

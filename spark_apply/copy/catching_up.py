@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from streams.errors import ApplyError, DatabaseError
@@ -36,6 +37,13 @@ POLL_S = 0.1
 CATCH_UP_S = 60.0  # the destination has caught up before `verify` compares: then it is seconds behind
 _LATE_S = 5.0
 _PROGRESS_POLL_S = 0.5  # a query of the source; without data, progress is recorded every two seconds
+
+
+class _Way(Enum):
+    """Whom a comparison waits for: each has a bound of its own, which shrinks where it was late."""
+
+    THERE = auto()
+    BACK = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +109,7 @@ class CatchingUp:
     ) -> None:
         self._apply, self._is_active = apply, is_active
         self._source, self._applied, self._back = source, applied, back
-        self._bound_s = CATCH_UP_S
+        self._bounds_s = dict.fromkeys(_Way, CATCH_UP_S)
 
     def go_on(self) -> None:
         """Ask whether the comparison goes on.
@@ -137,7 +145,7 @@ class CatchingUp:
         assert applied is not None
         marker = self._source.write_marker(b"compared")
         self.pause(delay_s)
-        self._until(lambda: "the destination is" if applied() < marker else "", POLL_S)
+        self._until(_Way.THERE, lambda: "the destination is" if applied() < marker else "", POLL_S)
 
     def back_to_the_source(self) -> None:
         """Wait until the source has what the destination has now, as far as it comes there; raises likewise."""
@@ -146,6 +154,7 @@ class CatchingUp:
             return
         positions = back.positions()
         self._until(
+            _Way.BACK,
             lambda: (
                 f"the source is, at {' and '.join(behind)}, through which changes of the destination's come to it,"
                 if (behind := back.behind(positions))
@@ -154,17 +163,17 @@ class CatchingUp:
             _PROGRESS_POLL_S,
         )
 
-    def _until(self, late: Callable[[], str], poll_s: float) -> None:
-        ends_by = time.monotonic() + self._bound_s
+    def _until(self, way: _Way, late: Callable[[], str], poll_s: float) -> None:
+        ends_by = time.monotonic() + self._bounds_s[way]
         while who := late():
             if time.monotonic() > ends_by:
-                bound_s, self._bound_s = self._bound_s, _LATE_S
+                bound_s, self._bounds_s[way] = self._bounds_s[way], _LATE_S
                 raise DatabaseError(
                     f"{who} more than {bound_s:g} s behind: what differs may be on its way; `headrace status FILE` says"
                     " what holds it up"
                 )
             self.pause(poll_s)
-        self._bound_s = CATCH_UP_S
+        self._bounds_s[way] = CATCH_UP_S
 
     @contextlib.contextmanager
     def reading(self, readers: Sequence[TableReader]) -> Iterator[None]:

@@ -172,8 +172,10 @@ class Comparison:
         With rechecks, what is on its way is none of them, and the table may be equal.
         """
         target = self.destination.describe(*found.table.destination)
-        if target is None or has_function(found.table.transformations):
+        if has_function(found.table.transformations):
             return found  # rows that a function makes are in no database to be looked for
+        if target is None:
+            return _altered(found, "the destination has it no more")
         try:
             with contextlib.ExitStack() as opened:
                 readers = [
@@ -185,7 +187,7 @@ class Comparison:
                     found.table, readers[0].seen(*found.table.source), readers[1].seen(*found.table.destination)
                 )
                 if isinstance(columns, str):
-                    return found
+                    return _altered(found, columns)
                 key = tuple(target.columns[place].name for place in target.key)
                 key = key if key and set(key) <= set(columns.destination) else columns.destination
                 source_of = dict(zip(columns.destination, columns.source, strict=True))
@@ -624,3 +626,8 @@ def _result(
         problem=problem,
         is_final=is_final,
     )
+
+
+def _altered(found: TableComparison, problem: str) -> TableComparison:
+    """The result for a table that was altered while its sides were read: what was read says nothing of it."""
+    return replace(found, problem=f"altered while it was compared: {problem}", is_final=True)

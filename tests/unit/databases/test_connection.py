@@ -18,7 +18,7 @@ from databases.postgres.connection import (
     translate,
     translated,
 )
-from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError, Retry
+from streams.errors import INSTANTIATE_AGAIN, ConfigError, DatabaseError, DatabaseUnavailable, DataError, Retry
 
 
 @pytest.mark.parametrize(
@@ -215,3 +215,21 @@ def test_wrong_dsn_is_refused_without_showing_its_password() -> None:
     with pytest.raises(ConfigError) as caught:
         connection_string("password=hunter2 nonsense", application_name="x")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "message", "is_ours"),
+    [
+        ("42P01", 'relation "headrace.apply_progress" does not exist', True),
+        ("42P01", "Relation »headrace.row_mark« existiert nicht", True),
+        ("3F000", 'schema "headrace" does not exist', True),
+        ("42P01", 'relation "headrace.mine" does not exist', False),
+        ("42P01", 'relation "headrace" does not exist', False),
+        ("42883", "function headrace.set_tag(integer) does not exist", False),
+        ("42704", 'role "headrace" does not exist', False),
+    ],
+)
+def test_only_a_table_of_ours_that_is_not_there_is_a_reason_to_copy_everything(sqlstate, message, is_ours):
+    """What a user's trigger or handler calls wrongly is the user's: the way out empties tables."""
+    error = error_from_sqlstate(sqlstate, f"writing: {message}", hint="the general one")
+    assert (error.hint == INSTANTIATE_AGAIN, error.hint == "the general one") == (is_ours, not is_ours)

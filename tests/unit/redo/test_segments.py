@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from databases.memory.source import MemorySource
 from redo.records import HEADER_BYTES, RecordHeader, RecordType
-from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, SegmentWriter, list_segments, scan_segment
+from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, SegmentWriter, list_segments, read_head, scan_segment
 from redo.standby.kept_segments import KeptSegments
 from streams.clock import VirtualClock
 from streams.errors import LogGone, RedoError
@@ -255,6 +255,44 @@ def test_full_disk_at_a_log_switch_ends_by_itself(tmp_path, monkeypatch):
         clock.advance(1.0)
     assert len(list_segments(tmp_path)) > 3
     assert not list(tmp_path.glob("*.tmp"))
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_what_cannot_be_cut_away_is_no_full_disk_for_which_one_waits(tmp_path, monkeypatch):
+    """A writer that went on would leave the rest of a record behind a shorter one."""
+    source = MemorySource()
+    workload = Workload(source, 3)
+    workload.run(10)
+    writer = write_redo(tmp_path, source)
+    workload.run(10)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "pwritev", full)
+    monkeypatch.setattr(os, "ftruncate", full)
+    with pytest.raises(RedoError) as told:
+        writer.step(0.0)
+    assert not isinstance(told.value, RedoFull)
+    assert not writer.state.startswith("PAUSED"), "the site drops the writer, and opens the segment again"
+
+
+def test_segment_under_another_one_s_name_is_refused_before_redo_is_said_to_be_gone(tmp_path):
+    """A copy that was put back under a wrong name: put back right, everything goes on."""
+    source = MemorySource(gulp_bytes=lambda: 200)
+    Workload(source, 3).run(60)
+    writer = write_redo(tmp_path, source, segment_bytes=3000, record_bytes=200)
+    first, second, third, *_ = list_segments(tmp_path)
+    start_scn = read_head(second.path).last_commit_scn - 1
+    kept = first.path.read_bytes()
+    for wrong in (second, third):
+        first.path.write_bytes(wrong.path.read_bytes())
+        with pytest.raises(RedoError, match=f"redo segment {first.number} is not there") as told:
+            list(mine(miner(tmp_path, start_scn), writer))
+        assert not isinstance(told.value, LogGone)
+        with pytest.raises(RedoError, match=f"redo segment {first.number} is not there"):
+            log_writer(tmp_path, source)
+    first.path.write_bytes(kept)
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
