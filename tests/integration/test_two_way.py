@@ -103,6 +103,7 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: Loca
     _assert_keys_nowhere(two_way, ray_cluster)
 
 
+@pytest.mark.soak  # without Ray: tests/unit/spark_apply/copy/test_catching_up.py
 def test_change_that_takes_longer_than_all_looks_to_come_back_is_on_its_way_and_no_difference(two_way: Sites):
     two_way.execute("a", "INSERT INTO sales.stock SELECT n, 0 FROM generate_series(1, 5) n")
     two_way.wait_caught_up()
