@@ -48,6 +48,7 @@ from benchmarks.workloads import (
     make_mark_table,
     write_mark,
 )
+from headrace.process_end import terminated_as_interrupt
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 _ARRIVED_POLL_S = 0.005
@@ -506,4 +507,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminated_as_interrupt():  # servers and topologies end with it
+        sys.exit(main())
