@@ -95,7 +95,8 @@ NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
 # In the server's words of what is not there, in whatever language: a table of our own, or the schema, which somebody
 # dropped. Functions are none of these: users call them, with wrong arguments too, and are not told to copy everything.
 _OWN_TABLES = (
-    "apply_(?:error(?:_edit|_key|_original|_part)?|process|progress|state)|conflict_history|handler_call|instantiation"
+    "apply_(?:epoch|error(?:_edit|_key|_original|_part)?|process|progress|session|state)|conflict_history"
+    "|handler_call|instantiation"
     "|row_change(?:_set(?:_time)?)?|row_mark|schema_version"
 )
 _DROPPED = {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import re
 import traceback
+from pathlib import Path
 
 import psycopg
 import psycopg.errors
 import pytest
 
+from databases.postgres import connection
 from databases.postgres.connection import (
     connect,
     connection_string,
@@ -233,3 +236,16 @@ def test_only_a_table_of_ours_that_is_not_there_is_a_reason_to_copy_everything(s
     """What a user's trigger or handler calls wrongly is the user's: the way out empties tables."""
     error = error_from_sqlstate(sqlstate, f"writing: {message}", hint="the general one")
     assert (error.hint == INSTANTIATE_AGAIN, error.hint == "the general one") == (is_ours, not is_ours)
+
+
+def test_every_table_of_the_schema_headrace_is_one_of_ours():
+    folder = Path(connection.__file__).parent
+    made = {
+        name
+        for file in folder.rglob("*.py")
+        for name in re.findall(r"CREATE (?:UNLOGGED )?TABLE (headrace\.\w+)", file.read_text(encoding="utf-8"))
+    }
+    assert len(made) > 10
+    for name in made:
+        error = error_from_sqlstate("42P01", f'relation "{name}" does not exist')
+        assert error.hint == INSTANTIATE_AGAIN, name
