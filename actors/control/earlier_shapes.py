@@ -240,24 +240,12 @@ class EarlierShapes:
         self.recorded = left_shapes(self.recorded, self._record.topology, wanted)
         return shapes_as_json(self.recorded)
 
-    def on_the_way(
-        self, before: TopologySpec | None, after: TopologySpec, watermarks: Mapping[str, int]
-    ) -> Iterator[Finding]:
-        """See the function of this name.
-
-        Args:
-            before: what was prepared last; None: nothing.
-            after: what is wanted.
-            watermarks: as for the function.
-        """
-        return on_the_way(self.recorded, before, after, watermarks)
-
     def follow(self, spec: TopologySpec, watermarks: Mapping[str, int], is_settled: Callable[[str], bool]) -> None:
         """Mark from where on tables have no earlier shape, and forget those that have passed.
 
         Args:
             spec: the topology that runs.
-            watermarks: as for `on_the_way`.
+            watermarks: as for the function `on_the_way`.
             is_settled: whether a source answers, and every client on the way of its changes goes by `spec`. One that
                 does not answer may be busy with what it took by its old rules.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from actors.control.observation import GATHER_TIMEOUT_S
 from actors.site.left import LeftSite, left_by, left_of
 from streams.errors import StreamsError
 from streams.plain_data import as_json
@@ -23,7 +24,6 @@ __all__ = ["CLEAR_INTERVAL_S", "LeavingSites"]
 
 CLEAR_INTERVAL_S = 10.0  # between two attempts to clear what an edit left; nobody waits for it
 _CLEAR_TIMEOUT_S = 30.0  # a log writer ends within ten seconds, and so does a session that reads the slot
-_ANSWER_TIMEOUT_S = 3.0  # a site that does not answer within this is asked again later
 _STOP_TIMEOUT_S = 60.0  # a server that is stopped writes a checkpoint first
 
 
@@ -98,7 +98,7 @@ class LeavingSites:
         self._next_at = self._clock.monotonic() + CLEAR_INTERVAL_S
         for each in ready:
             try:
-                self._actors.call(each.component, "status", timeout_s=_ANSWER_TIMEOUT_S)
+                self._actors.call(each.component, "status", timeout_s=GATHER_TIMEOUT_S)
                 self._actors.call(each.component, "end_source", timeout_s=_CLEAR_TIMEOUT_S)
                 if each.is_removed:
                     self._actors.call(each.component, "stop_server", timeout_s=_STOP_TIMEOUT_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from actors.control.earlier_shapes import on_the_way
 from actors.control.observation import gather, told_scns
 from actors.control.stopped_components import stopped_against_edit
 from actors.site.receivers import captured_of
@@ -19,7 +20,7 @@ from streams.table_name import TableName
 from topology.checks import another_database, lasting_identities, one_database_twice
 from topology.downstream import keeper_of
 from topology.edits.capture_scns import scn_findings
-from topology.edits.changes import bypassed_of, components_of
+from topology.edits.changes import components_of
 from topology.edits.overtaken import overtaken
 from topology.edits.stored import entrusted
 from topology.edits.subset_changes import shape_changes, subset_changes
@@ -110,7 +111,7 @@ class Preflight:
         Args:
             spec: the wanted topology.
         """
-        return stopped_against_edit(self._actors, self._record.topology, spec, components_of(spec), bypassed_of(spec))
+        return stopped_against_edit(self._actors, self._record.topology, spec)
 
     def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[Mapping[str, Any]]]:
         """What a queue says of its subscribers; nothing: it does not answer.
@@ -145,7 +146,7 @@ class Preflight:
         watermarks = told_scns(self._observation.latest)
         if self._shapes.recorded and prepared is not None:
             watermarks |= told_scns(self._ask_leaving(prepared, {"apply"}))
-        return self._shapes.on_the_way(prepared, spec, watermarks)
+        return on_the_way(self._shapes.recorded, prepared, spec, watermarks)
 
     def _scn_findings(self, before: TopologySpec | None, spec: TopologySpec) -> tuple[Finding, ...]:
         """Capture processes that are new or moved and would not find the redo that is needed, and SCNs that cannot be had."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from databases.ports import Finding
 from streams.errors import StreamsError
 from topology.combined import newly_bypassed
+from topology.edits.changes import bypassed_of, components_of
 from topology.edits.replaced import moved, replaced
 
 if TYPE_CHECKING:
@@ -19,21 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["stopped_against_edit"]
 
 
-def stopped_against_edit(
-    actors: ActorSystem,
-    before: TopologySpec | None,
-    wanted: TopologySpec,
-    components: tuple[Component, ...],
-    bypassed: Mapping[Component, str],
-) -> tuple[Finding, ...]:
+def stopped_against_edit(actors: ActorSystem, before: TopologySpec | None, wanted: TopologySpec) -> tuple[Finding, ...]:
     """Findings for stopped components that the edit would bypass, for one source at least, or rename or move.
 
     Args:
         actors: runs the sites, which know what an operator stopped.
         before: the topology that was prepared last; None: not known.
         wanted: the topology that shall run.
-        components: its components.
-        bypassed: the components that it bypasses, with what runs in their place.
 
     Raises:
         StreamsError: a site of the topology does not answer.
@@ -43,7 +36,7 @@ def stopped_against_edit(
     elsewhere: Mapping[Component, str] = {}
     if before is not None:
         partly, taken, elsewhere = newly_bypassed(before, wanted), replaced(before, wanted), moved(before, wanted)
-    bypassed = {**bypassed, **{each: partly[each.name] for each in components if each.name in partly}}
+    bypassed = bypassed_of(wanted) | {each: partly[each.name] for each in components_of(wanted) if each.name in partly}
     stopped: set[str] = set()
     asked = (*bypassed, *taken, *elsewhere)
     sites = {site.name for site in wanted.sites}
