@@ -27,7 +27,7 @@ from tests.support.reporting import REPORT, Reporting  # noqa: E402 - the same
 from tests.support.seeds import draw_session_seed, is_soak, session_seed  # noqa: E402 - the same
 from tests.support.shared import FAILED, end_all, end_unit, group, sort_by_unit  # noqa: E402 - the same
 
-pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
+pytest_plugins = ["pytester", *(f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py")))]
 
 # Every process that a test starts, directly or not, inherits it.
 SESSION_VARIABLE = "HEADRACE_TEST_SESSION"

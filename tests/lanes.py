@@ -26,7 +26,7 @@ from rich.text import Text
 from tests.support.reporting import REPORT, Report, read_report
 from tests.support.seeds import NEW, SEED, draw_session_seed, is_soak, session_seed
 
-__all__ = ["LANES", "Part", "main"]
+__all__ = ["LANES", "Done", "Part", "main", "show"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOWEST = 20
@@ -87,8 +87,15 @@ _INTERRUPTED, _NOTHING = 2, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Done:
-    """A part that has run."""
+class Done:
+    """A part that has run.
+
+    Args:
+        part: which.
+        code: pytest's exit code.
+        seconds: that it took.
+        report: what its session noted.
+    """
 
     part: Part
     code: int
@@ -119,13 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draw_session_seed()
     print(f"seeds: {SEED}={session_seed()}{'' if is_soak() else ', fixed'}", flush=True)
     done = [_run(part, more) for part in parts]
-    _show(chosen.lane, done)
+    show(chosen.lane, done)
     # A part may have none of the tests that were asked for; not all of them.
     codes = [each.code for each in done if each.code != _NOTHING or not more] or [_NOTHING]
     return max(map(abs, codes))  # below 0: ended by a signal
 
 
-def _run(part: Part, more: Sequence[str]) -> _Done:
+def _run(part: Part, more: Sequence[str]) -> Done:
     """Run a part in a session of its own."""
     print(f"--- {part.name}: pytest -m '{part.markers}'", flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-report-") as folder:
@@ -146,7 +153,7 @@ def _run(part: Part, more: Sequence[str]) -> _Done:
         code = _ended(subprocess.Popen(command, cwd=ROOT, env={**os.environ, REPORT: folder}))
         if code == _INTERRUPTED:
             raise SystemExit(_INTERRUPTED)
-        return _Done(part=part, code=code, seconds=time.monotonic() - began, report=read_report(Path(folder)))
+        return Done(part=part, code=code, seconds=time.monotonic() - began, report=read_report(Path(folder)))
 
 
 def _ended(session: subprocess.Popen[bytes]) -> int:
@@ -160,15 +167,20 @@ def _ended(session: subprocess.Popen[bytes]) -> int:
             continue
 
 
-def _show(lane: str, done: Sequence[_Done]) -> None:
-    """Print what took the time."""
+def show(lane: str, done: Sequence[Done]) -> None:
+    """Print what took the time, and at the end what failed.
+
+    Args:
+        lane: its name.
+        done: its parts, as they ran.
+    """
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     parts = Table("part", "workers", "seconds", "tests", "failed", title=f"make {lane}")
     for each in done:
         outcome = (
             "no test"
             if each.code == _NOTHING
-            else str(each.report.failed or f"exit code {each.code}")
+            else str(len(each.report.failed) or f"exit code {each.code}")
             if each.code
             else "0"
         )
@@ -205,6 +217,9 @@ def _show(lane: str, done: Sequence[_Done]) -> None:
     console.print(
         "started: " + (", ".join(f"{count} x {kind}" for kind, count in started.most_common()) or "no topology")
     )
+    # Last, where somebody who has the end of the output alone sees it.
+    for name, said in (failure for each in done for failure in each.report.failed.items()):
+        console.print(Text(f"FAILED {name}\n{said}"))
 
 
 if __name__ == "__main__":

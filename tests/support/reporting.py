@@ -19,6 +19,7 @@ __all__ = ["REPORT", "Report", "Reporting", "note_started", "read_report"]
 # A folder; every process of the session inherits it.
 REPORT = "HEADRACE_TEST_REPORT"
 _SECONDS, _STARTED = "seconds.json", "started"
+_SAID = 600  # characters of a failure: enough to know it again; the whole is above, where pytest printed it
 
 
 @dataclass(slots=True)
@@ -27,12 +28,12 @@ class Report:
 
     Args:
         seconds: of each test, with set-up and clean-up.
-        failed: tests that failed, in whatever phase.
+        failed: tests that failed, in whatever phase, and the first lines of what each said.
         started: what was started, an entry each time.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
-    failed: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
 
 
@@ -67,13 +68,15 @@ class Reporting:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._seconds, self._failed = folder, Counter[str](), set[str]()
+        self._folder, self._seconds, self._failed = folder, Counter[str](), dict[str, str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
         if report.failed:
-            self._failed.add(report.nodeid)
+            crash = getattr(report.longrepr, "reprcrash", None)  # absent where set-up itself is not found
+            said = crash.message if crash else report.longreprtext
+            self._failed.setdefault(report.nodeid, f"{report.when}: {said[:_SAID]}")
 
     def pytest_sessionfinish(self) -> None:
-        told = {"seconds": self._seconds, "failed": len(self._failed)}
+        told = {"seconds": self._seconds, "failed": self._failed}
         (self._folder / _SECONDS).write_text(json.dumps(told))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression
 
-from tests.lanes import LANES, ROOT
+from tests.lanes import LANES, ROOT, Done, show
 from tests.support.collected import Collected, collected
-from tests.support.reporting import REPORT, note_started, read_report
+from tests.support.reporting import REPORT, Reporting, note_started, read_report
 from tests.support.seeds import SEED, seed_of
 
 # Fixtures from which everything that starts a server follows, and the markers of the tests that use them.
@@ -118,3 +118,36 @@ def test_what_was_started_is_counted_by_whoever_reports(tmp_path: Path, monkeypa
     note_started("Ray")
     assert read_report(tmp_path).started == ["topology", "Ray"]
     assert read_report(tmp_path / "nothing").started == []
+
+
+def test_what_failed_is_named_with_what_it_said_and_printed_last(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def broken():
+            raise RuntimeError("the server is [gone]")
+
+        def test_one():
+            assert 1 + 1 == 3, "no arithmetic"
+
+        def test_two(broken):
+            pass
+
+        def test_three():
+            pass
+        """
+    )
+    plugin = Reporting(pytester.path)
+    pytester.inline_run(plugins=[plugin])
+    report = read_report(pytester.path)
+    assert {name.rpartition("::")[2]: said.splitlines()[0] for name, said in report.failed.items()} == {
+        "test_one": "call: AssertionError: no arithmetic",
+        "test_two": "setup: RuntimeError: the server is [gone]",
+    }
+    capsys.readouterr()
+    show("test", [Done(part=LANES["test"][0], code=1, seconds=3.0, report=report)])
+    assert capsys.readouterr().out.rstrip().splitlines()[-1] == "setup: RuntimeError: the server is [gone]"
