@@ -32,10 +32,10 @@ from actors.records.files import LAST_CALL, component_file
 from actors.records.kept_rows import KeptRows
 from actors.site.connection import access_to
 from actors.site.wire import wire_status
-from databases.connectors import DatabaseAccess, open_destination
-from rules.user_code.last_call import LastCall
-from streams.errors import PropagationError
-from streams.table_name import TableName
+from headrace.base.errors import PropagationError
+from headrace.databases.connectors import DatabaseAccess, open_destination
+from headrace.lcr.table_name import TableName
+from headrace.rules.user_code.last_call import LastCall
 from topology.combined import capture_of, dequeued
 from topology.transformations import refuse_one_name
 from topology.ways import arriving, is_sent_on, returned_by, rules_at_the_end, ways_to, writes_alone
@@ -43,7 +43,7 @@ from topology.ways import arriving, is_sent_on, returned_by, rules_at_the_end, w
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from databases.ports import CapturedTable, DestinationDatabase
+    from headrace.databases.ports import CapturedTable, DestinationDatabase
     from protos.identity import Peer
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.apply_driver import ApplyDriver
@@ -274,7 +274,7 @@ class ApplyHost(Host):
                 again.
             numbers: of the error transactions; empty: all that are in the queue now.
             role: of the destination: whose rights are checked; empty: the apply servers' own.
-            handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the
+            handler: a function for their row LCRs (`headrace.rules.user_code.handlers.ExecutionHandler`); empty: they go the
                 usual way.
             stops: behind the first that fails, the others are not tried.
             besides: of all, without these.
@@ -440,7 +440,7 @@ class ApplyHost(Host):
 
         From what its driver knows, so the destination is not asked.
         """
-        from databases.destination_views import rows_said
+        from headrace.databases.destination_views import rows_said
 
         said = self._driver.control.said() if self._driver is not None else {}
         return rows_said(
@@ -457,7 +457,7 @@ class ApplyHost(Host):
 
         A queue may have very many, and its driver works in this process.
         """
-        from databases.destination_views import ERRORS_MAX
+        from headrace.databases.destination_views import ERRORS_MAX
 
         with self._destination() as destination:
             found = destination.errors(self._spec.name, self._apply.name, first=ERRORS_MAX)

@@ -48,12 +48,12 @@ from actors.records.files import LAST_CALL, component_file
 from actors.site.asked_names import AskedNames
 from actors.site.connection import redo_folder
 from actors.site.wire import links_of
-from databases.connectors import decoder_for
-from rules.user_code.last_call import LastCall
-from streams.errors import ConfigError, LogGone, PropagationError, TableLeftRules, WouldBlock
-from streams.failpoints import failpoint
-from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN, Scn
+from headrace.base.errors import ConfigError, LogGone, PropagationError, TableLeftRules, WouldBlock
+from headrace.base.failpoints import failpoint
+from headrace.databases.connectors import decoder_for
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.rules.user_code.last_call import LastCall
 from topology.combined import apply_of
 from topology.downstream import keeper_of
 
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
 
     from actors.combined import MountedQueue
     from actors.site.wire import MakeLinks
-    from redo.key_search import SearchedRedo
-    from redo.mined_labels import MinedLabel
-    from redo.mining import Miner
-    from streams.clock import Clock
-    from streams.links import BatchHeader, Links, Outlet, RedoPosition, RedoWatch
+    from headrace.base.clock import Clock
+    from headrace.links.ports import BatchHeader, Links, Outlet, RedoPosition, RedoWatch
+    from headrace.redo.key_search import SearchedRedo
+    from headrace.redo.mined_labels import MinedLabel
+    from headrace.redo.mining import Miner
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
     MakeMiner = Callable[[TopologySpec, CaptureSpec, Scn, LastCall], Miner]
@@ -91,7 +91,7 @@ def miner_of(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call
         last_call: outlives transformation functions that end the process.
     """
     from actors.runtime import actors_of
-    from redo.mining import Miner
+    from headrace.redo.mining import Miner
 
     def ask(method: str) -> Any:  # noqa: ANN401 - the method's answer
         keeper = keeper_of(capture.source, capture.site)
@@ -311,7 +311,7 @@ class CaptureHost(Host):
         Raises:
             ConfigError: it breaks a rule of start SCNs, the capture process does not run, or it is combined with an
                 apply process.
-            StreamsError: who keeps the redo, or the queue, does not answer: nothing is captured again, ask once more.
+            HeadraceError: who keeps the redo, or the queue, does not answer: nothing is captured again, ask once more.
         """
         from actors.runtime import actors_of
 
@@ -348,7 +348,7 @@ class CaptureHost(Host):
             PropagationError: it does not know yet how far redo may be read.
             LogGone: redo was purged meanwhile: begin again with 0.
         """
-        from redo.key_search import KeyPart, KeySearch
+        from headrace.redo.key_search import KeyPart, KeySearch
 
         end = self._redo_end
         if end is None:
@@ -367,8 +367,8 @@ class CaptureHost(Host):
 
     def _begin(self, start_scn: Scn) -> None:
         """Mine from `start_scn` on; a batch that waits to be sent is mined again."""
+        from headrace.links.ports import header_of
         from protos.codec import encode
-        from streams.links import header_of
 
         # The new miner finds a change at which the earlier one paused again; waiting for that check would drop the mark
         # below.
@@ -428,8 +428,8 @@ class CaptureHost(Host):
         return IDLE_PAUSE_S
 
     def _mine(self, miner: Miner, redo: RedoWatch) -> tuple[BatchHeader, bytes] | None:
+        from headrace.links.ports import header_of
         from protos.codec import encode
-        from streams.links import header_of
 
         durable = self._redo_end = redo.poll()
         batch = miner.next_batch(durable)

@@ -34,10 +34,10 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.site.log_bound import bound_log
-from streams.clock import SystemClock
-from streams.durable_file import replace_file
-from streams.errors import ApplyError, DatabaseUnavailable, Retry, StreamsError
-from streams.folder_place import is_copy
+from headrace.base.clock import SystemClock
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import ApplyError, DatabaseUnavailable, HeadraceError, Retry
+from headrace.base.folder_place import is_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -131,7 +131,7 @@ class ChildProcess:
             is_wanted: called between waits; False ends them.
 
         Raises:
-            StreamsError: the process ended, or the line did not arrive in time.
+            HeadraceError: the process ended, or the line did not arrive in time.
         """
         deadline = self._clock.monotonic() + timeout_s
         last_words: dict[str, Any] = {}
@@ -154,7 +154,7 @@ class ChildProcess:
             raise ChildEnded(f"{self._name}: {self._what} was not up within {timeout_s:g} s")
         raise self.ended(last_words)
 
-    def ended(self, heard: Mapping[str, Any] | None = None) -> StreamsError:
+    def ended(self, heard: Mapping[str, Any] | None = None) -> HeadraceError:
         """The error that says why it ended: its own last line, or else how its process ended.
 
         Args:

@@ -14,7 +14,7 @@ States (V$STREAMS_CAPTURE.STATE)
 
 Durable when
     What the apply process acknowledges is committed at its destination; the capture process tells the site, which may
-    purge redo up to there. The site's record of that (`redo.checkpoints`) is what is known of an apply process that is
+    purge redo up to there. The site's record of that (`headrace.redo.checkpoints`) is what is known of an apply process that is
     away: everything after it can be mined again, and an apply process that needs less has lost commits. Only a refusal
     is kept here, as by every queue: a refused apply process aborts and does not subscribe again by itself.
 
@@ -46,18 +46,18 @@ from typing import TYPE_CHECKING, Any
 from actors.records.files import component_file
 from actors.staging.queue import QueueCore
 from actors.staging.refusals import Refusals
-from streams.errors import WouldBlock
-from streams.scn import FIRST_SCN, Scn
-from streams.staging import PublisherAccount
+from headrace.base.errors import WouldBlock
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.links.staging import PublisherAccount
 from topology.combined import mounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from streams.clock import Clock
-    from streams.links import BatchHeader, PublisherProgress, ServingQueue
-    from streams.tracking import TrackLog
+    from headrace.base.clock import Clock
+    from headrace.lcr.tracking import TrackLog
+    from headrace.links.ports import BatchHeader, PublisherProgress, ServingQueue
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
 __all__ = ["AHEAD_BYTES", "MountedQueue", "forget_refusal", "mounted_core"]
@@ -120,7 +120,7 @@ def _folder(spec: TopologySpec, capture: CaptureSpec) -> Path:
 
 
 class MountedQueue:
-    """A capture process's end of the queue that it mounts, as `streams.links.Outlet`.
+    """A capture process's end of the queue that it mounts, as `headrace.links.ports.Outlet`.
 
     Its own methods belong to one thread, `status` to any.
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.records.running import Running
 from actors.records.taken_over import TakenOver
-from streams.errors import ConfigError, PropagationError
+from headrace.base.errors import ConfigError, PropagationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -157,7 +157,7 @@ class Components:
 
         Raises:
             PropagationError: it does not run here (now).
-            StreamsError: whatever the method raises.
+            HeadraceError: whatever the method raises.
         """
         if method.startswith("_"):
             raise ConfigError(f"not a public method: {method}")

@@ -81,9 +81,9 @@ from actors.site.receivers import (
 )
 from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
-from databases.ports import Finding
-from streams.errors import ConfigError, PropagationError, StreamsError
-from streams.plain_data import as_json, from_json
+from headrace.base.errors import ConfigError, HeadraceError, PropagationError
+from headrace.base.plain_data import as_json, from_json
+from headrace.databases.ports import Finding
 from topology.downstream import receiver_at, receiver_of
 from topology.edits.changes import Component, bypassed_of, components_of
 from topology.edits.receivers import Receivers
@@ -94,7 +94,7 @@ from topology.ways import ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
     from topology.spec import TopologySpec
 
 __all__ = ["CONTROLLER", "Controller", "build", "fingerprint_of"]
@@ -369,7 +369,7 @@ class Controller(Host):
             return None
         try:
             return bool(self._actors.call(f"site:{site}", "stopped", (component,), timeout_s=GATHER_TIMEOUT_S))
-        except StreamsError:
+        except HeadraceError:
             return None
 
     def _split_and_merge(self) -> None:
@@ -391,7 +391,7 @@ class Controller(Host):
                         entrusted(spec, f"site:{component.site}"),
                         (component.name,),
                     )
-        except StreamsError as error:
+        except HeadraceError as error:
             log.warning("%s: nothing is split off now: %s", self.name, error.message)
             return  # nothing is recorded: the next step tries again, if the site answers
         self._record.update(
@@ -427,7 +427,7 @@ class Controller(Host):
             return False
         try:
             self._actors.call(f"site:{component.site}", "delete_spilled", (component.name,))
-        except StreamsError as error:
+        except HeadraceError as error:
             log.warning("%s: what %s left is not deleted yet: %s", self.name, component.name, error.message)
             return False
         return True
@@ -469,7 +469,7 @@ class Controller(Host):
             self._actors.kill(component.name)
         # Not before everything is prepared: if the change is refused, running components stay unchanged.
         elif self._is_created and self._went_before(component.name, present):
-            with contextlib.suppress(StreamsError):  # it does not answer: the next step tries again
+            with contextlib.suppress(HeadraceError):  # it does not answer: the next step tries again
                 self._actors.call(
                     component.name, "reconfigure", self._for(component.name), self._edit.labels[component.name]
                 )
@@ -717,7 +717,7 @@ class Controller(Host):
         if not (self._must_note_receivers and is_settled and self._clock.monotonic() >= self._note_at):
             return
         self._note_at = self._clock.monotonic() + NOTE_INTERVAL_S
-        with contextlib.suppress(StreamsError):  # a database is away: record it later
+        with contextlib.suppress(HeadraceError):  # a database is away: record it later
             stored = self._record.read().get("receivers")
             noted = (
                 receivers_of(self._actors, self._spec, {})

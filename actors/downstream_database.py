@@ -8,7 +8,7 @@ Main path
     RedoReceiver.open -> RedoReception.connect (the source goes on where the standby redo log ends)
     RedoReceiver.step -> RedoReception.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and
     ServingRedo.announce to the capture processes; their required checkpoints -> StandbyLog.purge.
-    Archived logs come the same way, complete segments only, or as files (`redo.standby.archive_folder.ArchiveFolder`):
+    Archived logs come the same way, complete segments only, or as files (`headrace.redo.standby.archive_folder.ArchiveFolder`):
     then the source is only told what is here.
 
 States
@@ -19,7 +19,7 @@ States
     ever.
 
 Durable when
-    See `redo.standby.standby_log`. What is acknowledged is durable here, so the source may remove it, and with
+    See `headrace.redo.standby.standby_log`. What is acknowledged is durable here, so the source may remove it, and with
     `transport: sync` confirm it to its database. `receivers.json` beside the standby redo log is a copy of the
     source's: which apply process gets which table.
 
@@ -42,22 +42,22 @@ from actors.host import Host
 from actors.site.connection import redo_folder
 from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.wire import callers_of, links_of
-from streams.backoff import Backoff
-from streams.durable_file import replace_file
-from streams.errors import PropagationError, RedoError, Retry, StreamsError
-from streams.plain_data import as_json, from_json
-from streams.scn import scn_text
-from streams.standby import Shipped
+from headrace.base.backoff import Backoff
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import HeadraceError, PropagationError, RedoError, Retry
+from headrace.base.plain_data import as_json, from_json
+from headrace.lcr.scn import scn_text
+from headrace.links.standby import Shipped
 from topology.downstream import receiver_of
 from topology.edits.receivers import Receivers
 
 if TYPE_CHECKING:
     from actors.site.wire import MakeRedoLinks
-    from redo.names import NameOfNow
-    from redo.standby.archive_folder import ArchiveFolder
-    from redo.standby.standby_log import StandbyLog, StandbyStatistics
-    from streams.clock import Clock
-    from streams.links import RedoLinks, RedoReception, ServingRedo
+    from headrace.base.clock import Clock
+    from headrace.links.ports import RedoLinks, RedoReception, ServingRedo
+    from headrace.redo.names import NameOfNow
+    from headrace.redo.standby.archive_folder import ArchiveFolder
+    from headrace.redo.standby.standby_log import StandbyLog, StandbyStatistics
     from topology.spec import TopologySpec
 
 __all__ = ["RedoReceiver", "build"]
@@ -110,7 +110,7 @@ class RedoReceiver(RedoKeeper, Host):
 
     def open(self) -> None:
         """Read what is here, serve it, and ask the source to go on from there."""
-        from redo.standby.archive_folder import ArchiveFolder
+        from headrace.redo.standby.archive_folder import ArchiveFolder
 
         # Always from disk: the folder may have been restored or removed meanwhile, and what is here is what is
         # acknowledged.
@@ -167,7 +167,7 @@ class RedoReceiver(RedoKeeper, Host):
             elif self._clock.monotonic() >= self._connect_at:
                 self._client = self._connected(log)
                 self._connecting.reset()
-        except StreamsError as error:
+        except HeadraceError as error:
             if error.retry is not Retry.TIMED:
                 raise
             self._connect_at = self._clock.monotonic() + self._connecting.next_s()
@@ -352,7 +352,7 @@ class RedoReceiver(RedoKeeper, Host):
         self._held = descriptor
 
     def _open_log(self) -> StandbyLog:
-        from redo.standby.standby_log import StandbyLog
+        from headrace.redo.standby.standby_log import StandbyLog
 
         log = StandbyLog(
             self._folder, self._receiver.source, redo_bytes_max=self._spec.redo_bytes_max, clock=self._clock

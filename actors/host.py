@@ -34,10 +34,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.records.wanted import Wanted
-from streams.backoff import Backoff
-from streams.clock import Clock, SystemClock
-from streams.errors import BugError, RedoError, Retry, StreamsError
-from streams.tracking import TrackLog
+from headrace.base.backoff import Backoff
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import BugError, HeadraceError, RedoError, Retry
+from headrace.lcr.tracking import TrackLog
 
 if TYPE_CHECKING:
     from topology.spec import TopologySpec
@@ -58,7 +58,7 @@ _LATE_HINT = (
 log = logging.getLogger("headrace")
 
 
-def is_timed(error: StreamsError) -> bool:
+def is_timed(error: HeadraceError) -> bool:
     """Whether the error is transient. A full disk counts: space returns without notice."""
     cause = error.__cause__
     return error.retry is Retry.TIMED or (isinstance(cause, OSError) and cause.errno in _FULL)
@@ -91,14 +91,14 @@ class Host:
         self._restart = False
         self._reopen = False
         self._changed: tuple[TopologySpec, str] | None = None  # a topology to adopt
-        self._unadopted: StreamsError | None = None  # why that failed
+        self._unadopted: HeadraceError | None = None  # why that failed
         self._thread: threading.Thread | None = None
         self._backoff = Backoff()
         self._state = "INITIALIZING"
         self._since_us = self._clock.time_us()
         self._alive_us = self._since_us
         self._started_us = self._since_us
-        self._error: StreamsError | None = None
+        self._error: HeadraceError | None = None
         self._error_us = 0
         self._errors_total = 0
         self._opens_total = 0
@@ -106,7 +106,7 @@ class Host:
     # ------------------------------------------------------------------ what a component is
 
     def open(self) -> None:
-        """Build everything from durable state. Called in the component's thread; may raise any `StreamsError`."""
+        """Build everything from durable state. Called in the component's thread; may raise any `HeadraceError`."""
 
     def step(self) -> float:
         """Do bounded work; returns the seconds until the next step is worthwhile (0: at once; `wake` ends the pause)."""
@@ -143,7 +143,7 @@ class Host:
         raise BugError(f"{self.name} cannot adopt a changed topology")
 
     def endpoint(self) -> str:
-        """The component's gRPC endpoint; raises a `StreamsError` when it does not serve (yet)."""
+        """The component's gRPC endpoint; raises a `HeadraceError` when it does not serve (yet)."""
         raise BugError(f"{self.name} serves nothing")
 
     # ------------------------------------------------------------------ life
@@ -203,7 +203,7 @@ class Host:
         self._wake.set()
 
     def tracked(self, label: str) -> dict[str, Any]:
-        """What the component did with the transactions of a label (`streams.tracking.TrackLog.answer`).
+        """What the component did with the transactions of a label (`headrace.lcr.tracking.TrackLog.answer`).
 
         Always returns at once.
         """
@@ -270,7 +270,7 @@ class Host:
         """Call it; an error becomes the component's state. Returns whether there was none."""
         try:
             call()
-        except StreamsError as error:
+        except HeadraceError as error:
             self._failed(error)
         except OSError as error:
             self._failed(_wrap(self.name, error))
@@ -315,7 +315,7 @@ class Host:
             return
         try:
             self.adopt(*changed)
-        except StreamsError as error:
+        except HeadraceError as error:
             self._unadopted = error
             raise
         except OSError as error:
@@ -332,7 +332,7 @@ class Host:
         with contextlib.suppress(Exception):
             self.close()
 
-    def _failed(self, error: StreamsError) -> None:
+    def _failed(self, error: HeadraceError) -> None:
         if self._ending or not self._wanted:
             return  # it is being stopped: errors on the way do not matter
         self._error, self._error_us = error, self._clock.time_us()
@@ -367,7 +367,7 @@ class Host:
         self._wanted = enabled
 
 
-def _wrap(name: str, error: OSError) -> StreamsError:
+def _wrap(name: str, error: OSError) -> HeadraceError:
     """Wrap an error of the operating system: a full disk is transient, anything else needs an operator."""
     wrapped = RedoError(
         f"{name}: {error.strerror or error}",

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from actors.site.host import SiteHost
 from actors.site.standby_folders import forget_standby_logs
 from actors.staging.queue_host import forget_queues
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from databases.ports import Finding
+    from headrace.databases.ports import Finding
     from topology.spec import TopologySpec
 
 __all__ = ["IntermediateSite", "build"]

@@ -40,8 +40,8 @@ from actors.cluster.local import HOST
 from actors.cluster.nodes import placement
 from actors.components import Components, Record
 from actors.state_folder import keep_private, make_private
+from headrace.base.errors import ConfigError, HeadraceError, PropagationError
 from spark_apply.application.environment import LOOPBACK
-from streams.errors import ConfigError, PropagationError, StreamsError
 
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
@@ -146,7 +146,7 @@ class ActorSystem(Protocol):
 
         Raises:
             PropagationError: there is no such component, or it does not answer now: call again.
-            StreamsError: raised by the method.
+            HeadraceError: raised by the method.
         """
         ...
 
@@ -159,7 +159,7 @@ class ActorSystem(Protocol):
             timeout_s: seconds to wait for all of them together.
 
         Returns:
-            By name the method's value, or the `StreamsError` that stands for it: raised by the method, or no answer in
+            By name the method's value, or the `HeadraceError` that stands for it: raised by the method, or no answer in
             time.
         """
         ...
@@ -448,7 +448,7 @@ class RayActors:
 
         Raises:
             PropagationError: there is no such component, or it does not answer now: call again.
-            StreamsError: raised by the method.
+            HeadraceError: raised by the method.
         """
         import ray
 
@@ -527,7 +527,7 @@ class RayActors:
                 with contextlib.suppress(ValueError):  # it is not there
                     reference = _settle(self._actor(places[name]), name)
                     # One on a node that is not there is not waited for.
-                    settled += [] if isinstance(answers.get(name), StreamsError) else [reference]
+                    settled += [] if isinstance(answers.get(name), HeadraceError) else [reference]
         if settled:
             ray.wait(settled, num_returns=len(settled), timeout=timeout_s)
         for process in set(processes) - {place for _, place in self._records.running()}:
@@ -737,10 +737,10 @@ class _RecordsOfProcess:
         self._records.ended(component, self._process)
 
 
-def _translate(name: str, error: Exception) -> StreamsError:
+def _translate(name: str, error: Exception) -> HeadraceError:
     """Convert a Ray error: to the error that the component raised, or to a PropagationError if it cannot be reached."""
     cause = getattr(error, "cause", None)
-    if isinstance(cause, StreamsError):
+    if isinstance(cause, HeadraceError):
         return cause
     if isinstance(error, ValueError):  # Ray's error for an unknown name
         return PropagationError(f"{name} does not run", hint="`headrace up` starts what is missing")

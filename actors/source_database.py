@@ -16,7 +16,7 @@ States
     DATABASE DOES NOT ANSWER it did before, and does not any more, whatever the log writer saw last. Memory only.
     WAITING FOR PREPARATION  the database answers, and `prepare` was not called yet. `prepared.json` persists that it was.
     READY                    a site without a log writer.
-    the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `redo.log_writer`.
+    the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `headrace.redo.log_writer`.
 
 Durable when
     See the log writer. The embedded server is a separate daemon: it survives this process, and the next one finds it.
@@ -47,35 +47,35 @@ from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import callers_of, links_of
 from actors.staging.queue_host import forget_queues
 from actors.state_folder import make_private
-from databases.conflict_lists import conflict_list_findings
-from databases.connectors import decoder_for, log_session_name, open_destination, open_source
-from redo.source_refusal import SourceRefusal
-from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
-from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from spark_apply.apply_config import COPIES_BESIDE
-from spark_apply.copy.standing import renamed, table_findings
-from streams.durable_file import replace_file
-from streams.errors import (
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import (
     CapturedNoMore,
     ConfigError,
     DatabaseSetBack,
     DatabaseUnavailable,
+    HeadraceError,
     PropagationError,
     RedoError,
     RunsElsewhere,
-    StreamsError,
     UnsupportedType,
 )
-from streams.scn import FIRST_SCN, Scn
-from streams.table_name import TableName
+from headrace.databases.conflict_lists import conflict_list_findings
+from headrace.databases.connectors import decoder_for, log_session_name, open_destination, open_source
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.table_name import TableName
+from headrace.redo.source_refusal import SourceRefusal
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from spark_apply.apply_config import COPIES_BESIDE
+from spark_apply.copy.standing import renamed, table_findings
 from topology.downstream import receivers_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from actors.site.wire import MakeRedoLinks
-    from databases.embedded import EmbeddedServer
-    from databases.ports import (
+    from headrace.databases.embedded.servers import EmbeddedServer
+    from headrace.databases.ports import (
         CapturedTable,
         DestinationDatabase,
         DictionaryBuild,
@@ -84,11 +84,11 @@ if TYPE_CHECKING:
         SourceDatabase,
         TableShape,
     )
-    from redo.log_writer import LogWriter
-    from redo.names import NameOfNow
-    from rules.rule import RuleSet
-    from streams.lcr_batch import TableVersion
-    from streams.links import ServingRedo
+    from headrace.lcr.batch import TableVersion
+    from headrace.links.ports import ServingRedo
+    from headrace.redo.log_writer import LogWriter
+    from headrace.redo.names import NameOfNow
+    from headrace.rules.rule import RuleSet
     from topology.edits.receivers import Receivers
     from topology.spec import ApplySpec, TopologySpec
 
@@ -711,7 +711,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             self._service.announce()
 
     def _open_writer(self) -> LogWriter:
-        from redo.log_writer import LogWriter
+        from headrace.redo.log_writer import LogWriter
 
         writer = LogWriter(
             self._folder / "redo",
@@ -780,7 +780,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
         if writer is not None:
             self._heartbeats.write_if_silent(source, writer.statistics().data_bytes, self._spec.heartbeat_s)
 
-    def _note(self, error: StreamsError) -> None:
+    def _note(self, error: HeadraceError) -> None:
         self._error, self._error_us = error, self._clock.time_us()
         self._errors_total += 1
 

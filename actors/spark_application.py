@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actors.child_process import ChildEnded, ChildProcess
 from actors.host import Host
 from actors.site.connection import site_folder
+from headrace.base.errors import HeadraceError, PropagationError
 from spark_apply.application.spark import remove_left_scratch
-from streams.errors import PropagationError, StreamsError
 
 if TYPE_CHECKING:
     from protos.spark_link import HealthClient
@@ -124,7 +124,7 @@ class SparkHost(Host):
             # That says nothing about the application, whose runs go on over the connections that they have.
             self._answered_at = self._clock.monotonic()
             self._wire["problem"] = error.message
-        except StreamsError as error:
+        except HeadraceError as error:
             if not self._child.pid:
                 raise self._child.ended() from error
             if self._clock.monotonic() - self._answered_at > SILENCE_MAX_S:

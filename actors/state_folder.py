@@ -1,6 +1,6 @@
 """Whose a state folder is: redo, row values in logs and the address of the cluster are its owner's alone.
 
-Every process of Headrace has the umask 077, commands (`headrace.entry`) and components (`keep_private`) alike, and
+Every process of Headrace has the umask 077, commands (`headrace.cli.entry`) and components (`keep_private`) alike, and
 their children inherit it: what they write is their user's. So no place that writes a file has to name a mode, and none
 can forget it. Folders of earlier versions are closed by `make_private`.
 
@@ -15,7 +15,7 @@ import shlex
 import stat
 from pathlib import Path
 
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
 
 __all__ = ["check_owned", "keep_private", "make_folder", "make_private", "not_owned"]
 

@@ -48,7 +48,7 @@ from benchmarks.workloads import (
     make_mark_table,
     write_mark,
 )
-from headrace.process_end import terminated_as_interrupt
+from headrace.console.process_end import terminated_as_interrupt
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 _ARRIVED_POLL_S = 0.005

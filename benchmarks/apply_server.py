@@ -18,13 +18,13 @@ import numpy as np
 import psycopg
 
 from benchmarks.servers import running_servers
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
+from headrace.lcr.scn import ObjectNumber, Scn
 from protos import codec
 from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.server.apply_server import ApplyServer
-from streams.lcr_batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
-from streams.scn import ObjectNumber, Scn
 
 __all__ = ["APPLY", "EACH", "GROUP", "Way", "compare", "options", "running_server", "updates_of"]
 

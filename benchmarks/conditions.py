@@ -13,13 +13,8 @@ import time
 
 import numpy as np
 
-from databases.connectors import value_types
-from rules.conditions.condition import parse
-from rules.conditions.rowwise import truth_values
-from rules.evaluation import RuleEvaluation
-from rules.rule import Rule, RuleSet
-from streams.lcr import RowLcr
-from streams.lcr_batch import (
+from headrace.databases.connectors import value_types
+from headrace.lcr.batch import (
     NULL,
     Column,
     ColumnValues,
@@ -30,7 +25,12 @@ from streams.lcr_batch import (
     TableVersion,
     Transactions,
 )
-from streams.scn import ObjectNumber, Scn
+from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.rules.conditions.condition import parse
+from headrace.rules.conditions.rowwise import truth_values
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.lcr_batches import column_values
 
 ROWS, BATCH, EACH = 1_000_000, 4096, 8  # rows of a transaction: 8

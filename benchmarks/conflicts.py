@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.apply_server import APPLY, Way, compare, options, running_server
-from databases.embedded import EmbeddedServer
-from rules.conflict_handlers import NO_CONFLICT_RULES, TIMED_KINDS, ConflictHandler, ConflictRules, RowTimes
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, TIMED_KINDS, ConflictHandler, ConflictRules, RowTimes
 from spark_apply.sets.resolution import ConflictSettings
 
 SHARE = 100  # one row of so many conflicts

@@ -13,19 +13,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore
-from databases.ports import DestinationColumn
-from rules.evaluation import RuleEvaluation
-from rules.rule import Rule, RuleSet
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore
+from headrace.databases.ports import DestinationColumn
+from headrace.lcr.batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
+from headrace.lcr.building import batch_of_lcrs
+from headrace.lcr.cutting import resume_after, select_rows, slice_transactions
+from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.lcr.tags import Tag
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import Rule, RuleSet
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.tables.fits import TableFits
-from streams.building import batch_of_lcrs
-from streams.cutting import resume_after, select_rows, slice_transactions
-from streams.lcr import RowLcr
-from streams.lcr_batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
-from streams.scn import ObjectNumber, Scn
-from streams.tags import Tag
 
 ROWS, EACH, COLUMNS = 100_000, 10, 8
 RUNS = 5  # the best one counts: other load only slows a run

@@ -30,17 +30,17 @@ import psycopg
 from benchmarks.apply_server import running_server
 from benchmarks.product import HeadracePeer
 from benchmarks.servers import bench_servers, wait_true
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import ErrorTransaction
-from databases.postgres.destination.database import PostgresDestination
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import ErrorTransaction
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
+from headrace.lcr.scn import ObjectNumber, Scn
 from protos import codec
 from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables.fits import TableFits
-from streams.lcr_batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
-from streams.scn import ObjectNumber, Scn
 
 TOPOLOGY, APPLY, SOURCE = "bench", "apply", "a"
 FILLED_TIMEOUT_S = 900.0  # until the queue has everything

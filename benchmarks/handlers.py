@@ -18,14 +18,14 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.apply_server import EACH, Way, compare, options, running_server
-from databases.connectors import python_values
-from databases.embedded import EmbeddedServer
-from rules.user_code.handlers import NO_HANDLERS, DmlHandler, HandlerRules
-from rules.user_code.source import CodeFile, UserCode, UserFunction
+from headrace.databases.connectors import python_values
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.cutting import select_values
+from headrace.lcr.scn import ObjectNumber
+from headrace.rules.user_code.handlers import NO_HANDLERS, DmlHandler, HandlerRules
+from headrace.rules.user_code.source import CodeFile, UserCode, UserFunction
 from spark_apply.handlers.loaded import Handlers
-from streams.cutting import select_values
-from streams.lcr_batch import LcrBatch
-from streams.scn import ObjectNumber
 
 SHARE = 100  # one row of so many is of table h
 CODE = UserCode(

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from databases.ports import DictionaryBuild, LogChunk, StreamOptions
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from redo.log_writer import LogWriter
-from redo.mining import Miner
-from rules.rule import Rule, RuleSet
-from streams.scn import FIRST_SCN, ObjectNumber, Scn
+from headrace.databases.ports import DictionaryBuild, LogChunk, StreamOptions
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.scn import FIRST_SCN, ObjectNumber, Scn
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import Miner
+from headrace.rules.rule import Rule, RuleSet
 
 OPTIONS = StreamOptions(
     database_kind="postgres", system_identifier="1", timeline=1, binary=False, encoding="UTF8", server_version=18

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import sql
 
 from actors.cluster.local import LocalCluster
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 
 # Larger than a small machine's defaults, so that neither peer is measured while a checkpoint writes; the log of a
 # whole run fits. Durability as shipped: fsync and synchronous_commit on.

@@ -23,7 +23,7 @@ import psycopg
 from benchmarks.processes import Footprint, ProcessSampler, footprint
 from benchmarks.product import HeadraceTopology
 from benchmarks.servers import running_servers
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 
 REST_S = 60.0  # the Java heaps shrink within half a minute
 IDLE_S = 20.0

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from benchmarks.conditions import BATCH, ROWS, made_batch
 from benchmarks.mining import MadeStream, write_redo
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from protos import codec
-from redo.mining import Miner
-from rules.evaluation import RuleEvaluation
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import (
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.scn import FIRST_SCN
+from headrace.redo.mining import Miner
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,
@@ -32,7 +32,7 @@ from rules.transformations.transformation import (
     RenameTable,
     Transformation,
 )
-from streams.scn import FIRST_SCN
+from protos import codec
 
 REGION = AddColumn(name="region", type_name="pg_catalog.text", value="EMEA")
 NOW = AddColumn(name="arrived", type_name=CURRENT_TIMESTAMP, is_now=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from databases.embedded_place import client_binary
+from headrace.databases.embedded.place import client_binary
 
 BULK_TABLE = """
 CREATE TABLE IF NOT EXISTS bench_rows (

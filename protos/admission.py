@@ -33,10 +33,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.base.errors import NotAdmitted, ProtocolError, printable
 from protos.identity import Identity, principal_of
 from protos.rates import Meter, Rates
 from protos.revoked import Revoked, fingerprints_of, printed_fingerprint
-from streams.errors import NotAdmitted, ProtocolError, printable
 
 __all__ = [
     "HANDSHAKE_TIMEOUT_S",

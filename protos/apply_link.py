@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from headrace.base.errors import HeadraceError, ProtocolError, RateExceeded
 from protos import apply_pb2 as pb
 from protos import apply_pb2_grpc
 from protos.admission import Admission
@@ -28,7 +29,6 @@ from protos.transport import (
     read_requests,
     words_of,
 )
-from streams.errors import ProtocolError, RateExceeded, StreamsError
 
 __all__ = [
     "PIECE_BYTES",
@@ -221,9 +221,9 @@ class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
                 stream.wait_room()
                 self._listener.receive(stream, whole)
 
-        problem: StreamsError | None = None
+        problem: HeadraceError | None = None
 
-        def ended(error: StreamsError | None) -> None:
+        def ended(error: HeadraceError | None) -> None:
             nonlocal problem
             problem = error
             stream.close()
@@ -251,7 +251,7 @@ class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
             with self._admission.opening(context, is_stream=is_stream):
                 self._admission.check_own_site(context)
                 yield
-        except StreamsError as error:
+        except HeadraceError as error:
             abort(context, error)
 
 
@@ -272,14 +272,14 @@ class CoordinatorLink:
     Args:
         endpoint: "host:port" of the driver, and whose certificate it must show.
         hello: who is there.
-        inbox: whole messages are put here by a thread of the link; a StreamsError when the stream ended.
+        inbox: whole messages are put here by a thread of the link; a HeadraceError when the stream ended.
     """
 
     def __init__(
         self,
         endpoint: Peer | str,
         hello: pb.ServerHello,
-        inbox: Callable[[pb.CoordinatorMessage | StreamsError], None],
+        inbox: Callable[[pb.CoordinatorMessage | HeadraceError], None],
     ) -> None:
         self._channel = Channel(endpoint)
         self._outbox: Outbox[pb.ServerMessage] = Outbox()
@@ -317,7 +317,7 @@ class CoordinatorLink:
         if whole is not None:
             self._inbox(whole)
 
-    def _end(self, error: StreamsError) -> None:
+    def _end(self, error: HeadraceError) -> None:
         self._ended.set()
         self._inbox(error)
 

@@ -2,7 +2,7 @@
 
 Longer than 500 lines: what is written and what is read back must be seen side by side.
 
-`encode` and `decode` are inverse for every batch that keeps the promises of `streams.lcr_batch`. What comes from
+`encode` and `decode` are inverse for every batch that keeps the promises of `headrace.lcr.batch`. What comes from
 the wire is checked before anybody computes with it: every index in range, every length fitting its data, every
 row in exactly one place. The checks are vectorised and cost a few microseconds per array, so they are always on.
 
@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from protos import lcr_pb2
-from protos.labels import labels_from_messages, labels_to_messages
-from streams.errors import ProtocolError
-from streams.lcr_batch import (
+from headrace.base.errors import ProtocolError
+from headrace.lcr.batch import (
     ABSENT,
     Column,
     ColumnValues,
@@ -34,9 +32,11 @@ from streams.lcr_batch import (
     Transactions,
     Truncate,
 )
-from streams.links import BatchHeader, header_of
-from streams.scn import ObjectNumber, Scn
-from streams.tags import Tag
+from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.lcr.tags import Tag
+from headrace.links.ports import BatchHeader, header_of
+from protos import lcr_pb2
+from protos.labels import labels_from_messages, labels_to_messages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -130,7 +130,7 @@ def encode(batch: LcrBatch) -> bytes:
     of nesting: measured 20 times slower on a batch of 1 MiB.
 
     Args:
-        batch: keeps the promises of `streams.lcr_batch`; they are checked by `decode`, not here.
+        batch: keeps the promises of `headrace.lcr.batch`; they are checked by `decode`, not here.
     """
     outline = lcr_pb2.LcrBatch(
         header=header_to_message(header_of(batch)),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from streams.errors import ConfigError, ProtocolError
+from headrace.base.errors import ConfigError, ProtocolError
 
 __all__ = ["LEVEL", "PIECE_BYTES_MIN", "Compressor", "decompressed"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.base.errors import ProtocolError
+from headrace.links.ports import PieceCompressor
 from protos import compression, queue_pb2
-from streams.errors import ProtocolError
-from streams.links import PieceCompressor
 
 __all__ = ["FRAGMENT_BYTES", "REASSEMBLED_BYTES_MAX", "Pieces", "Reassembly", "fragments"]
 

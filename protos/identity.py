@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from streams.errors import PropagationError
+from headrace.base.errors import PropagationError
 
 __all__ = ["DOMAIN", "CertificateError", "Identity", "Peer", "Pem", "principal_of"]
 

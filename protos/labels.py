@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.base.errors import ProtocolError
+from headrace.lcr.tracking import LABEL_BYTES_MAX, LABELS_PER_BATCH_MAX, Label
 from protos import lcr_pb2
-from streams.errors import ProtocolError
-from streams.tracking import LABEL_BYTES_MAX, LABELS_PER_BATCH_MAX, Label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""`streams.links.Links` and `RedoLinks` over gRPC: one component's clients of queues and redo logs, and its server."""
+"""`headrace.links.ports.Links` and `RedoLinks` over gRPC: one component's clients of queues and redo logs, and its server."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from protos.redo_transport import RedoShippingClient
 from protos.transport import new_incarnation
 
 if TYPE_CHECKING:
-    from streams.links import PieceCompressor
-    from streams.staging import QueuePort
-    from streams.standby import RedoShipper, RedoWriter
+    from headrace.links.ports import PieceCompressor
+    from headrace.links.staging import QueuePort
+    from headrace.links.standby import RedoShipper, RedoWriter
 
 __all__ = ["GrpcLinks"]
 

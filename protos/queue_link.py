@@ -32,16 +32,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from headrace.base.errors import ConfigError, HeadraceError, PropagationError, ProtocolError, QueueError
+from headrace.lcr.scn import Scn
+from headrace.links.ports import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, Resume
+from headrace.links.staging import LockedQueue, PublisherAccount, PublisherNews, QueuePort, SessionPort
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.admission import PUBLISH, SUBSCRIBE, Admission, Callers
 from protos.codec import scn_from_message
 from protos.fragments import Reassembly, fragments
 from protos.identity import Peer
 from protos.transport import Channel, ClientStream, Outbox, Server
-from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError
-from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, Resume
-from streams.scn import Scn
-from streams.staging import LockedQueue, PublisherAccount, PublisherNews, QueuePort, SessionPort
 
 __all__ = [
     "CONNECT_TIMEOUT_S",
@@ -71,7 +71,7 @@ class _Stream:
 
     def __init__(self) -> None:
         self.is_done = False
-        self.problem: StreamsError | None = None
+        self.problem: HeadraceError | None = None
 
 
 class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueServicer):  # type: ignore[misc]
@@ -112,7 +112,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
                 session = self._core.open_publisher(hello.component, hello.incarnation, source)
                 needed, credit = self._core.resume(session)
                 self._changed.notify_all()  # the stream it replaced ends
-        except StreamsError as error:
+        except HeadraceError as error:
             transport.abort(context, error)
         reassembly = Reassembly()
 
@@ -160,7 +160,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
             with self._changed:
                 session = self._core.open_subscriber(hello.component, hello.incarnation, needed, subscribe.credit_bytes)
                 self._changed.notify_all()  # the stream it replaced ends; a publisher may have to rewind
-        except StreamsError as error:
+        except HeadraceError as error:
             transport.abort(context, error)
 
         def take(request: queue_pb2.DequeueRequest) -> None:
@@ -196,7 +196,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
     def _read(self, requests: Iterator[Any], context: Any, take: Callable[[Any], None]) -> _Stream:  # noqa: ANN401
         stream = _Stream()
 
-        def ended(problem: StreamsError | None) -> None:
+        def ended(problem: HeadraceError | None) -> None:
             with self._changed:
                 stream.problem = stream.problem or problem
                 stream.is_done = True
@@ -256,7 +256,7 @@ def _replies(news: PublisherNews, source: str) -> Iterator[queue_pb2.EnqueueRepl
 
 
 class QueueServer(Generic[_Publisher, _Subscriber]):
-    """A queue on a port of its own: its service and the server, as `streams.links.ServingQueue`.
+    """A queue on a port of its own: its service and the server, as `headrace.links.ports.ServingQueue`.
 
     Args:
         core: the queue.
@@ -319,7 +319,7 @@ class _Client:
         self._wake = wake
         self._changed = threading.Condition(threading.Lock())
         self._is_open = self._is_closed = False
-        self._problem: StreamsError | None = None
+        self._problem: HeadraceError | None = None
         self._channel: Channel | None = None
         self._outbox: Outbox[Any] = Outbox()
         self._stream: ClientStream[Any] | None = None
@@ -370,7 +370,7 @@ class _Client:
     def _opened(self) -> None:
         """The server has taken the call."""
 
-    def _ended(self, problem: StreamsError) -> None:
+    def _ended(self, problem: HeadraceError) -> None:
         with self._changed:
             self._problem = self._problem or problem
             self._changed.notify_all()
@@ -432,7 +432,7 @@ class EnqueueClient(_Client):
         Raises:
             PropagationError: the queue cannot be reached.
             ProtocolError: it speaks another version, does not take what is compressed, or is another queue.
-            StreamsError: what the queue raised.
+            HeadraceError: what the queue raised.
         """
         self._start(self._take)
         self._wait(timeout_s)
@@ -452,7 +452,7 @@ class EnqueueClient(_Client):
 
         Raises:
             WouldBlock: there is no credit; `wake` is called when there may be.
-            StreamsError: the stream has ended.
+            HeadraceError: the stream has ended.
         """
         self._reserve(len(data))
         self._put(header, data)
@@ -467,7 +467,7 @@ class EnqueueClient(_Client):
 
         Raises:
             WouldBlock: there is no credit; `wake` is called when there may be.
-            StreamsError: the stream has ended.
+            HeadraceError: the stream has ended.
         """
         self._reserve(len(data))
         return self._put_pieces(
@@ -500,7 +500,7 @@ class EnqueueClient(_Client):
 
         Raises:
             WouldBlock: no credit within `timeout_s`.
-            StreamsError: the stream has ended.
+            HeadraceError: the stream has ended.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._has_credit(len(data)), timeout_s)
@@ -518,7 +518,7 @@ class EnqueueClient(_Client):
         """How the stream stands now.
 
         Raises:
-            StreamsError: the stream has ended.
+            HeadraceError: the stream has ended.
         """
         with self._changed:
             self._check()
@@ -610,7 +610,7 @@ class DequeueClient(_Client):
         Raises:
             PropagationError: the queue cannot be reached.
             ProtocolError: it speaks another version, or is another queue.
-            StreamsError: what the queue raised.
+            HeadraceError: what the queue raised.
         """
         self.subscribe_nowait(needed, credit_bytes)
         self._wait(timeout_s)
@@ -634,7 +634,7 @@ class DequeueClient(_Client):
         Batches that arrived before the stream ended are answered first.
 
         Raises:
-            StreamsError: the stream has ended.
+            HeadraceError: the stream has ended.
         """
         # Without the lock: a deque's ends are safe, and nobody else takes from it.
         with suppress(IndexError):

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from streams.errors import RateExceeded, printable
+from headrace.base.errors import RateExceeded, printable
 
 __all__ = ["DEFAULT_LIMIT", "LIMITS", "Bucket", "Limit", "Meter", "RateListener", "Rates"]
 

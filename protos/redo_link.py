@@ -21,16 +21,16 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace.base.errors import HeadraceError, PropagationError
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.links.ports import RedoPosition
+from headrace.links.standby import RedoShipper, RedoWriter
 from protos import queue_pb2, redo_pb2, redo_pb2_grpc, transport
 from protos.admission import READ_REDO, Admission, Callers
 from protos.codec import scn_from_message
 from protos.identity import Peer
 from protos.redo_transport import ShippingService
 from protos.transport import Channel, ClientStream, Server
-from streams.errors import PropagationError, StreamsError
-from streams.links import RedoPosition
-from streams.scn import FIRST_SCN, Scn
-from streams.standby import RedoShipper, RedoWriter
 
 __all__ = ["RedoServer", "RedoService", "RedoWatchClient"]
 
@@ -110,12 +110,12 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
                 transport.check_hello(hello, self._topology, self._source)
                 self._admission.check(context, READ_REDO, hello.component)
                 return scn_from_message(scn)
-        except StreamsError as error:
+        except HeadraceError as error:
             transport.abort(context, error)
 
 
 class RedoServer:
-    """A redo log on a port of its own, as `streams.links.ServingRedo`.
+    """A redo log on a port of its own, as `headrace.links.ports.ServingRedo`.
 
     Args:
         topology: name of the topology.
@@ -207,7 +207,7 @@ class RedoWatchClient:
         self._wake = wake
         self._changed = threading.Condition(threading.Lock())
         self._position: RedoPosition | None = None
-        self._problem: StreamsError | None = None
+        self._problem: HeadraceError | None = None
         self._channel = Channel(address)
         self._stub = redo_pb2_grpc.RedoStub(self._channel.grpc)
         self._stream: ClientStream[Any] | None = None
@@ -236,7 +236,7 @@ class RedoWatchClient:
         """How far redo is durable now.
 
         Raises:
-            StreamsError: the stream has ended.
+            HeadraceError: the stream has ended.
         """
         with self._changed:
             if self._problem is not None or self._position is None:
@@ -293,7 +293,7 @@ class RedoWatchClient:
         if self._wake is not None:
             self._wake()
 
-    def _ended(self, problem: StreamsError) -> None:
+    def _ended(self, problem: HeadraceError) -> None:
         with self._changed:
             self._problem = self._problem or problem
             self._changed.notify_all()

@@ -28,13 +28,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace.base.errors import HeadraceError, PropagationError, ProtocolError
+from headrace.links.standby import RedoFrame, RedoShipper, Shipment, Shipped, StandbyPlace
 from protos import redo_pb2, redo_pb2_grpc, transport
 from protos.admission import RECEIVE_REDO, Admission
 from protos.codec import scn_from_message
 from protos.identity import Peer
 from protos.transport import Channel, ClientStream, Outbox
-from streams.errors import PropagationError, ProtocolError, StreamsError
-from streams.standby import RedoFrame, RedoShipper, Shipment, Shipped, StandbyPlace
 
 __all__ = ["CREDIT_BYTES", "RedoShippingClient", "ShippingService"]
 
@@ -108,7 +108,7 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
             else:
                 raise ProtocolError(f"a redo receiver sent {kind} after its beginning")
 
-        def ended(problem: StreamsError | None) -> None:
+        def ended(problem: HeadraceError | None) -> None:
             with self._changed:
                 stream.problem, stream.has_ended = problem, True
                 self._changed.notify_all()
@@ -118,7 +118,7 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
             yield from self._frames(shipper, shipment, stream)
             if stream.problem is not None:
                 transport.abort(context, stream.problem)
-        except StreamsError as error:
+        except HeadraceError as error:
             transport.abort(context, error)
         finally:
             shipment.close()
@@ -143,7 +143,7 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
                 )
                 shipped = _shipped(begin.shipped)
             shipment = shipper.begin(begin.hello.component, begin.hello.incarnation, place, shipped)
-        except StreamsError as error:
+        except HeadraceError as error:
             transport.abort(context, error)
         return shipment, _Stream(begin.credit_bytes)
 
@@ -180,7 +180,7 @@ class _Stream:
         self.credit_bytes = credit_bytes
         self.seen = -1  # all that was durable when so much was announced is sent
         self.has_ended = False
-        self.problem: StreamsError | None = None
+        self.problem: HeadraceError | None = None
 
 
 def _begin(request: redo_pb2.ShipRequest | None) -> redo_pb2.BeginShipping:
@@ -226,7 +226,7 @@ class RedoShippingClient:
         self._changed = threading.Condition(threading.Lock())
         self._frames: deque[RedoFrame] = deque()
         self._is_open = False
-        self._problem: StreamsError | None = None
+        self._problem: HeadraceError | None = None
         self._channel = Channel(address)
         self._outbox: Outbox[redo_pb2.ShipRequest] = Outbox()
         self._stream: ClientStream[Any] | None = None
@@ -273,7 +273,7 @@ class RedoShippingClient:
         """The next frame; None: none has come.
 
         Raises:
-            StreamsError: the stream has ended, and every frame that came was taken.
+            HeadraceError: the stream has ended, and every frame that came was taken.
         """
         with self._changed:
             if self._frames:
@@ -317,7 +317,7 @@ class RedoShippingClient:
             self._frames.append(frame)
         self._wake()
 
-    def _ended(self, problem: StreamsError) -> None:
+    def _ended(self, problem: HeadraceError) -> None:
         with self._changed:
             self._problem = self._problem or problem
             self._changed.notify_all()

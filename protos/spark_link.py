@@ -10,13 +10,13 @@ import queue
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from headrace.base.errors import HeadraceError, ProtocolError
 from protos import apply_pb2 as pb
 from protos import apply_pb2_grpc
 from protos.admission import Admission
 from protos.apply_link import check_token
 from protos.identity import Peer
 from protos.transport import PROTOCOL_VERSION, Channel, ClientStream, Server, abort, words_of
-from streams.errors import ProtocolError, StreamsError
 
 __all__ = ["HealthClient", "RunCall", "RunHandler", "serve_tasks"]
 
@@ -77,7 +77,7 @@ class _SparkTasks(apply_pb2_grpc.SparkTasksServicer):  # type: ignore[misc]
                     hint="run the same Headrace version on every node",
                 )
             yield from self._handler.run(request, context.add_callback)
-        except StreamsError as error:
+        except HeadraceError as error:
             abort(context, error)
 
     def Health(self, request: pb.HealthRequest, context: Any) -> pb.HealthReply:  # noqa: N802, ANN401
@@ -86,7 +86,7 @@ class _SparkTasks(apply_pb2_grpc.SparkTasksServicer):  # type: ignore[misc]
             reply = self._handler.health()
             reply.refusals.CopyFrom(pb.Refusals(**self._admission.status()))
             return reply
-        except StreamsError as error:
+        except HeadraceError as error:
             abort(context, error)
 
     def _admit(self, token: str, context: Any) -> None:  # noqa: ANN401
@@ -108,7 +108,7 @@ class RunCall:
 
     def __init__(self, endpoint: Peer | str, request: pb.RunRequest) -> None:
         request.protocol_version = PROTOCOL_VERSION
-        self._events: queue.SimpleQueue[pb.RunEvent | StreamsError] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[pb.RunEvent | HeadraceError] = queue.SimpleQueue()
         self._channel = Channel(endpoint)
         self._stream: ClientStream[pb.RunEvent] = ClientStream(
             lambda: apply_pb2_grpc.SparkTasksStub(self._channel.grpc).Run(request),
@@ -122,10 +122,10 @@ class RunCall:
         """Wait for the next event.
 
         Raises:
-            StreamsError: the call ended, or was closed: its tasks are being cancelled.
+            HeadraceError: the call ended, or was closed: its tasks are being cancelled.
         """
         event = self._events.get()
-        if isinstance(event, StreamsError):
+        if isinstance(event, HeadraceError):
             self._events.put(event)  # for whoever asks again
             raise event
         return event

@@ -12,7 +12,7 @@ Main path
     the protocol version and what is wanted (`Hello`); a wrong one ends the stream with FAILED_PRECONDITION.
 
 Errors
-    A `StreamsError` crosses the wire whole: class, message, hint and context travel as trailing metadata, so the
+    A `HeadraceError` crosses the wire whole: class, message, hint and context travel as trailing metadata, so the
     caller catches what the callee raised. A connection that breaks is a `PropagationError`, retried with backoff.
     There is no retry in here: a broken stream is opened again by its owner, who must ask the peer where to resume.
 
@@ -44,22 +44,22 @@ from typing import Any, Generic, NoReturn, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
+from headrace.base import errors
+from headrace.base.errors import (
+    BugError,
+    ConfigError,
+    HeadraceError,
+    NotAdmitted,
+    PropagationError,
+    ProtocolError,
+    RateExceeded,
+    printable,
+)
 from protos import queue_pb2
 from protos.admission import HANDSHAKE_TIMEOUT_S, REVOKED_LOOK_S, Admission
 from protos.fragments import FRAGMENT_BYTES
 from protos.identity import CertificateError, Identity, Peer, Pem
 from protos.rates import Bucket, Meter
-from streams import errors
-from streams.errors import (
-    BugError,
-    ConfigError,
-    NotAdmitted,
-    PropagationError,
-    ProtocolError,
-    RateExceeded,
-    StreamsError,
-    printable,
-)
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
@@ -145,7 +145,7 @@ _CONTEXT_CHARACTERS_MAX = 1500
 
 # The nearest class decides. Only for people and tools that look at the wire: we read the metadata.
 _STATUS = {
-    errors.StreamsError: grpc.StatusCode.INTERNAL,
+    errors.HeadraceError: grpc.StatusCode.INTERNAL,
     errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.RuleError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.DatabaseError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -176,7 +176,7 @@ log = logging.getLogger("headrace")
 # --------------------------------------------------------------------------- errors
 
 
-def abort(context: grpc.ServicerContext, error: StreamsError) -> NoReturn:
+def abort(context: grpc.ServicerContext, error: HeadraceError) -> NoReturn:
     """End a call with an error that the caller gets back as it is; never returns.
 
     Only on the thread that serves the call.
@@ -191,9 +191,9 @@ def abort(context: grpc.ServicerContext, error: StreamsError) -> NoReturn:
     raise AssertionError("abort raises")
 
 
-def to_status(error: StreamsError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+def to_status(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
     """Status code, text and trailing metadata that stand for an error."""
-    classes = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, StreamsError)]
+    classes = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, HeadraceError)]
     code = next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
     context: dict[str, str | int] = {}
     room = _CONTEXT_CHARACTERS_MAX
@@ -212,7 +212,7 @@ def to_status(error: StreamsError) -> tuple[grpc.StatusCode, str, tuple[tuple[st
     return code, message, ((_ERROR_KEY, json.dumps(content, ensure_ascii=False).encode()),)
 
 
-def as_streams_error(error: grpc.RpcError, peer: str) -> StreamsError:
+def as_streams_error(error: grpc.RpcError, peer: str) -> HeadraceError:
     """Turn a call's end into the error the callee raised, or into what the broken connection means.
 
     Args:
@@ -233,10 +233,10 @@ def as_streams_error(error: grpc.RpcError, peer: str) -> StreamsError:
     return PropagationError(f"the connection to {peer} broke: {code.name.lower()}: {details}", hint=hint, peer=peer)
 
 
-def _rebuilt(content: bytes) -> StreamsError:
+def _rebuilt(content: bytes) -> HeadraceError:
     try:
         read = json.loads(content)
-        known = {kind.__name__: kind for kind in _subclasses(StreamsError)}
+        known = {kind.__name__: kind for kind in _subclasses(HeadraceError)}
         # A class this process has not loaded becomes the nearest one it knows.
         kind = next(known[name] for name in read["classes"] if name in known)
         return kind(read["message"], hint=read["hint"], **read["context"])
@@ -244,7 +244,7 @@ def _rebuilt(content: bytes) -> StreamsError:
         raise ProtocolError("the peer sent an error that cannot be read", size=len(content)) from error
 
 
-def _subclasses(kind: type[StreamsError]) -> Iterator[type[StreamsError]]:
+def _subclasses(kind: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
     yield kind
     for child in kind.__subclasses__():
         yield from _subclasses(child)
@@ -496,23 +496,23 @@ def accept(context: grpc.ServicerContext) -> None:
 
 
 def read_requests(
-    requests: Iterator[_Message], take: Callable[[_Message], None], ended: Callable[[StreamsError | None], None]
+    requests: Iterator[_Message], take: Callable[[_Message], None], ended: Callable[[HeadraceError | None], None]
 ) -> None:
     """Read a stream's requests on a thread of its own until it ends.
 
     Args:
         requests: what gRPC gave the handler.
-        take: called with each message; a StreamsError it raises ends the reading.
+        take: called with each message; a HeadraceError it raises ends the reading.
         ended: called once, with that error, a BugError for any other, None at the end of the stream.
     """
 
     def read() -> None:
-        outcome: StreamsError | None = BugError("reading a stream failed in an unforeseen way")
+        outcome: HeadraceError | None = BugError("reading a stream failed in an unforeseen way")
         try:
             for message in requests:
                 take(message)
             outcome = None
-        except StreamsError as error:
+        except HeadraceError as error:
             outcome = error
         except grpc.RpcError:
             outcome = None  # the caller went away, which is no error of ours
@@ -604,7 +604,7 @@ def ask(method: Callable[..., Any], message: Any, *, timeout_s: float, peer: str
 
     Raises:
         PropagationError: the peer cannot be reached, or does not answer in time.
-        StreamsError: what the peer raised.
+        HeadraceError: what the peer raised.
     """
     with words_of(peer):
         return method(message, timeout=timeout_s)
@@ -627,7 +627,7 @@ class ClientStream(Generic[_Message]):
     """A stream of a client, begun and read on a thread of its own.
 
     Args:
-        begin: begins the call. May take a while (it may ask where the server is), and may raise a StreamsError.
+        begin: begins the call. May take a while (it may ask where the server is), and may raise a HeadraceError.
         peer: whom it goes to, for messages.
         opened: called when the server has called `accept`.
         take: called with each message; must not block.
@@ -641,7 +641,7 @@ class ClientStream(Generic[_Message]):
         *,
         opened: Callable[[], None],
         take: Callable[[_Message], None],
-        ended: Callable[[StreamsError], None],
+        ended: Callable[[HeadraceError], None],
     ) -> None:
         self._begin, self._peer = begin, peer
         self._opened, self._take, self._ended = opened, take, ended
@@ -664,7 +664,7 @@ class ClientStream(Generic[_Message]):
             self._thread.join(timeout=STOP_GRACE_S)
 
     def _read(self) -> None:
-        outcome: StreamsError = BugError("reading a stream failed in an unforeseen way")
+        outcome: HeadraceError = BugError("reading a stream failed in an unforeseen way")
         try:
             self._call = self._begin()
             if self._is_closed:  # meanwhile
@@ -677,7 +677,7 @@ class ClientStream(Generic[_Message]):
             outcome = PropagationError(f"{self._peer} ended the stream", hint="", peer=self._peer)
         except grpc.RpcError as error:
             outcome = as_streams_error(error, self._peer)
-        except StreamsError as error:
+        except HeadraceError as error:
             outcome = error
         except ValueError:  # gRPC's word for a channel that was closed
             if not self._is_closed:

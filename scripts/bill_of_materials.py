@@ -65,7 +65,7 @@ def licence(package: Distribution) -> list[dict[str, Any]]:
 
 def programs() -> Iterator[dict[str, Any]]:
     """The programs that packages bring along."""
-    from databases.embedded_place import client_binary
+    from headrace.databases.embedded.place import client_binary
     from spark_apply.application.environment import java_home
 
     java = subprocess.run(

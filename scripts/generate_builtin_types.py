@@ -1,4 +1,4 @@
-"""Write databases/postgres/builtin_types.py from the newest bundled server's catalog.
+"""Write headrace/databases/postgres/builtin_types.py from the newest bundled server's catalog.
 
 usage: generate_builtin_types.py [--check]      --check: only say (exit code 1) that the file is out of date
 """
@@ -9,10 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.connection import connect
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.connection import connect
 
-TARGET = Path(__file__).resolve().parent.parent / "databases" / "postgres" / "builtin_types.py"
+TARGET = Path(__file__).resolve().parent.parent / "headrace" / "databases" / "postgres" / "builtin_types.py"
 
 # Numbers from 10000 on are given out by initdb or to users: pgoutput sends the names of those.
 QUERY = """

@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from databases.connectors import DatabaseAccess
+from headrace.base.errors import ConfigError
+from headrace.databases.connectors import DatabaseAccess
+from headrace.lcr.table_name import TableName
+from headrace.lcr.tags import DEFAULT_APPLY_TAG
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
+from headrace.rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
+from headrace.rules.user_code.handlers import NO_HANDLERS, HandlerRules
+from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from protos.identity import Identity
-from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
-from rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
-from rules.user_code.handlers import NO_HANDLERS, HandlerRules
-from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.conversation.groups import OnError
-from streams.errors import ConfigError
-from streams.table_name import TableName
-from streams.tags import DEFAULT_APPLY_TAG
 
 if TYPE_CHECKING:
-    from rules.clients_before import ClientsBefore
-    from rules.rule import RuleSet
+    from headrace.lcr.batch import TableVersion
+    from headrace.rules.clients_before import ClientsBefore
+    from headrace.rules.rule import RuleSet
     from spark_apply.tables.fits import Describe, TableFits
-    from streams.lcr_batch import TableVersion
 
 __all__ = ["COPIES_BESIDE", "ApplyConfig", "TableToInstantiate"]
 
@@ -39,7 +39,7 @@ class TableToInstantiate:
     """A table this apply process replicates.
 
     Args:
-        identity: which table of the source it is, see `databases.ports.CapturedTable`.
+        identity: which table of the source it is, see `headrace.databases.ports.CapturedTable`.
         source: its name at the source.
         destination: its name at the destination, under which its changes arrive.
         object_numbers: of the table and its partitions, when the driver was started: its changes arrive with them.
@@ -48,7 +48,7 @@ class TableToInstantiate:
         is_sent_on: changes of the destination table go to other sites: nobody is told to empty it.
         returned_by: the apply process at the source that gets the destination table, whole and unchanged, as the table
             that it is there; empty: none does.
-        rows: which of the source's rows it gets, as a condition in SQL (`rules.conditions.spelling`): they are copied
+        rows: which of the source's rows it gets, as a condition in SQL (`headrace.rules.conditions.spelling`): they are copied
             and compared; empty: all.
         transformations: what becomes of its rows on the way, one client after the other.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed

@@ -14,7 +14,7 @@ import pytest
 
 from actors.cluster.local import LocalCluster
 from actors.runtime import disconnect, prepare_process
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess, execute
 from tests.support.reporting import note_started
 from tests.support.shared import Shared

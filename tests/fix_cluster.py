@@ -15,9 +15,9 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
+from headrace.base.failpoints import FOLDER_ENVIRONMENT
+from headrace.databases.embedded.servers import EmbeddedServer
 from spark_apply.application.environment import LOOPBACK
-from streams.failpoints import FOLDER_ENVIRONMENT
 from tests.support.shared import Shared
 from tests.support.system import System, running, system_folder
 from topology.file.reading import read_topology

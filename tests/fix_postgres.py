@@ -39,8 +39,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.embedded_place import INSTALLATIONS, VERSIONS
+from headrace.databases.embedded.place import INSTALLATIONS, VERSIONS
+from headrace.databases.embedded.servers import EmbeddedServer
 
 _PREFIX = "headrace-test-pg-"
 _MEMORY = Path("/dev/shm")  # the system's file system in memory; the folder in it is made by mkdtemp
@@ -232,7 +232,7 @@ def fresh_database(copied_database: Callable[[EmbeddedServer, str], str]) -> Cal
 @pytest.fixture(scope="session")
 def prepared_template() -> Callable[[EmbeddedServer], str]:
     """Give the name of a server's database with Headrace's schema, made the first time."""
-    from databases.postgres.destination.database import PostgresDestination  # not for tests that need none
+    from headrace.databases.postgres.destination.database import PostgresDestination  # not for tests that need none
 
     made: set[Path] = set()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.postgres_site import Site
 
 Fresh = Callable[[EmbeddedServer], str]

@@ -16,8 +16,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from rules.rule import UNKNOWN_TAG, Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
-from streams.table_name import TableName
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import UNKNOWN_TAG, Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
 from topology.patterns import examples
 
 if TYPE_CHECKING:

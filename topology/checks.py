@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from databases.ports import Finding
-from rules.rule import Rule, TruthValue
-from streams.table_name import TableName
+from headrace.databases.ports import Finding
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, TruthValue
 from topology.change_classes import ChangeClasses
 from topology.downstream import redo_receivers
 from topology.problems import nearest

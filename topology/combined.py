@@ -38,7 +38,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rules.rule import RuleSet
+from headrace.rules.rule import RuleSet
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, QueueSpec, TopologySpec
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rules.rule import RuleSet
-from rules.transformations.custom import CustomTransformation
-from rules.user_code.source import UserFunction
+from headrace.rules.rule import RuleSet
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.user_code.source import UserFunction
 from topology.spec import TopologySpec
 
 __all__ = ["custom_transformations", "functions_of"]

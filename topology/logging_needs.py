@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from databases.ports import LogNeed
-from rules.rule import Rule
+from headrace.databases.ports import LogNeed
+from headrace.rules.rule import Rule
 from topology.spec import TopologySpec
 from topology.ways import ways_to
 
@@ -156,8 +156,8 @@ def _dependencies(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
 LISTED: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conflicts, _dependencies)
 """What `plan` lists, too.
 
-Whether a table lacks it is found with everything else of the table: `databases.conflict_lists`,
-`databases.dependency_columns`.
+Whether a table lacks it is found with everything else of the table: `headrace.databases.conflict_lists`,
+`headrace.databases.dependency_columns`.
 """
 
 NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions, _handlers, _keys, _functions)

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from databases.connectors import log_session_name
-from databases.ports import Finding, LoggedTable, PlannedStatement, SourceTable
-from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from rules.table_settings import TableSettings
-from rules.user_code.handlers import NO_HANDLERS
-from streams.errors import counted
+from headrace.base.errors import counted
+from headrace.databases.connectors import log_session_name
+from headrace.databases.ports import Finding, LoggedTable, PlannedStatement, SourceTable
+from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from headrace.rules.table_settings import TableSettings
+from headrace.rules.user_code.handlers import NO_HANDLERS
 from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, bypassed_on, combination, combined, direct
 from topology.downstream import RedoReceiver, redo_receivers
@@ -242,8 +242,8 @@ def _rule(rule: Rule, *, positive: bool) -> str:
     name = "every table" if (rule.owner, rule.name) == ("*", "*") else f"{rule.owner}.{rule.name}"
     if rule.condition is not None:
         # numpy: most rules have no condition.
-        from rules.needs import commands_taken
-        from streams.lcr_batch import Command
+        from headrace.lcr.batch import Command
+        from headrace.rules.needs import commands_taken
 
         never = [command.name for command in Command if command not in commands_taken(rule)]
         name += f" where {rule.condition}" + (f" (never {' or '.join(never)})" if never else "")

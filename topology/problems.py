@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from databases.ports import Finding
-from streams.errors import ConfigError, counted
+from headrace.base.errors import ConfigError, counted
+from headrace.databases.ports import Finding
 
 __all__ = ["TopologyError", "as_line", "nearest"]
 
@@ -19,11 +19,12 @@ class TopologyError(ConfigError):
     Args:
         message: one sentence that names the file, then one line per problem.
         findings: the problems in the order of the file.
-        hint: as in `StreamsError`.
-        context: as in `StreamsError`.
+        hint: as in `HeadraceError`.
+        context: as in `HeadraceError`.
     """
 
     code = "HDR-1001"
+    is_finding = True
 
     def __init__(
         self, message: str, *, findings: tuple[Finding, ...] = (), hint: str = "", **context: str | int

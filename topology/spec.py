@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
-from rules.rule import RuleSet
-from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from rules.user_code.handlers import NO_HANDLERS, HandlerRules
-from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
-from streams.scn import FIRST_SCN, Scn
-from streams.tags import DEFAULT_APPLY_TAG
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.tags import DEFAULT_APPLY_TAG
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
+from headrace.rules.rule import RuleSet
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from headrace.rules.user_code.handlers import NO_HANDLERS, HandlerRules
+from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from topology.alerts import AlertsSpec
 from topology.schedule import Schedule
 
@@ -50,7 +50,7 @@ class DatabaseSpec:
         environment: what the connection strings refer to: names of environment variables, files and programs.
         allow_any_version: take a server whose version was never tried.
         decoding_memory: bytes that the session which reads its log may hold of transactions in flight; 0: by the
-            server's own settings (`databases.postgres.source.decoding_memory`).
+            server's own settings (`headrace.databases.postgres.source.decoding_memory`).
         has_admin: the file has an `admin_dsn`, whose role makes and drops what a destination needs, and a source's
             publication (`topology.file.admin`). It is not here: a topology gets into processes and files that must not
             have it.
@@ -124,7 +124,7 @@ class CaptureSpec:
         archive_lag_s: of an archived-log one: after so many seconds the source completes a segment that is not full.
         first_scn: of one that is new: the lowest SCN that redo is kept from for it; FIRST_SCN: the oldest that is left.
         start_scn: of one that is new: it begins after this where nobody has less; FIRST_SCN: at the first SCN.
-        checkpoint_retention_s: how long redo is kept that it does not need any more, seconds (`redo.checkpoints`).
+        checkpoint_retention_s: how long redo is kept that it does not need any more, seconds (`headrace.redo.checkpoints`).
     """
 
     name: str

@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from databases.ports import Finding
-from streams.errors import ConfigError
-from streams.plain_data import from_json
-from streams.scn import FIRST_SCN
+from headrace.base.errors import ConfigError
+from headrace.base.plain_data import from_json
+from headrace.databases.ports import Finding
+from headrace.lcr.scn import FIRST_SCN
 from topology.combined import combination
 from topology.edits.stored import prepared_document
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec

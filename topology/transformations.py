@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from databases.ports import Finding
-from rules.conditions.nodes import Attribute, operands_of
-from rules.rule import UNKNOWN_TAG, Rule, RuleSet, TruthValue
-from rules.transformations.transformation import Transformation, TransformationError
-from streams.errors import UnfitTableError
-from streams.table_name import TableName
+from headrace.base.errors import UnfitTableError
+from headrace.databases.ports import Finding
+from headrace.lcr.table_name import TableName
+from headrace.rules.conditions.nodes import Attribute, operands_of
+from headrace.rules.rule import UNKNOWN_TAG, Rule, RuleSet, TruthValue
+from headrace.rules.transformations.transformation import Transformation, TransformationError
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import Way, arriving, ways_to
 
 if TYPE_CHECKING:
-    from databases.ports import CapturedTable
-    from streams.lcr_batch import TableVersion
+    from headrace.databases.ports import CapturedTable
+    from headrace.lcr.batch import TableVersion
 
 __all__ = [
     "arrival_findings",

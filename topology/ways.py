@@ -14,7 +14,7 @@ How a path is chosen (`route`)
 
 What a table arrives as
     `Way.carry` answers with the table as it arrives, or None. A rule that renames or cuts tables
-    (`rules.transformations.transformation`) changes the answer there, and nowhere else. Hence a table that is copied, compared or
+    (`headrace.rules.transformations.transformation`) changes the answer there, and nowhere else. Hence a table that is copied, compared or
     checked has two names, and may have other columns: at the source, and at the destination (`ArrivingTable`). From a
     client that renames a table on, the others see it under its new name: `Way.passages` says what it is called at each
     of them. What is known of a table's identity, its number, stays.
@@ -31,12 +31,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from databases.ports import TableShape
-from rules.clients_before import ClientsBefore
-from rules.conditions.spelling import where_true
-from rules.rule import UNKNOWN_TAG, KnownTag, Passage, RuleSet, passages, tags_told_apart
-from rules.transformations.transformation import Transformation
-from streams.table_name import Named, TableName
+from headrace.databases.ports import TableShape
+from headrace.lcr.table_name import Named, TableName
+from headrace.rules.clients_before import ClientsBefore
+from headrace.rules.conditions.spelling import where_true
+from headrace.rules.rule import UNKNOWN_TAG, KnownTag, Passage, RuleSet, passages, tags_told_apart
+from headrace.rules.transformations.transformation import Transformation
 from topology.change_classes import ChangeClasses
 from topology.paths import Router
 from topology.patterns import examples
@@ -77,8 +77,8 @@ def transformed(table: T, transformation: Transformation) -> T:
         TransformationError: it cannot be applied to the table.
     """
     # numpy: most topologies transform nothing.
-    from rules.transformations.reshaping import transformed_version
-    from streams.lcr_batch import TableVersion
+    from headrace.lcr.batch import TableVersion
+    from headrace.rules.transformations.reshaping import transformed_version
 
     known: Any = table
     if isinstance(known, TableVersion):
@@ -232,7 +232,7 @@ class ArrivingTable(Generic[T]):
     Args:
         source: as it is at the source.
         destination: as it is at the destination.
-        rows: which of its rows arrive, as a condition in SQL (`rules.conditions.spelling`); empty: all.
+        rows: which of its rows arrive, as a condition in SQL (`headrace.rules.conditions.spelling`); empty: all.
         transformations: what makes the one of the other.
     """
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from actors.alerts.watch import Alert, AlertWatch
 
 if TYPE_CHECKING:
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
     from topology.alerts import AlertTarget
     from topology.spec import TopologySpec
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from streams.errors import counted
+from headrace.base.errors import counted
 from topology.printed_commands import with_file
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ ERRORS_APART_S = 300.0
 ERRORS_SHARE = 0.6
 _HOUR_S = 3600.0
 # Between two attempts a component shows for a moment that it starts, or even works. It waits 5 s at most between them
-# (`streams.backoff`).
+# (`headrace.base.backoff`).
 STEADY_S = 10.0
 
 _STOPPED = frozenset(

@@ -45,11 +45,11 @@ import psutil  # type: ignore[import-untyped]
 from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.cluster.ray_head import HOOK
 from actors.state_folder import make_private
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import HeadraceError
+from headrace.base.folder_place import is_copy
 from spark_apply.application.authentication import secret_environment
 from spark_apply.application.environment import LOOPBACK, java_environment
-from streams.durable_file import replace_file
-from streams.errors import StreamsError
-from streams.folder_place import is_copy
 
 __all__ = ["ClusterFacts", "LocalCluster"]
 
@@ -87,7 +87,7 @@ _LOG_TAIL_BYTES = 1500
 log = logging.getLogger("headrace")
 
 
-class ClusterError(StreamsError):
+class ClusterError(HeadraceError):
     """The local Ray cluster did not start."""
 
     code = "HDR-7000"

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from databases.ports import Finding
-from streams.errors import ConfigError, StreamsError
-from streams.scn import scn_text
+from headrace.base.errors import ConfigError, HeadraceError
+from headrace.databases.ports import Finding
+from headrace.lcr.scn import scn_text
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.edits.subset_changes import counterpart, leaves_tables, strangers_on_the_way, transforms
 from topology.spec import ApplySpec, TopologySpec
@@ -29,7 +29,7 @@ from topology.spec import ApplySpec, TopologySpec
 if TYPE_CHECKING:
     from actors.control.prepared_record import PreparedRecord
     from actors.runtime import ActorSystem
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
 
 __all__ = [
     "EARLIER_MAX",
@@ -265,6 +265,6 @@ class EarlierShapes:
             return None
         try:
             return int(self._actors.call(f"site:{source}", "write_marker", b"shapes", timeout_s=_MARKER_TIMEOUT_S))
-        except StreamsError:
+        except HeadraceError:
             self._mark_at[source] = self._clock.monotonic() + _MARKER_INTERVAL_S
             return None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
 from topology.edits.changes import adopted_first, changes, components_of
 from topology.edits.stored import spec_from_json, with_secrets_of
 from topology.spec import TopologySpec

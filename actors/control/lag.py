@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from streams.scn import Scn
+from headrace.lcr.scn import Scn
 
 __all__ = ["TOLD_MAX_S", "PositionSamples", "seen_at_us"]
 

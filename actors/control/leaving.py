@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from actors.control.observation import GATHER_TIMEOUT_S
 from actors.site.left import LeftSite, left_by, left_of
-from streams.errors import StreamsError
-from streams.plain_data import as_json
+from headrace.base.errors import HeadraceError
+from headrace.base.plain_data import as_json
 
 if TYPE_CHECKING:
     from actors.control.prepared_record import PreparedRecord
     from actors.runtime import ActorSystem
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
     from topology.spec import TopologySpec
 
 __all__ = ["CLEAR_INTERVAL_S", "LeavingSites"]
@@ -70,7 +70,7 @@ class LeavingSites:
             spec: the topology that is being prepared.
 
         Raises:
-            StreamsError: such a site does not answer.
+            HeadraceError: such a site does not answer.
         """
         sources, sites = {capture.source for capture in spec.captures}, {site.name for site in spec.sites}
         for each in self.sites:
@@ -102,7 +102,7 @@ class LeavingSites:
                 self._actors.call(each.component, "end_source", timeout_s=_CLEAR_TIMEOUT_S)
                 if each.is_removed:
                     self._actors.call(each.component, "stop_server", timeout_s=_STOP_TIMEOUT_S)
-            except StreamsError as error:
+            except HeadraceError as error:
                 self._problems[each.name] = error.message
                 continue
             self._save(tuple(other for other in self.sites if other != each))

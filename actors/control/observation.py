@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from actors.cluster.nodes import absence_of
 from actors.control.lag import PositionSamples, seen_at_us
 from actors.site.redo_keeper import add_capture_scns
-from streams.errors import StreamsError
-from streams.scn import Scn
+from headrace.base.errors import HeadraceError
+from headrace.lcr.scn import Scn
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
     from topology.edits.changes import Component
     from topology.spec import ApplySpec, TopologySpec
 
@@ -62,7 +62,7 @@ def gather(
             # As of a component that answers: who it is stands beside it.
             words = (
                 answer.message.removeprefix(f"{component.name} ").removeprefix(f"{component.name}: ")
-                if isinstance(answer, StreamsError)
+                if isinstance(answer, HeadraceError)
                 else "no answer"
             )
             status |= {"state": "UNREACHABLE", "problem": words}
@@ -175,7 +175,7 @@ class Observation:
         away = [status for status in statuses if status["state"] == "UNREACHABLE" and spec.site(status["site"]).node]
         if not away:
             return
-        with contextlib.suppress(StreamsError):
+        with contextlib.suppress(HeadraceError):
             nodes = self._actors.nodes()
             for status in away:
                 found = absence_of(status["site"], dict(spec.site(status["site"]).node), nodes)

@@ -13,10 +13,10 @@ from actors.control.earlier_shapes import on_the_way
 from actors.control.observation import gather, told_scns
 from actors.control.stopped_components import stopped_against_edit
 from actors.site.receivers import captured_of
-from databases.ports import Finding, TableShape
-from streams.errors import StreamsError
-from streams.scn import Scn
-from streams.table_name import TableName
+from headrace.base.errors import HeadraceError
+from headrace.databases.ports import Finding, TableShape
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
 from topology.checks import another_database, lasting_identities, one_database_twice
 from topology.downstream import keeper_of
 from topology.edits.capture_scns import scn_findings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from actors.control.observation import Observation
     from actors.control.prepared_record import PreparedRecord
     from actors.runtime import ActorSystem
-    from streams.lcr_batch import TableVersion
+    from headrace.lcr.batch import TableVersion
     from topology.edits.changes import Component
     from topology.spec import ApplySpec, TopologySpec
 
@@ -71,7 +71,7 @@ class Preflight:
             misfits: findings of what is split off and does not fit the topology any more.
 
         Raises:
-            StreamsError: a site does not answer.
+            HeadraceError: a site does not answer.
         """
         findings: list[Finding] = []
         self.names.clear()
@@ -99,7 +99,7 @@ class Preflight:
         for apply in spec.applies:
             try:
                 findings += self._tables(apply, spec)
-            except StreamsError:
+            except HeadraceError:
                 # Rights that are already reported may be missing.
                 if not any(finding.is_error for finding in findings):
                     raise
@@ -155,7 +155,7 @@ class Preflight:
         def oldest_scn(source: str, site: str) -> Scn | None:
             try:
                 return Scn(self._actors.call(keeper_of(source, site), "oldest_scn", timeout_s=PREFLIGHT_TIMEOUT_S))
-            except StreamsError:
+            except HeadraceError:
                 return None  # it has no redo yet, or is away: then what is missing is found when it is mined
 
         def applied_scn(apply: ApplySpec) -> Scn | None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from streams.durable_file import replace_file
-from streams.errors import ConfigError
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import ConfigError
 from topology.edits.stored import PREPARED_FILE, prepared_topology
 from topology.spec import TopologySpec
 

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from databases.ports import Finding
-from streams.errors import StreamsError
+from headrace.base.errors import HeadraceError
+from headrace.databases.ports import Finding
 from topology.combined import newly_bypassed
 from topology.edits.changes import bypassed_of, components_of
 from topology.edits.replaced import moved, replaced
@@ -29,7 +29,7 @@ def stopped_against_edit(actors: ActorSystem, before: TopologySpec | None, wante
         wanted: the topology that shall run.
 
     Raises:
-        StreamsError: a site of the topology does not answer.
+        HeadraceError: a site of the topology does not answer.
     """
     partly: Mapping[str, str] = {}
     taken: Mapping[Component, str] = {}
@@ -43,7 +43,7 @@ def stopped_against_edit(actors: ActorSystem, before: TopologySpec | None, wante
     for site in {component.site for component in asked}:
         names = [component.name for component in asked if component.site == site]
         # One that leaves may be away, and the edit may be because of that: then nobody knows.
-        with contextlib.suppress(*(() if site in sites else (StreamsError,))):
+        with contextlib.suppress(*(() if site in sites else (HeadraceError,))):
             stopped |= set(actors.call(f"site:{site}", "stopped", names))
     # Sites of one machine have one record, so there such a component stays stopped.
     lifted = [

@@ -16,16 +16,16 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from actors.control.observation import GATHER_TIMEOUT_S
-from streams.errors import StreamsError
-from streams.plain_data import from_json
+from headrace.base.errors import HeadraceError
+from headrace.base.plain_data import from_json
 from topology.edits.receivers import Receivers
 
 if TYPE_CHECKING:
     from actors.control.observation import Observation
     from actors.control.prepared_record import PreparedRecord
     from actors.runtime import ActorSystem
-    from databases.ports import CapturedTable
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
+    from headrace.databases.ports import CapturedTable
     from topology.spec import TopologySpec
 
 __all__ = ["Unrecorded"]
@@ -77,7 +77,7 @@ class Unrecorded:
         self._note(before | {site})
         try:
             yield
-        except StreamsError as error:
+        except HeadraceError as error:
             # Said by the database: the statement has ended. But where an administrator captures the tables, nothing of
             # this is undone: the site may have taken them up before it failed as a destination.
             if error.context.get("sqlstate") and not has_admin:
@@ -110,7 +110,7 @@ class Unrecorded:
         known, rules = {each.identity for each in recorded.tables}, spec.capture_rules(source)
         try:
             captured: tuple[CapturedTable, ...] = self._actors.call(site, "captured", timeout_s=GATHER_TIMEOUT_S)
-        except StreamsError:  # its database is away
+        except HeadraceError:  # its database is away
             return before
         return tuple(
             f"{each.owner}.{each.name}"

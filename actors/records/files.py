@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["LAST_CALL", "component_file"]
 
 LAST_CALL = "~call"
-"""Ending of the file of `rules.user_code.last_call.LastCall`."""
+"""Ending of the file of `headrace.rules.user_code.last_call.LastCall`."""
 
 
 def component_file(state_dir: Path, name: str, ending: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.records.files import component_file
-from streams.durable_file import replace_file
+from headrace.base.durable_file import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ import logging
 import threading
 from pathlib import Path
 
-from streams.durable_file import replace_file
-from streams.errors import PropagationError
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import PropagationError
 
 __all__ = ["REQUESTS_FILE", "Requests"]
 

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from actors.records.files import component_file
-from streams.errors import PropagationError
+from headrace.base.errors import PropagationError
 
 __all__ = ["Running"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.records.files import component_file
-from streams.durable_file import replace_file
+from headrace.base.durable_file import replace_file
 from topology.edits.stored import spec_from_json, spec_to_json, with_secrets_of
 
 if TYPE_CHECKING:

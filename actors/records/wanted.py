@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.records.files import component_file
-from streams.durable_file import replace_file, sync_folder
+from headrace.base.durable_file import replace_file, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from headrace.base.errors import ConfigError
 from protos.identity import DOMAIN, principal_of
-from streams.errors import ConfigError
 
 __all__ = [
     "AUTHORITY_DAYS",

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from actors.security.authority import names_of
-from databases.ports import Finding
+from headrace.databases.ports import Finding
 from protos.identity import principal_of
 from protos.revoked import LIST_FIX, is_listed, read_list
 from topology.edits.stored import prepared_topology

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from databases.ports import Finding
+from headrace.databases.ports import Finding
 
 if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
@@ -60,7 +60,7 @@ def server_findings(site: str, dsn: str, where: str) -> Iterator[Finding]:
     Raises:
         ConfigError: it cannot be parsed.
     """
-    from databases.connectors import hosts_of, server_is_verified
+    from headrace.databases.connectors import hosts_of, server_is_verified
 
     remote = [host for host in hosts_of(dsn) if not is_this_machine(host)]
     if remote and not server_is_verified(dsn):

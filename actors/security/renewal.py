@@ -6,11 +6,11 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
 from topology.links import makes_certificates
 
 if TYPE_CHECKING:
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
     from topology.spec import TopologySpec
 
 __all__ = ["RENEWAL_INTERVAL_S", "Renewal"]

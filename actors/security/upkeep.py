@@ -35,10 +35,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from actors.security.authority import Certified, issue, names_of, new_authority, pem_of
 from actors.state_folder import make_private
+from headrace.base.durable_file import sync_folder
+from headrace.base.errors import ConfigError
 from protos.identity import principal_of
 from protos.revoked import is_listed
-from streams.durable_file import sync_folder
-from streams.errors import ConfigError
 from topology.links import CERTIFICATES, MADE_AUTHORITY, REVOKED, makes_certificates
 
 if TYPE_CHECKING:

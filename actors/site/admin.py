@@ -1,6 +1,6 @@
 """What a site's administrator does in its database, from a command.
 
-See `databases.postgres.destination.admin` and `databases.postgres.source.admin`.
+See `headrace.databases.postgres.destination.admin` and `headrace.databases.postgres.source.admin`.
 
 Only commands call it. What runs has no `admin_dsn`, and finds done what `up` did as its role.
 
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 
 from actors.security.links import server_findings
 from actors.site.connection import access_to, source_findings
-from databases.connectors import open_admin, open_destination, open_source, open_source_admin
-from databases.ports import Finding
-from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, StreamsError
+from headrace.base.errors import ConfigError, DatabaseError, DatabaseUnavailable, HeadraceError
+from headrace.databases.connectors import open_admin, open_destination, open_source, open_source_admin
+from headrace.databases.ports import Finding
 from topology.edits.stored import prepared_document
 from topology.file.admin import admin_dsn
 
 if TYPE_CHECKING:
-    from databases.operator_ports import DestinationAdmin, SourceAdmin
+    from headrace.databases.ports.operator import DestinationAdmin, SourceAdmin
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
@@ -83,7 +83,7 @@ def admin_findings(spec: TopologySpec, site: SiteSpec, before: TopologySpec | No
         before: the topology that was prepared last; None: there is none.
 
     Raises:
-        StreamsError: the administrator cannot be asked, as of `prepare_as_admin` and `publish_as_admin`.
+        HeadraceError: the administrator cannot be asked, as of `prepare_as_admin` and `publish_as_admin`.
     """
     found: list[Finding] = []
     if site in _published(spec):
@@ -121,7 +121,7 @@ def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
         either: what runs waits for that, and looks then.
 
     Raises:
-        StreamsError: an administrator cannot be asked, and something is to be made; or a right is missing.
+        HeadraceError: an administrator cannot be asked, and something is to be made; or a right is missing.
     """
     found: list[Finding] = []
     for site in administered(spec):
@@ -148,7 +148,7 @@ def publish_as_admin(
         Why an administrator could not be asked, where what runs can go on as it is; and what was done, by site.
 
     Raises:
-        StreamsError: an administrator cannot be asked, and something is to be made that the file has new; or a right is
+        HeadraceError: an administrator cannot be asked, and something is to be made that the file has new; or a right is
             missing. What was done at other sources before is taken back.
     """
     found: list[Finding] = []
@@ -159,7 +159,7 @@ def publish_as_admin(
                 _publish(spec, site, before, made)
             except (DatabaseUnavailable, ConfigError) as error:
                 found.append(_unpublished(spec, site, error, before))
-    except StreamsError as error:
+    except HeadraceError as error:
         left = (f"{each.problem}: {each.fix}" for each in retreat_as_admin(spec, made))
         error.hint = "; ".join(filter(None, (error.hint, *left)))
         raise
@@ -304,7 +304,7 @@ def _recorded_now(spec: TopologySpec, source: str) -> frozenset[str]:
     return _recorded(spec, source) or frozenset()
 
 
-def _unpublished(spec: TopologySpec, site: SiteSpec, error: StreamsError, before: TopologySpec | None) -> Finding:
+def _unpublished(spec: TopologySpec, site: SiteSpec, error: HeadraceError, before: TopologySpec | None) -> Finding:
     """The warning that an administrator could not be asked; raises the error where what the file says needs it."""
     rules = spec.capture_rules(site.name)
     uncaptured: tuple[str, ...] = ()
@@ -329,7 +329,7 @@ def _unpublished(spec: TopologySpec, site: SiteSpec, error: StreamsError, before
     )
 
 
-def _unasked(spec: TopologySpec, site: SiteSpec, error: StreamsError) -> Finding:
+def _unasked(spec: TopologySpec, site: SiteSpec, error: HeadraceError) -> Finding:
     """The warning that an administrator could not be asked; raises the error where it is needed."""
     if not _may_wait(spec, site):
         raise error
@@ -363,7 +363,7 @@ def remove_as_admin(spec: TopologySpec, site: SiteSpec) -> tuple[str, ...]:
         site: of it, with an administrator.
 
     Raises:
-        StreamsError: the database does not answer, or the connection string has no value.
+        HeadraceError: the database does not answer, or the connection string has no value.
     """
     dsn = admin_dsn(spec, site)
     lines = _source_admin(site, dsn).remove(spec.name)  # also of one that is no source any more

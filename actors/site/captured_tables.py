@@ -14,9 +14,9 @@ import json
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from redo.names import NameOfNow
-from streams.durable_file import replace_file
-from streams.plain_data import as_json, from_json
+from headrace.base.durable_file import replace_file
+from headrace.base.plain_data import as_json, from_json
+from headrace.redo.names import NameOfNow
 from topology.edits.receivers import Receivers
 from topology.transformations import lost_columns
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from databases.ports import CapturedTable, SourceDatabase
+    from headrace.databases.ports import CapturedTable, SourceDatabase
     from topology.spec import TopologySpec
 
 __all__ = ["CapturedTables"]

@@ -2,7 +2,7 @@
 
 Once lost, only an operator can regain it.
 
-See `databases.operator_ports.TopologyClaim`. A copy of the topology must not retake a lost claim by itself: two copies
+See `headrace.databases.ports.operator.TopologyClaim`. A copy of the topology must not retake a lost claim by itself: two copies
 would take it from each other forever.
 """
 
@@ -12,11 +12,11 @@ import threading
 from typing import TYPE_CHECKING
 
 from actors.site.connection import claim_on
-from databases.ports import Finding
-from streams.errors import RunsElsewhere
+from headrace.base.errors import RunsElsewhere
+from headrace.databases.ports import Finding
 
 if TYPE_CHECKING:
-    from databases.operator_ports import TopologyClaim
+    from headrace.databases.ports.operator import TopologyClaim
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = ["SiteClaim"]

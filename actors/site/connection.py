@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from databases.connectors import DatabaseAccess, open_claim, open_destination, open_source
-from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from streams.durable_file import replace_file
-from streams.errors import ConfigError
-from streams.folder_place import is_copy
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import ConfigError
+from headrace.base.folder_place import is_copy
+from headrace.databases.connectors import DatabaseAccess, open_claim, open_destination, open_source
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from topology.logging_needs import log_needs
 from topology.ways import may_be_copied
 
 if TYPE_CHECKING:
-    from databases.embedded import EmbeddedServer
-    from databases.operator_ports import TopologyClaim
-    from databases.ports import Finding, SourceDatabase
+    from headrace.databases.embedded.servers import EmbeddedServer
+    from headrace.databases.ports import Finding, SourceDatabase
+    from headrace.databases.ports.operator import TopologyClaim
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
@@ -71,7 +71,7 @@ def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
         spec: the topology.
         site: of `spec`, with an embedded database.
     """
-    from databases.embedded import EmbeddedServer
+    from headrace.databases.embedded.servers import EmbeddedServer
 
     return EmbeddedServer(
         site_folder(spec, site.name) / _SERVER, version=site.database.version, name=f"{spec.name}-{site.name}"
@@ -103,7 +103,7 @@ def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
     Args:
         spec: the topology.
     """
-    from databases.embedded import EmbeddedServer
+    from headrace.databases.embedded.servers import EmbeddedServer
 
     names = {site.name for site in spec.sites}
     folders = sorted((spec.state_dir / "sites").glob(f"*/{_SERVER}"))

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from databases.connectors import log_session_name
-from streams.plain_data import from_json
+from headrace.base.plain_data import from_json
+from headrace.databases.connectors import log_session_name
 from topology.edits.stored import prepared_document
 
 if TYPE_CHECKING:

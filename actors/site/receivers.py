@@ -14,8 +14,8 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from streams.errors import StreamsError
-from streams.table_name import TableName
+from headrace.base.errors import HeadraceError
+from headrace.lcr.table_name import TableName
 from topology.downstream import receivers_from
 from topology.edits.receivers import Receivers
 from topology.ways import arriving, ways_to
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from actors.runtime import ActorSystem
-    from databases.ports import CapturedTable
+    from headrace.databases.ports import CapturedTable
     from topology.edits.receivers import NotedTable
     from topology.spec import ApplySpec, TopologySpec
 
@@ -52,7 +52,7 @@ def captured_of(actors: ActorSystem, source: str) -> tuple[CapturedTable, ...]:
         source: name of the source site, which is asked.
 
     Raises:
-        StreamsError: the site or its database does not answer.
+        HeadraceError: the site or its database does not answer.
     """
     captured: tuple[CapturedTable, ...] = actors.call(f"site:{source}", "captured", timeout_s=TIMEOUT_S)
     return captured
@@ -137,7 +137,7 @@ def leave_out_dropped(
     for site in dict.fromkeys(apply.site for apply in (*spec.applies, *earlier) if apply.site not in without):
         may_fail = not is_edit or site not in {each.name for each in spec.sites}
         wanted = [apply.name for apply in spec.applies if apply.site == site]
-        with contextlib.suppress(*((StreamsError,) if may_fail else ())):
+        with contextlib.suppress(*((HeadraceError,) if may_fail else ())):
             actors.call(f"site:{site}", "leave_out_others", wanted, timeout_s=LEFT_TIMEOUT_S if may_fail else TIMEOUT_S)
 
 
@@ -180,7 +180,7 @@ def note_first_receivers(actors: ActorSystem, noted: Mapping[str, Receivers]) ->
         noted: by source.
 
     Raises:
-        StreamsError: a site does not answer; call again (idempotent).
+        HeadraceError: a site does not answer; call again (idempotent).
     """
     for source, receivers in noted.items():
         if actors.call(f"site:{source}", "receivers", timeout_s=TIMEOUT_S) == Receivers():
@@ -196,7 +196,7 @@ def note_receivers(actors: ActorSystem, spec: TopologySpec, noted: Mapping[str, 
         noted: by source.
 
     Raises:
-        StreamsError: a site does not answer; call again (idempotent).
+        HeadraceError: a site does not answer; call again (idempotent).
     """
     for source, receivers in noted.items():
         for apply in spec.applies:

@@ -2,21 +2,21 @@
 
 Their SCNs are its business.
 
-Called from the threads of calls: `redo.checkpoints` says what may come from any thread.
+Called from the threads of calls: `headrace.redo.checkpoints` says what may come from any thread.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streams.errors import PropagationError
-from streams.scn import Scn
+from headrace.base.errors import PropagationError
+from headrace.lcr.scn import Scn
 from topology.downstream import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from redo.checkpoints import RequiredCheckpoints
+    from headrace.redo.checkpoints import RequiredCheckpoints
     from topology.spec import TopologySpec
 
 __all__ = ["RedoKeeper", "register_captures"]

@@ -17,12 +17,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streams.errors import LogGone, StreamsError
-from streams.scn import FIRST_SCN, Scn
+from headrace.base.errors import HeadraceError, LogGone
+from headrace.lcr.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
-    from databases.ports import SourceDatabase
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
+    from headrace.databases.ports import SourceDatabase
 
 __all__ = ["HEARTBEAT", "Heartbeats", "PositionSampler"]
 
@@ -129,7 +129,7 @@ class PositionSampler:
                     self._look(source)
             except LogGone as error:
                 self.gone = error
-            except StreamsError as error:
+            except HeadraceError as error:
                 self.problem = error.message
                 if source is not None:
                     source.close()

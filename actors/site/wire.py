@@ -14,9 +14,9 @@ from topology.downstream import receiver_of
 from topology.links import makes_certificates
 
 if TYPE_CHECKING:
+    from headrace.links.ports import Links, RedoLinks
     from protos.admission import Callers
     from protos.links import GrpcLinks
-    from streams.links import Links, RedoLinks
     from topology.spec import TopologySpec
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streams.scn import Scn
+from headrace.lcr.scn import Scn
 
 if TYPE_CHECKING:
     from actors.control.lag import PositionSamples

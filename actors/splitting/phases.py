@@ -56,9 +56,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.records.requests import Requests
-from streams.clock import Clock, SystemClock
-from streams.errors import ConfigError
-from streams.scn import Scn
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import ConfigError
+from headrace.lcr.scn import Scn
 from topology.combined import directs
 from topology.downstream import keeper_of
 from topology.problems import nearest

@@ -9,8 +9,8 @@ Worked flow
 
 from __future__ import annotations
 
+from headrace.base.clock import Clock
 from protos.fragments import FRAGMENT_BYTES
-from streams.clock import Clock
 from topology.schedule import Opening, Schedule
 
 __all__ = ["PIECE_BYTES_MIN", "Gate", "Pacer"]

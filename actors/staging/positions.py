@@ -1,7 +1,7 @@
 """Acknowledged positions of a queue, kept across restarts, and to which sites those who acknowledged them bring the changes.
 
 The next life may begin by another topology, in which others bring them there. One small JSON file, replaced atomically
-(`streams.durable_file`): after a crash it is the old or the new one. A position can be lower than the last acknowledged
+(`headrace.base.durable_file`): after a crash it is the old or the new one. A position can be lower than the last acknowledged
 one, never higher.
 """
 
@@ -12,10 +12,10 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from streams.clock import Clock
-from streams.durable_file import replace_file
-from streams.errors import QueueError
-from streams.scn import Scn
+from headrace.base.clock import Clock
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import QueueError
+from headrace.lcr.scn import Scn
 
 __all__ = ["SAVE_PERIOD_S", "Places", "Positions", "PositionsFile", "SavedPositions"]
 

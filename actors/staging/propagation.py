@@ -54,18 +54,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from actors.staging.pacing import Gate, Pacer
-from databases.connectors import value_types
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import LogGone, PropagationError, WouldBlock
+from headrace.base.failpoints import failpoint
+from headrace.databases.connectors import value_types
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.tracking import TrackLog
+from headrace.links.ports import Delivery, Links, Piece, Publisher, Subscriber, header_of
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import RuleSet
+from headrace.rules.user_code.last_call import LastCall
 from protos import codec
 from protos.compression import Compressor
-from rules.evaluation import RuleEvaluation
-from rules.rule import RuleSet
-from rules.user_code.last_call import LastCall
-from streams.clock import Clock, SystemClock
-from streams.errors import LogGone, PropagationError, WouldBlock
-from streams.failpoints import failpoint
-from streams.links import Delivery, Links, Piece, Publisher, Subscriber, header_of
-from streams.scn import FIRST_SCN, Scn
-from streams.tracking import TrackLog
 from topology.spec import PropagationSpec
 
 __all__ = ["PropagationCore", "PropagationRunner"]
@@ -143,7 +143,7 @@ class PropagationCore:
         """Forward available batches, up to a bound; False: there is nothing to do until one of the clients wakes.
 
         Raises:
-            StreamsError: one of the streams has ended; close and open a new core.
+            HeadraceError: one of the streams has ended; close and open a new core.
         """
         self.sent_piece = False
         try:
@@ -170,7 +170,7 @@ class PropagationCore:
         """Send what is begun to its end, and take nothing new; True: everything that was sent is accepted.
 
         Raises:
-            StreamsError: one of the streams has ended: nothing is on its way any more.
+            HeadraceError: one of the streams has ended: nothing is on its way any more.
         """
         try:
             self._hear()
@@ -328,7 +328,7 @@ class PropagationRunner:
         """Connect both ends of every source; while the schedule is closed, nothing.
 
         Raises:
-            StreamsError: one of them cannot be reached or refuses; `close`, wait, and open again.
+            HeadraceError: one of them cannot be reached or refuses; `close`, wait, and open again.
         """
         self._is_closed = not self._gate.is_open()
         if self._is_closed:
@@ -353,7 +353,7 @@ class PropagationRunner:
         """Forward available batches; returns the seconds until the next step is worthwhile (0: at once).
 
         Raises:
-            StreamsError: a stream has ended; `close`, wait, and open again.
+            HeadraceError: a stream has ended; `close`, wait, and open again.
         """
         if not self._gate.is_open():
             return self._close_window()

@@ -10,7 +10,7 @@ from actors.site.wire import links_of
 if TYPE_CHECKING:
     from actors.site.wire import MakeLinks
     from actors.staging.propagation import PropagationRunner
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
     from topology.spec import TopologySpec
 
 __all__ = ["PropagationHost", "build"]
@@ -49,7 +49,7 @@ class PropagationHost(Host):
         """Connect to both queues at their current endpoints."""
         from actors.records.files import LAST_CALL, component_file
         from actors.staging.propagation import PropagationRunner
-        from rules.user_code.last_call import LastCall
+        from headrace.rules.user_code.last_call import LastCall
 
         if self._runner is None:
             site = self._spec.queue(self._propagation.from_queue).site

@@ -70,7 +70,7 @@ Worked flow
 
 Hosting
     QueueCore(topology, "q_dbs1", folder) is not thread-safe and calls nothing but its clock and its files.
-    `streams.staging.LockedQueue(core)` puts it behind a lock, and `Links.serve` serves it.
+    `headrace.links.staging.LockedQueue(core)` puts it behind a lock, and `Links.serve` serves it.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ from actors.staging.refusals import Refusals
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
 from actors.staging.staged_source import StagedSource
 from actors.staging.subscribers import positions_of, sources_of
-from streams.clock import Clock, SystemClock
-from streams.errors import ProtocolError, QueueError, printable
-from streams.failpoints import failpoint
-from streams.links import BatchHeader, Delivery
-from streams.scn import Scn
-from streams.staging import PublisherNews
-from streams.tracking import TrackLog
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import ProtocolError, QueueError, printable
+from headrace.base.failpoints import failpoint
+from headrace.lcr.scn import Scn
+from headrace.lcr.tracking import TrackLog
+from headrace.links.ports import BatchHeader, Delivery
+from headrace.links.staging import PublisherNews
 from topology.edits.changes import interests_of, places_of, published_by
 from topology.spec import TopologySpec
 
@@ -108,7 +108,7 @@ _OLDER_TOPOLOGY = "one of the two still runs an older topology file: it is about
 class QueueCore:
     """A buffered queue's core; see the module.
 
-    More than 25 methods: twenty are what `streams.staging.QueuePort` and the queue's host ask of one object behind one
+    More than 25 methods: twenty are what `headrace.links.staging.QueuePort` and the queue's host ask of one object behind one
     lock.
 
     Args:

@@ -10,8 +10,8 @@ from actors.host import Host
 from actors.site.connection import site_folder
 from actors.site.wire import callers_of, links_of
 from actors.staging.spill import SPILL_FOLDER, remove_left_over
-from streams.errors import PropagationError, QueueError
-from streams.scn import Scn
+from headrace.base.errors import PropagationError, QueueError
+from headrace.lcr.scn import Scn
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from actors.site.wire import MakeLinks
     from actors.staging.queue import QueueCore
-    from streams.clock import Clock
-    from streams.links import ServingQueue
+    from headrace.base.clock import Clock
+    from headrace.links.ports import ServingQueue
     from topology.spec import QueueSpec, TopologySpec
 
 __all__ = ["QueueHost", "build", "delete_spilled", "forget_queues"]

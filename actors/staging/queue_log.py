@@ -15,12 +15,12 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from actors.staging.spill import SpillPlace
+from headrace.base.errors import ProtocolError
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.cutting import resume_after
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.links.ports import BatchHeader, Delivery, header_of
 from protos import codec
-from streams.cutting import resume_after
-from streams.errors import ProtocolError
-from streams.lcr_batch import LcrBatch
-from streams.links import BatchHeader, Delivery, header_of
-from streams.scn import FIRST_SCN, Scn
 
 __all__ = ["Entry", "SourceLog", "fitted", "mark"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streams.errors import COPY_ONE_AGAIN, LogGone, ProtocolError, QueueError, StreamsError, printable
-from streams.scn import FIRST_SCN, Scn, scn_text
-from streams.staging import PublisherNews
+from headrace.base.errors import COPY_ONE_AGAIN, HeadraceError, LogGone, ProtocolError, QueueError, printable
+from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
+from headrace.links.staging import PublisherNews
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ class PublisherSession:
     def __init__(self, component: str, incarnation: str, source: str, tell: Callable[[], None] | None = None) -> None:
         self.component, self.incarnation, self.source = component, incarnation, source
         self.tell = tell or _nobody_waits
-        self.ended: StreamsError | None = None
+        self.ended: HeadraceError | None = None
         # since the stream began: accepted, and the most that was ever granted
         self.accepted_bytes = self.granted_bytes = 0
         self.in_transaction = False  # the last batch was open, so the next one may continue it
@@ -42,7 +42,7 @@ class SubscriberSession:
     def __init__(self, component: str, incarnation: str, sources: tuple[str, ...], credit_bytes: int) -> None:
         self.component, self.incarnation, self.sources = component, incarnation, sources
         self.credit_bytes = credit_bytes
-        self.ended: StreamsError | None = None
+        self.ended: HeadraceError | None = None
         self.turn = 0  # the source that is served first, so that none starves the others
 
 

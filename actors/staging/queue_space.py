@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from actors.staging.queue_log import Entry
 from actors.staging.spill import SpillFiles
-from streams.clock import Clock
-from streams.errors import QueueError
+from headrace.base.clock import Clock
+from headrace.base.errors import QueueError
 from topology.spec import QueueSpec
 
 __all__ = ["ENTRY_BYTES", "QueueSpace", "QueueTotals"]

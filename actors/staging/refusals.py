@@ -5,7 +5,7 @@ the refusal only from this file; without it, everything would be held for the ap
 log are full, for all other subscribers too. The queue that a combined capture process mounts has such a file, too
 (`actors.combined`).
 
-One small JSON file, replaced atomically (`streams.durable_file`): after a crash it is the old or the new one.
+One small JSON file, replaced atomically (`headrace.base.durable_file`): after a crash it is the old or the new one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from streams.durable_file import replace_file
-from streams.errors import QueueError
-from streams.scn import Scn
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import QueueError
+from headrace.lcr.scn import Scn
 
 __all__ = ["Refusals"]
 

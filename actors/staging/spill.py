@@ -14,8 +14,8 @@ from pathlib import Path
 
 import google_crc32c
 
-from streams.errors import QueueError
-from streams.failpoints import failpoint
+from headrace.base.errors import QueueError
+from headrace.base.failpoints import failpoint
 
 __all__ = ["SPILL_FOLDER", "SpillFiles", "SpillPlace", "remove_left_over"]
 

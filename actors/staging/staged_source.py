@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from actors.staging.queue_log import SourceLog, fitted, mark
-from streams.links import Delivery
-from streams.scn import FIRST_SCN, Scn
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.links.ports import Delivery
 
 if TYPE_CHECKING:
     from actors.staging.queue_log import Entry
     from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription
     from actors.staging.queue_space import QueueSpace, QueueTotals
     from actors.staging.refusals import Refusals
-    from streams.clock import Clock
+    from headrace.base.clock import Clock
 
 __all__ = ["StagedSource"]
 

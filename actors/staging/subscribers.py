@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actors.staging.positions import Places, PositionsFile
 from actors.staging.refusals import Refusals
-from streams.scn import FIRST_SCN, Scn
+from headrace.lcr.scn import FIRST_SCN, Scn
 from topology.edits.changes import interests_of, places_of, published_to
 from topology.spec import TopologySpec
 

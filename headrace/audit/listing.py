@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.audit.log import FILE, AuditLog
-from headrace.console import Output
-from headrace.exit_codes import DONE
-from streams.errors import counted
+from headrace.base.errors import counted
+from headrace.console.exit_codes import DONE
+from headrace.console.output import Output
 
 __all__ = ["list_commands"]
 

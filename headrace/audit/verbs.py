@@ -21,10 +21,10 @@ from typing import Any
 
 from headrace.audit.log import FILE, AuditLog
 from headrace.audit.operator import login_user, named
-from headrace.console import ReaderLeft, exit_code_of
-from headrace.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED
-from headrace.process_end import code_of_exit
-from streams.errors import StreamsError
+from headrace.base.errors import HeadraceError
+from headrace.console.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED
+from headrace.console.output import ReaderLeft, exit_code_of
+from headrace.console.process_end import code_of_exit
 
 __all__ = ["NOTED", "READ_ONLY", "Noted", "began", "noting", "written_arguments"]
 
@@ -175,7 +175,7 @@ def _outcome_of(error: BaseException) -> dict[str, Any]:
 
     Refused before it did anything wrong, failed on the way, or interrupted.
     """
-    if isinstance(error, StreamsError):
+    if isinstance(error, HeadraceError):
         code = exit_code_of(error)
         return {"outcome": "failed" if code == FAILURE else "refused", "exit_code": code, "code": error.code}
     # Typer vendors click under names that change between versions: its Abort is known by its name.

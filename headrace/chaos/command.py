@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from headrace.chaos.report import rendered
 from headrace.chaos.run import chaotic
 from headrace.chaos.schedule import schedule_of
-from headrace.exit_codes import DONE, FINDING
-from headrace.progress import live_lines
+from headrace.console.exit_codes import DONE, FINDING
+from headrace.console.progress import live_lines
 
 if TYPE_CHECKING:
     from headrace.chaos.run import Options
-    from headrace.console import Output
-    from headrace.deployment import Deployment
+    from headrace.console.output import Output
+    from headrace.deployment.deployment import Deployment
     from topology.spec import TopologySpec
 
 __all__ = ["run_chaos", "show_schedule"]
@@ -35,7 +35,7 @@ def run_chaos(output: Output, deployment: Deployment, options: Options) -> int:
         The exit code: DONE when something broke, all of it healed, every invariant held and the contents are identical.
 
     Raises:
-        StreamsError: why it could not begin, or go on.
+        HeadraceError: why it could not begin, or go on.
         KeyboardInterrupt: after what is in force was undone, and what was found until then is shown.
     """
     # before anything: whatever ends the run, its seed is known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.errors import PropagationError
+from headrace.base.errors import PropagationError
 
 __all__ = ["NotFired"]
 

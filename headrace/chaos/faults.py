@@ -19,17 +19,17 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.controller import CONTROLLER
 from actors.site.connection import redo_folder
+from headrace.base.errors import HeadraceError
 from headrace.chaos.errors import NotFired
 from headrace.chaos.links import links_of
 from headrace.chaos.processes import is_gone, is_stopped
-from streams.errors import StreamsError
 from topology.edits.changes import components_of
 
 if TYPE_CHECKING:
     from headrace.chaos.links import Links
     from headrace.chaos.processes import Processes, ProcessesInForce
     from headrace.chaos.proxy import Proxy
-    from headrace.deployment import Deployment
+    from headrace.deployment.deployment import Deployment
     from topology.spec import TopologySpec
 
 __all__ = ["ACTIONS", "Action", "Fault", "Field", "action_of"]
@@ -343,7 +343,7 @@ class _DiskFull(Fault):
             self.evidence = f"site:{self.target}: {_DISK_FULL}"
         elif not self.evidence:
             # Its own log grows by this even where nobody else writes.
-            with contextlib.suppress(StreamsError):
+            with contextlib.suppress(HeadraceError):
                 self.field.deployment.connect().call(f"site:{self.target}", "write_marker", bytes(_REDO_ROOM_BYTES))
 
     def undo(self) -> None:

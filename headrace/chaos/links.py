@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from actors.site.wire import callers_of
+from headrace.base.errors import HeadraceError
 from headrace.chaos.errors import NotFired
 from headrace.chaos.proxy import Proxy
 from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE
-from streams.errors import StreamsError
 from topology.callers import site_of
 from topology.edits.changes import components_of, interests_of
 
@@ -121,7 +121,7 @@ class Links:
             self.proxies[link.name] = Proxy(self._target(link))
         self.renew(now=True)
         for opener in dict.fromkeys(opener for link in self._links.values() for opener in link.openers):
-            with contextlib.suppress(StreamsError):  # it does not run now: it connects when it does
+            with contextlib.suppress(HeadraceError):  # it does not run now: it connects when it does
                 self.connect().call(opener, "reopen")
         deadline = time.monotonic() + THROUGH_TIMEOUT_S
         while (
@@ -145,13 +145,13 @@ class Links:
             return
         self._renewed_at = time.monotonic()
         for name, link in self._links.items():
-            with contextlib.suppress(StreamsError):
+            with contextlib.suppress(HeadraceError):
                 self.connect().set_detour(link.site, link.server, self.proxies[name].endpoint, LEASE_S)
 
     def close(self) -> None:
         """End the detours and the proxies: connections break, and are made directly. Idempotent."""
         for link in self._links.values():
-            with contextlib.suppress(StreamsError):  # the cluster is gone, or the detour ends by itself
+            with contextlib.suppress(HeadraceError):  # the cluster is gone, or the detour ends by itself
                 self.connect().set_detour(link.site, link.server, "", 0.0)
         for proxy in self.proxies.values():
             proxy.close()

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import embedded_server
-from databases.postgres.connection import connect, qualified, quote, translated
-from streams.errors import ConfigError, StreamsError
+from headrace.base.errors import ConfigError, HeadraceError
+from headrace.databases.postgres.connection import connect, qualified, quote, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from headrace.deployment import Deployment
+    from headrace.deployment.deployment import Deployment
     from topology.spec import TopologySpec
 
 __all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables", "paced", "start_load"]
@@ -126,7 +126,7 @@ class SiteLoad:
 
     def _write(self, client: _Client) -> None:
         while not self._ended.is_set():
-            with contextlib.suppress(StreamsError):
+            with contextlib.suppress(HeadraceError):
                 self._write_in_a_session(client)
             self._ended.wait(RECONNECT_S)
 
@@ -168,7 +168,7 @@ def start_load(deployment: Deployment, tell: Callable[[str], None]) -> list[Site
 
     Raises:
         ConfigError: a source is not embedded, or no rule takes a whole schema of it.
-        StreamsError: the tables could not be made.
+        HeadraceError: the tables could not be made.
     """
     spec = deployment.spec
     schemas = {site: _schema(spec, site) for site in dict.fromkeys(capture.source for capture in spec.captures)}
@@ -192,7 +192,7 @@ def make_tables(dsn: str, schema: str) -> None:
         schema: that gets them.
 
     Raises:
-        StreamsError: the server refuses.
+        HeadraceError: the server refuses.
     """
     statements = _CREATE.format(
         schema=quote(schema), rows=qualified(schema, ROWS_TABLE), log=qualified(schema, LOG_TABLE)

@@ -17,13 +17,13 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.site.connection import embedded_server
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import HeadraceError
+from headrace.base.folder_place import is_copy
 from headrace.chaos.errors import NotFired
-from streams.durable_file import replace_file
-from streams.errors import StreamsError
-from streams.folder_place import is_copy
 
 if TYPE_CHECKING:
-    from headrace.deployment import Deployment
+    from headrace.deployment.deployment import Deployment
 
 __all__ = ["Processes", "ProcessesInForce", "is_gone", "is_stopped"]
 
@@ -51,21 +51,21 @@ class Processes:
         """
         try:
             return self._own(self.deployment.connect().pid(component))
-        except StreamsError as error:
+        except HeadraceError as error:
             raise NotFired(f"{component} has no process now: {error.message}") from error
 
     def pid(self, component: str) -> int:
         """The process id of a component; 0: it does not answer now."""
         try:
             return self.deployment.connect().pid(component)
-        except StreamsError:
+        except HeadraceError:
             return 0
 
     def status(self, component: str) -> Mapping[str, Any]:
         """The status of a component; empty: it does not answer now."""
         try:
             found: Mapping[str, Any] = self.deployment.connect().call(component, "status", timeout_s=CALL_TIMEOUT_S)
-        except StreamsError:
+        except HeadraceError:
             return {}
         return found
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from streams.errors import StreamsError
+from headrace.base.errors import HeadraceError
 
 __all__ = ["Proxy"]
 
@@ -118,7 +118,7 @@ class Proxy:
             # Who is asked may take a while to answer, and the other connections must not wait for that.
             host, _, port = (await self._loop.run_in_executor(None, self._target)).rpartition(":")
             far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        except (OSError, StreamsError):
+        except (OSError, HeadraceError):
             writer.transport.abort()
             return
         connection = _Connection(self, [], [writer, far_writer])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.chaos.invariants import INVARIANTS, Violated
 from headrace.commands.verification import comparison_line
-from headrace.console import seconds_text
+from headrace.console.output import seconds_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.errors import ConfigError, HeadraceError
 from headrace.chaos.errors import NotFired
 from headrace.chaos.faults import Field, action_of
 from headrace.chaos.invariants import Invariants
@@ -29,16 +30,15 @@ from headrace.chaos.processes import Processes, ProcessesInForce
 from headrace.chaos.report import Fired, Report
 from headrace.chaos.schedule import EVERY_FAULT, schedule_of
 from headrace.commands.verification import verify_topology
-from headrace.process_end import terminated_as_interrupt, uninterrupted
-from headrace.status_view import is_healthy, notes, summary_line
-from headrace.waiting import NotCaughtUp, wait_caught_up
-from streams.errors import ConfigError, StreamsError
+from headrace.console.process_end import terminated_as_interrupt, uninterrupted
+from headrace.console.status_view import is_healthy, notes, summary_line
+from headrace.deployment.waiting import NotCaughtUp, wait_caught_up
 
 if TYPE_CHECKING:
     from headrace.chaos.faults import Fault
     from headrace.chaos.load import SiteLoad
     from headrace.chaos.schedule import Planned
-    from headrace.deployment import Deployment
+    from headrace.deployment.deployment import Deployment
     from topology.spec import TopologySpec
 
 __all__ = ["Chaos", "Options", "chaotic"]
@@ -77,7 +77,7 @@ class Options:
     allow_servers: bool = False
 
 
-class NotHealed(StreamsError):  # noqa: N818 - says what is the matter
+class NotHealed(HeadraceError):  # noqa: N818 - says what is the matter
     """Something was not as before within the time that was given."""
 
     code = "HDR-7005"
@@ -216,7 +216,7 @@ class Chaos:
                 )
                 self.report.differences = [problem for load in self._load for problem in load.problems()]
                 self._wait_healthy(time.monotonic() + self.options.heal_within_s)
-            except StreamsError as error:
+            except HeadraceError as error:
                 self.report.differences = [f"not compared: {error.message}"]
             self.invariants.look(self.deployment.overview())
         self.report.checked, self.report.violated = dict(self.invariants.checked), list(self.invariants.violated)
@@ -278,14 +278,14 @@ class Chaos:
                 self._latest = self.deployment.overview()
             except ConfigError:
                 raise  # the cluster is gone
-            except StreamsError:
+            except HeadraceError:
                 return self._latest
             self._looked_at = time.monotonic()
             self.invariants.look(self._latest)
         return self._latest
 
     def _seen(self) -> Mapping[str, Any]:
-        """See `headrace.waiting.Look`."""
+        """See `headrace.deployment.waiting.Look`."""
         return self._look()
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.base.errors import ConfigError
 from headrace.chaos.faults import ACTIONS
-from streams.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace.chaos.faults import Action

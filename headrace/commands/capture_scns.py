@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.console import scn_text
-from streams.errors import ConfigError, PropagationError
-from streams.scn import Scn, parse_scn
+from headrace.base.errors import ConfigError, PropagationError
+from headrace.console.output import scn_text
+from headrace.lcr.scn import Scn, parse_scn
 from topology.downstream import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.deployment import Deployment
+    from headrace.deployment.deployment import Deployment
 
 __all__ = ["SHOWN", "scn_given", "scns_of", "set_scns", "text_of"]
 
@@ -64,7 +64,7 @@ def set_scns(deployment: Deployment, name: str, *, first_scn: Scn | None, start_
 
     Raises:
         ConfigError: there is no such capture process, or the SCN breaks a rule.
-        StreamsError: who keeps the redo, or the capture process, does not answer.
+        HeadraceError: who keeps the redo, or the capture process, does not answer.
     """
     capture = {each.name: each for each in deployment.running.captures}[_name(deployment, name)]
     actors = deployment.connect()

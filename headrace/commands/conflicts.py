@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from headrace.console import Output, scn_text
-from headrace.exit_codes import DONE
+from headrace.console.exit_codes import DONE
+from headrace.console.output import Output, scn_text
 
 if TYPE_CHECKING:
-    from databases.ports import ConflictRecord
     from headrace.commands.error_queue import ErrorQueue
+    from headrace.databases.ports import ConflictRecord
 
 __all__ = ["list_conflicts"]
 

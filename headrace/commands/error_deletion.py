@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace.base.errors import counted
 from headrace.commands.error_execution import LINES_MAX, PROGRESS_S, outcome_of
-from headrace.console import Output
-from headrace.exit_codes import DONE, FINDING
-from headrace.process_end import goes_on
-from streams.errors import counted
+from headrace.console.exit_codes import DONE, FINDING
+from headrace.console.output import Output
+from headrace.console.process_end import goes_on
 
 __all__ = ["delete_together"]
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from headrace.exit_codes import DONE, FINDING
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.console.exit_codes import DONE, FINDING
 
 if TYPE_CHECKING:
-    from databases.operator_ports import RowReader
-    from headrace.console import Output
-    from streams.lcr import RowLcr
+    from headrace.console.output import Output
+    from headrace.databases.ports.operator import RowReader
+    from headrace.lcr.row_lcr import RowLcr
 
 __all__ = ["Given", "WantedEdit", "edit_values", "wanted_values"]
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.console import Output, ReaderLeft
-from headrace.exit_codes import DONE, FINDING
-from streams.errors import ApplyError, ConfigError, StreamsError, counted
+from headrace.base.errors import ApplyError, ConfigError, HeadraceError, counted
+from headrace.console.exit_codes import DONE, FINDING
+from headrace.console.output import Output, ReaderLeft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -154,7 +154,7 @@ class Execution:
         try:
             self.connect().call(name, "end_execution", execution, timeout_s=PAGE_TIMEOUT_S)
             what = "those that were begun go on, the others are not tried"
-        except StreamsError:
+        except HeadraceError:
             what = "it does not answer, and may go on with the error transactions that it has begun"
         with suppress(ReaderLeft):
             self.output.say(f"{name}: {what}: `headrace errors list FILE` shows what is left")

@@ -12,11 +12,11 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.errors import ConfigError, counted
 from headrace.commands.error_deletion import delete_together
 from headrace.commands.error_execution import Execution
-from headrace.console import Output, scn_text
-from headrace.exit_codes import DONE
-from streams.errors import ConfigError, counted
+from headrace.console.exit_codes import DONE
+from headrace.console.output import Output, scn_text
 from topology.file.handlers import execution_handler
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.runtime import RayActors
-    from databases.connectors import DatabaseAccess
-    from databases.operator_ports import RowReader
-    from databases.ports import ConflictRecord
     from headrace.commands.error_edits import WantedEdit
-    from streams.lcr import LcrValue, RowLcr
+    from headrace.databases.connectors import DatabaseAccess
+    from headrace.databases.ports import ConflictRecord
+    from headrace.databases.ports.operator import RowReader
+    from headrace.lcr.row_lcr import LcrValue, RowLcr
     from topology.spec import TopologySpec
 
 __all__ = ["ErrorQueue"]
@@ -124,9 +124,9 @@ class ErrorQueue:
         Raises:
             ConfigError: there is no such row or column, or a value does not fit the column.
         """
-        from databases.connectors import open_row_reader
         from headrace.audit.operator import operator
         from headrace.commands.error_edits import edit_values, edited, not_edited, one_row
+        from headrace.databases.connectors import open_row_reader
 
         error = _found(self._all(apply), number)
         access = self._access_of(error["apply"])
@@ -210,7 +210,7 @@ class ErrorQueue:
             apply: name of an apply process; empty: all of the topology.
             last: so many of the newest ones at each.
         """
-        from databases.connectors import open_destination
+        from headrace.databases.connectors import open_destination
 
         found: list[ConflictRecord] = []
         for name in self._applies(apply):
@@ -243,7 +243,7 @@ class ErrorQueue:
             return access_to(found, str(self._connect().call(f"site:{site}", "database_dsn")))
 
     def _all(self, apply: str) -> list[dict[str, Any]]:
-        from databases.connectors import open_destination
+        from headrace.databases.connectors import open_destination
 
         errors: list[dict[str, Any]] = []
         for name in self._applies(apply):
@@ -257,22 +257,22 @@ class ErrorQueue:
 
     def _has_errors(self, apply: str) -> bool:
         """Whether an apply process has an error transaction: one without any need not run."""
-        from databases.connectors import open_destination
+        from headrace.databases.connectors import open_destination
 
         with closing(open_destination(self._access(self._spec.apply(apply).site))) as destination:
             return bool(destination.errors(self._spec.name, apply, first=1))
 
     def _edits(self, number: int, access: DatabaseAccess) -> list[dict[str, Any]]:
-        from databases.connectors import open_destination
+        from headrace.databases.connectors import open_destination
 
         with closing(open_destination(access)) as destination:
             return [asdict(edit) for edit in destination.error_edits(self._spec.name, number)]
 
     def _rows(self, error: Mapping[str, Any], access: DatabaseAccess, row: int | None) -> list[RowLcr]:
         """The row LCRs of the part of an error transaction that has a row; None: the one that failed."""
-        from databases.connectors import open_destination
+        from headrace.databases.connectors import open_destination
+        from headrace.lcr.row_lcr import RowLcr
         from protos.codec import decode
-        from streams.lcr import RowLcr
 
         position = error["failed_position"] if row is None else row
         with closing(open_destination(access)) as destination:
@@ -283,9 +283,9 @@ class ErrorQueue:
         return []
 
     def _lcrs(self, error: Mapping[str, Any], access: DatabaseAccess, *, original: bool) -> Iterator[dict[str, Any]]:
-        from databases.connectors import open_destination, open_row_reader
+        from headrace.databases.connectors import open_destination, open_row_reader
+        from headrace.lcr.row_lcr import RowLcr
         from protos.codec import decode
-        from streams.lcr import RowLcr
 
         left, failed = SHOWN_ROWS_MAX, error["failed_position"]
         with closing(open_destination(access)) as destination, closing(open_row_reader(access)) as reader:
@@ -415,7 +415,7 @@ def _cut(text: str | None) -> str | None:
 
 def _through(file: Path, name: str) -> bytes:
     """The function for row LCRs as it travels; what is wrong with it is said before anything is executed."""
-    from rules.user_code.loading import load
+    from headrace.rules.user_code.loading import load
     from spark_apply.handlers.loaded import ERROR_PARAMETERS
 
     wanted = execution_handler(file, name)

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import running_access
-from databases.connectors import open_column_sequences, open_source
-from databases.ports import Finding
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.databases.connectors import open_column_sequences, open_source
 from topology.problems import nearest
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from databases.connectors import DatabaseAccess
-    from databases.operator_ports import ColumnSequence
-    from streams.table_name import TableName
+    from headrace.databases.connectors import DatabaseAccess
+    from headrace.databases.ports.operator import ColumnSequence
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["AHEAD_MAX", "SequenceLine", "collisions", "compare_sequences"]
+__all__ = ["AHEAD_MAX", "SequenceLine", "compare_sequences"]
 
 AHEAD_MAX = 1_000_000_000  # values left unused: a larger number is a typing error
 
@@ -89,48 +84,6 @@ def compare_sequences(spec: TopologySpec, *, advance: bool, ahead: int, at: str 
             source, destination = (running_access(spec, spec.site(name)) for name in (apply.source, apply.site))
             lines += _compare(spec, apply, source, destination, advance=advance, ahead=ahead)
     return lines
-
-
-def collisions(table: TableName, column: str, beside: Mapping[str, ColumnSequence]) -> Iterator[Finding]:
-    """Say where the sequences of a column that several sites write can give out one value twice.
-
-    Args:
-        table: the table.
-        column: its column.
-        beside: the column's sequence at each site that writes the table.
-    """
-    sites = list(beside)
-    pair = next(
-        ((a, b) for number, a in enumerate(sites) for b in sites[number + 1 :] if _can_collide(beside[a], beside[b])),
-        None,
-    )
-    if pair is None:
-        return
-    told = " and ".join(f"{site} (next {beside[site].next_value}, step {beside[site].increment})" for site in pair)
-    # Behind every value given out so far, and each site in a row of its own from there on.
-    step = -1 if all(found.increment < 0 for found in beside.values()) else 1
-    first = max(found.next_value * step for found in beside.values()) * step
-    fixes = "; ".join(
-        f"at {site}: ALTER SEQUENCE {found.name} INCREMENT BY {step * len(sites)} RESTART WITH {first + step * number}"
-        for number, (site, found) in enumerate(beside.items())
-    )
-    yield Finding(
-        path=f"sites.{pair[1]} table {table}",
-        problem=f"the sequences of column {column} at {told} can hand out the same value twice: where both sites "
-        "insert, the row that comes later ends in the error queue",
-        fix=f"{fixes}; or give each site a range of its own (MINVALUE, MAXVALUE)",
-        is_error=False,
-    )
-
-
-def _can_collide(first: ColumnSequence, second: ColumnSequence) -> bool:
-    (low, high), (other_low, other_high) = (
-        ((each.next_value, each.most) if each.increment > 0 else (each.least, each.next_value))
-        for each in (first, second)
-    )
-    if max(low, other_low) > min(high, other_high):
-        return False
-    return (first.next_value - second.next_value) % gcd(first.increment, second.increment) == 0
 
 
 def _compare(

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from headrace.exit_codes import DONE, FINDING
-from headrace.progress import live_lines
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.console.exit_codes import DONE, FINDING
+from headrace.console.progress import live_lines
 
 if TYPE_CHECKING:
-    from headrace.console import Output
-    from simulation.run import Outcome
+    from headrace.console.output import Output
+    from headrace.simulation.run import Outcome
 
 __all__ = ["run_seeds", "seeds_of"]
 
@@ -69,7 +69,7 @@ def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, fault
         file: the topology file; no database is asked.
         seeds: to run.
         seconds: of virtual time in which users write and things break.
-        faults: as `simulation.faults.fault_kinds` reads them.
+        faults: as `headrace.simulation.faults.fault_kinds` reads them.
         edits: the operator edits, stops and restores.
         jobs: processes; 0: one for each core.
 
@@ -80,8 +80,8 @@ def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, fault
         TopologyError: the file has problems.
         ConfigError: it cannot be simulated, or an option is wrong.
     """
-    from simulation.faults import fault_kinds
-    from simulation.run import Settings, simulate_all
+    from headrace.simulation.faults import fault_kinds
+    from headrace.simulation.run import Settings, simulate_all
     from topology.file.reading import read_topology
 
     if seconds <= 0:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.controller import CONTROLLER
-from headrace.console import seconds_text
-from headrace.status_view import split_waits_for
+from headrace.console.output import seconds_text
+from headrace.console.status_view import split_waits_for
 
 if TYPE_CHECKING:
-    from headrace.deployment import Deployment
+    from headrace.deployment.deployment import Deployment
 
 __all__ = ["Answer", "merge", "split_off"]
 
@@ -46,7 +46,7 @@ def split_off(deployment: Deployment, propagation: str) -> Answer:
 
     Raises:
         ConfigError: there is no such propagation, or it cannot be split off.
-        StreamsError: the controller does not answer.
+        HeadraceError: the controller does not answer.
     """
     deployment.connect().call(CONTROLLER, "split", propagation)
     found = _await(deployment, propagation, lambda each: each["phase"] == "split", SPLIT_TIMEOUT_S)
@@ -74,7 +74,7 @@ def merge(deployment: Deployment, propagation: str) -> Answer:
 
     Raises:
         ConfigError: there is no such propagation, or it is not split off.
-        StreamsError: the controller does not answer.
+        HeadraceError: the controller does not answer.
     """
     deployment.connect().call(CONTROLLER, "merge", propagation)
     found = _await(deployment, propagation, lambda each: each["phase"] == "together", MERGE_TIMEOUT_S)

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.errors import NOT_REPLICATED, ApplyError, ConfigError, HeadraceError, counted
 from headrace.commands.verification import KNOWN_TABLES
-from headrace.status_view import copying_line
-from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, StreamsError, counted
+from headrace.console.status_view import copying_line
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
-    from headrace.waiting import Look
+    from headrace.deployment.waiting import Look
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["copied_line", "copy_again", "different_tables", "wait_copied"]
@@ -53,7 +53,7 @@ def copy_again(spec: TopologySpec, actors: RayActors, tables: Mapping[Table, Col
         if name not in known:
             raise ConfigError(f"no apply process {name!r}", hint=", ".join(known))
     begun: list[dict[str, Any]] = []
-    refused: list[StreamsError] = []
+    refused: list[HeadraceError] = []
     for table, names in tables.items():
         found, problems = _begin(actors, table, [known[name] for name in names or known])
         begun += found
@@ -72,10 +72,10 @@ def copy_again(spec: TopologySpec, actors: RayActors, tables: Mapping[Table, Col
 
 def _begin(
     actors: RayActors, table: Table, applies: Sequence[ApplySpec]
-) -> tuple[list[dict[str, Any]], list[StreamsError]]:
+) -> tuple[list[dict[str, Any]], list[HeadraceError]]:
     """Ask apply processes to copy a table again: what they will, and why others do not."""
     begun: list[dict[str, Any]] = []
-    refused: list[StreamsError] = []
+    refused: list[HeadraceError] = []
     for each in applies:
         try:
             before = actors.call(f"apply:{each.name}", "copy_again", (table,), timeout_s=_CALL_TIMEOUT_S)

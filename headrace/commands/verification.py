@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.status_view import Note, stuck_notes
-from headrace.waiting import LOOK_INTERVAL_S, fixes_of, halts, problems_of, wait_caught_up
-from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, counted
-from streams.table_name import TableName
+from headrace.base.errors import NOT_REPLICATED, ApplyError, ConfigError, counted
+from headrace.console.status_view import Note, stuck_notes
+from headrace.deployment.waiting import LOOK_INTERVAL_S, fixes_of, halts, problems_of, wait_caught_up
+from headrace.lcr.table_name import TableName
 from topology.patterns import parse_table
 from topology.ways import ways_to, writes_alone
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
-    from headrace.waiting import Look
+    from headrace.deployment.waiting import Look
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["KNOWN_TABLES", "comparison_line", "difference_lines", "table_name", "verify_topology"]

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from databases.postgres.connection import connect, translated
-from streams.errors import ApplyError, StreamsError
+from headrace.base.errors import ApplyError, HeadraceError
+from headrace.databases.postgres.connection import connect, translated
 
 if TYPE_CHECKING:
-    from databases.embedded import EmbeddedServer
+    from headrace.databases.embedded.servers import EmbeddedServer
 
 __all__ = ["Clients", "Load", "OneWayLoad", "OrdersLoad", "Probe"]
 
@@ -422,7 +422,7 @@ class Probe:
             try:
                 with translated("probe"):
                     work()
-            except StreamsError:
+            except HeadraceError:
                 self._ended.wait(PROBE_INTERVAL_S)
 
     def _write(self) -> None:

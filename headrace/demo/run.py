@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import embedded_server
 from actors.state_folder import check_owned, make_folder, make_private
+from headrace.base.errors import ApplyError, ConfigError, HeadraceError
 from headrace.commands.verification import comparison_line, verify_topology
-from headrace.console import Output, scn_text, seconds_text
+from headrace.console.output import Output, scn_text, seconds_text
+from headrace.console.process_end import terminated_as_interrupt, uninterrupted
+from headrace.console.progress import live_lines
+from headrace.console.status_view import is_healthy, render, summary_line
 from headrace.demo.load import OneWayLoad, OrdersLoad, Probe
-from headrace.deployment import STATE_PARENT, Deployment
-from headrace.process_end import terminated_as_interrupt, uninterrupted
-from headrace.progress import live_lines
-from headrace.status_view import is_healthy, render, summary_line
-from headrace.waiting import wait_caught_up
-from rules.rule import ANY_TAG
-from streams.errors import ApplyError, ConfigError, StreamsError
+from headrace.deployment.deployment import STATE_PARENT, Deployment
+from headrace.deployment.waiting import wait_caught_up
+from headrace.rules.rule import ANY_TAG
 from topology.edits.changes import components_of
 from topology.edits.stored import prepared_document
 from topology.file.reading import read_topology
@@ -43,9 +43,9 @@ from topology.plan import make_plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from databases.embedded import EmbeddedServer
+    from headrace.databases.embedded.servers import EmbeddedServer
     from headrace.demo.load import Load
-    from rules.rule import RuleSet
+    from headrace.rules.rule import RuleSet
     from topology.spec import TopologySpec
 
 __all__ = ["TOPOLOGIES", "DemoOptions", "Outage", "progress_text", "run_demo", "summary_of", "summary_text"]
@@ -251,7 +251,7 @@ class _Demo:
         self._note_healing(probe)
         try:
             overview = self.deployment.overview()
-        except StreamsError as error:
+        except HeadraceError as error:
             self.show(f"{done}/{wanted} transactions, {error.message}")
             return
         console = self.output.progress_console

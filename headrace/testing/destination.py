@@ -13,23 +13,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from databases.connectors import python_values, value_reader, value_types
-from databases.memory.destination import MemoryDestination, MemorySession
-from databases.memory.store import MemoryStore, destination_column
+from headrace.base.errors import BugError, ConfigError, UnfitTableError
+from headrace.databases.connectors import python_values, value_reader, value_types
+from headrace.databases.memory.destination import MemoryDestination, MemorySession
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.lcr.batch import Column
+from headrace.lcr.scn import Scn
+from headrace.rules.evaluation import RuleEvaluation
 from headrace.testing.lcrs import Table, Values, batch_of, stored
 from protos import codec
-from rules.evaluation import RuleEvaluation
 from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.sets.resolution import ConflictSettings
-from streams.errors import BugError, ConfigError, UnfitTableError
-from streams.lcr_batch import Column
-from streams.scn import Scn
 from topology.file.reading import read_topology
 
 if TYPE_CHECKING:
-    from streams.lcr import RowLcr
+    from headrace.lcr.row_lcr import RowLcr
     from topology.spec import ApplySpec
 
 __all__ = ["Destination", "StatementTables"]

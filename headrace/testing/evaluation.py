@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from databases.connectors import value_types
+from headrace.base.errors import ConfigError
+from headrace.databases.connectors import value_types
+from headrace.lcr.row_lcr import RowLcr
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import RuleSet
+from headrace.rules.transformations.calling import CustomCalls
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.user_code.source import UserFunction
 from headrace.testing.lcrs import batch_of, view
-from rules.evaluation import RuleEvaluation
-from rules.rule import RuleSet
-from rules.transformations.calling import CustomCalls
-from rules.transformations.custom import CustomTransformation
-from rules.user_code.source import UserFunction
-from streams.errors import ConfigError
-from streams.lcr import RowLcr
 from topology.file.reading import read_topology
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 from topology.ways import ways_to

@@ -8,11 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from databases.connectors import column_of_type, python_values
-from streams.building import batch_of_values
-from streams.errors import ConfigError
-from streams.lcr import RowLcr, ValueType
-from streams.lcr_batch import (
+from headrace.base.errors import ConfigError
+from headrace.databases.connectors import column_of_type, python_values
+from headrace.lcr.batch import (
     ABSENT,
     NULL,
     Column,
@@ -24,8 +22,10 @@ from streams.lcr_batch import (
     Transactions,
     content_version,
 )
-from streams.scn import NO_OBJECT, ObjectNumber, Scn
-from streams.tags import Tag
+from headrace.lcr.building import batch_of_values
+from headrace.lcr.row_lcr import RowLcr, ValueType
+from headrace.lcr.scn import NO_OBJECT, ObjectNumber, Scn
+from headrace.lcr.tags import Tag
 from topology.patterns import parse_table
 
 __all__ = ["Table", "batch_of", "row_lcr", "values_of", "view"]

@@ -31,22 +31,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from databases.connectors import value_types
-from headrace.console import scn_text
-from rules.conditions.nodes import ConditionError
-from rules.evaluation import RuleEvaluation
-from rules.transformations.transformation import TransformationError
+from headrace.console.output import scn_text
+from headrace.databases.connectors import value_types
+from headrace.lcr.table_name import argument
+from headrace.rules.conditions.nodes import ConditionError
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.transformations.transformation import TransformationError
 from spark_apply.copy.standing import correct_alone
 from spark_apply.tables.arriving import restart_hint
-from streams.table_name import argument
 from topology.combined import bypassed_on
 from topology.ways import writes_alone
 
 if TYPE_CHECKING:
-    from databases.ports import ErrorTransaction, Instantiation
-    from redo.key_search import FoundChange
-    from rules.rule import Passage
-    from streams.table_name import TableName
+    from headrace.databases.ports import ErrorTransaction, Instantiation
+    from headrace.lcr.table_name import TableName
+    from headrace.redo.key_search import FoundChange
+    from headrace.rules.rule import Passage
     from topology.spec import TopologySpec
     from topology.ways import Way
 

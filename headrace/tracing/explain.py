@@ -8,25 +8,25 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.console import bytes_text
-from headrace.exit_codes import DONE, FINDING
+from headrace.base.errors import ConfigError, DatabaseUnavailable, HeadraceError, LogGone
+from headrace.console.exit_codes import DONE, FINDING
+from headrace.console.output import bytes_text
+from headrace.lcr.scn import FIRST_SCN
+from headrace.redo.key_search import CHANGES_MAX
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
+from headrace.rules.transformations.transformation import columns_at_the_end
 from headrace.tracing.causes import Evidence, Verdict, explain
-from redo.key_search import CHANGES_MAX
-from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
-from rules.transformations.transformation import columns_at_the_end
-from streams.errors import ConfigError, DatabaseUnavailable, LogGone, StreamsError
-from streams.scn import FIRST_SCN
 from topology.ways import ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
-    from databases.connectors import DatabaseAccess
-    from databases.operator_ports import KeyValue
-    from databases.ports import ErrorTransaction, Instantiation
-    from headrace.console import Output
-    from redo.key_search import FoundChange, SearchedRedo
-    from rules.transformations.transformation import Transformation
-    from streams.table_name import TableName
+    from headrace.console.output import Output
+    from headrace.databases.connectors import DatabaseAccess
+    from headrace.databases.ports import ErrorTransaction, Instantiation
+    from headrace.databases.ports.operator import KeyValue
+    from headrace.lcr.table_name import TableName
+    from headrace.redo.key_search import FoundChange, SearchedRedo
+    from headrace.rules.transformations.transformation import Transformation
     from topology.spec import CaptureSpec, TopologySpec
     from topology.ways import Way
 
@@ -107,7 +107,7 @@ def searched(
             first, start, read, left_out = 0, int(FIRST_SCN), 0, 0
             changes.clear()
             continue
-        except StreamsError as error:
+        except HeadraceError as error:
             return Findings(searched=None, problem=error.message)
         first = first or piece.first_scn
         read += piece.redo_bytes
@@ -281,7 +281,7 @@ class _Asked:
         instantiation, errors = None, None
         try:
             instantiation, errors = self._recorded(way)
-        except StreamsError as error:
+        except HeadraceError as error:
             unknown.append(f"the instantiation and the error queue at {apply.site}: {error.message}")
         if not self._statuses.get(f"apply:{apply.name}", {}).get("low_watermark_scn"):
             unknown.append(f"apply:{apply.name} does not tell its low watermark")
@@ -305,7 +305,7 @@ class _Asked:
 
     def _find_key(self, way: Way) -> None:
         if not self.key:
-            from databases.connectors import open_row_reader
+            from headrace.databases.connectors import open_row_reader
 
             source = way.capture.source
             access = replace(self._access(source), tables=key_at_source(way, self._question.table))
@@ -361,7 +361,7 @@ class _Asked:
 
     def _row(self, site: str, table: TableName, key: tuple[KeyValue, ...]) -> Mapping[str, str | None] | None:
         if (site, table) not in self._rows:
-            from databases.connectors import open_row_reader
+            from headrace.databases.connectors import open_row_reader
 
             with _named(site), closing(open_row_reader(self._access(site))) as reader:
                 found = reader.rows_of(*table, key) or ()
@@ -402,7 +402,7 @@ class _Asked:
                 self._source_scns[source] = int(
                     self._actors.call(f"site:{source}", "write_marker", b"explain", timeout_s=CALL_TIMEOUT_S)
                 )
-            except StreamsError:
+            except HeadraceError:
                 self._source_scns[source] = 0
         return self._source_scns[source]
 
@@ -410,14 +410,14 @@ class _Asked:
         if source not in self._captured:
             try:
                 captured = self._actors.call(f"site:{source}", "captured", timeout_s=CALL_TIMEOUT_S)
-            except StreamsError:
+            except HeadraceError:
                 self._captured[source] = None
             else:
                 self._captured[source] = any((t.owner, t.name) == self._question.table for t in captured)
         return self._captured[source]
 
     def _recorded(self, way: Way) -> tuple[Instantiation | None, Sequence[ErrorTransaction]]:
-        from databases.connectors import open_destination
+        from headrace.databases.connectors import open_destination
 
         apply, name = way.apply, _destination(way, self._question.table)
         with closing(open_destination(self._access(apply.site))) as destination:

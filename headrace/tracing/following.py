@@ -1,7 +1,7 @@
 """What components remember of a label, put together: the way of each labelled transaction, and where it arrived.
 
 Job
-    Turn the components' notes (`streams.tracking`) and positions into one history per transaction and one verdict per
+    Turn the components' notes (`headrace.lcr.tracking`) and positions into one history per transaction and one verdict per
     destination.
 
 Verdicts, in the order in which they are looked for
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from streams.errors import StreamsError
+from headrace.base.errors import HeadraceError
 from topology.combined import bypassed_on
 from topology.ways import ways_to
 
@@ -35,7 +35,7 @@ _FORWARD = frozenset({"CAPTURED", "ENQUEUED", "DEQUEUED", "SENT", "APPLIED"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one component did with a transaction; the fields are `streams.tracking.Note`'s."""
+    """What one component did with a transaction; the fields are `headrace.lcr.tracking.Note`'s."""
 
     component: str
     action: str
@@ -116,7 +116,7 @@ class Tracking:
 def follow(
     spec: TopologySpec,
     label: str,
-    answers: Mapping[str, Mapping[str, Any] | StreamsError],
+    answers: Mapping[str, Mapping[str, Any] | HeadraceError],
     statuses: Mapping[str, Mapping[str, Any]],
     *,
     queued: Mapping[str, Iterable[int]] | None = None,
@@ -130,7 +130,7 @@ def follow(
         statuses: by component, its status.
         queued: by apply process, commit SCNs in its error queue now; None, or without an entry: not known.
     """
-    known = {name: answer for name, answer in answers.items() if not isinstance(answer, StreamsError)}
+    known = {name: answer for name, answer in answers.items() if not isinstance(answer, HeadraceError)}
     found: dict[tuple[str, int], list[tuple[str, Mapping[str, Any]]]] = {}
     for name, answer in known.items():
         for note in answer["notes"]:
@@ -142,7 +142,7 @@ def follow(
         label=label,
         transactions=tuple(transactions),
         since_us={name: answer["since_us"] for name, answer in known.items()},
-        silent={name: answer.message for name, answer in answers.items() if isinstance(answer, StreamsError)},
+        silent={name: answer.message for name, answer in answers.items() if isinstance(answer, HeadraceError)},
         captured={
             f"capture:{each.name}": int(statuses.get(f"capture:{each.name}", {}).get("captured_scn", 0))
             for each in spec.captures

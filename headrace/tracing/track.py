@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headrace.console import scn_text
-from headrace.exit_codes import DONE, FINDING
+from headrace.base.errors import ConfigError, HeadraceError
+from headrace.console.exit_codes import DONE, FINDING
+from headrace.console.output import scn_text
+from headrace.lcr.table_name import literal
+from headrace.lcr.tracking import LABEL_BYTES_MAX, TRACK_PREFIX
 from headrace.tracing.following import Tracking, follow
-from streams.errors import ConfigError, StreamsError
-from streams.table_name import literal
-from streams.tracking import LABEL_BYTES_MAX, TRACK_PREFIX
 from topology.edits.changes import components_of
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
-    from headrace.console import Output
+    from headrace.console.output import Output
     from headrace.tracing.following import Arrival, Followed, Step
     from topology.spec import TopologySpec
 
@@ -64,19 +64,19 @@ def look(spec: TopologySpec, actors: RayActors, label: str, overview: Mapping[st
         overview: of the topology, for the positions and for who does not answer.
     """
     statuses = {each["name"]: each for each in overview["components"]}
-    answers: dict[str, Mapping[str, Any] | StreamsError] = {}
+    answers: dict[str, Mapping[str, Any] | HeadraceError] = {}
     for component in components_of(spec):
         if component.kind not in _TRACKING:
             continue
         try:
             answers[component.name] = actors.call(component.name, "tracked", label, timeout_s=CALL_TIMEOUT_S)
-        except StreamsError as error:
+        except HeadraceError as error:
             answers[component.name] = error
     return follow(spec, label, answers, statuses, queued=_queued(spec, actors, answers))
 
 
 def _queued(
-    spec: TopologySpec, actors: RayActors, answers: Mapping[str, Mapping[str, Any] | StreamsError]
+    spec: TopologySpec, actors: RayActors, answers: Mapping[str, Mapping[str, Any] | HeadraceError]
 ) -> dict[str, tuple[int, ...]]:
     """The error queues of apply processes that remember to have put something there."""
     queued = {}
@@ -85,7 +85,7 @@ def _queued(
         if isinstance(answer, Mapping) and any(note["action"] == "ERROR QUEUE" for note in answer["notes"]):
             try:
                 errors = actors.call(f"apply:{apply.name}", "errors", timeout_s=CALL_TIMEOUT_S)
-            except StreamsError:
+            except HeadraceError:
                 continue
             queued[apply.name] = tuple(int(error["commit_scn"]) for error in errors)
     return queued

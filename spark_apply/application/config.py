@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
+from headrace.base.errors import ConfigError
 from protos.identity import Identity
-from streams.errors import ConfigError
 
 __all__ = ["TASK_SLOTS", "ApplicationConfig", "ExecutorResources"]
 

@@ -13,7 +13,7 @@ import importlib
 import sys
 from typing import Any
 
-from databases.connectors import SESSION_MODULES
+from headrace.databases.connectors import SESSION_MODULES
 
 __all__ = ["TASK_MODULES", "load_kernels", "preload"]
 
@@ -28,7 +28,7 @@ TASK_MODULES = (
     *SESSION_MODULES,
     # numba, and the compiled kernels.
     "spark_apply.sets.collapse_kernels",
-    "streams.cells_kernels",
+    "headrace.lcr.cells_kernels",
 )
 
 

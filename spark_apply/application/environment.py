@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
 
 __all__ = ["LOOPBACK", "java_environment", "java_home", "package_folder"]
 

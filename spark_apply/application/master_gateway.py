@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streams.errors import ApplyError
+from headrace.base.errors import ApplyError
 
 __all__ = ["open_gateway"]
 

@@ -34,9 +34,9 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING
 
+from headrace.base.errors import BugError, HeadraceError
 from spark_apply.application.config import ApplicationConfig
 from spark_apply.application.spark import SEE_LOG, SparkApplication, SparkUnavailable
-from streams.errors import BugError, StreamsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,13 +69,13 @@ class ApplicationWatch:
         self._executors, self._counted = executors, counted
         self._seen_at, self._looked_at = now, now
         self._has_seen = False
-        self._failure: StreamsError | None = None
+        self._failure: HeadraceError | None = None
 
     def look(self, now: float) -> None:
         """Count the executors; blocks while the driver's JVM hangs, so `check` is called on another thread."""
         try:
             count = self._executors()
-        except StreamsError as error:
+        except HeadraceError as error:
             self._failure = error
             return
         self._counted(count)
@@ -111,7 +111,7 @@ def run(config: ApplicationConfig, tell: Callable[[dict[str, object]], None]) ->
         tell: called once with endpoint and token, when it serves.
 
     Raises:
-        StreamsError: it cannot continue.
+        HeadraceError: it cannot continue.
     """
     application = SparkApplication(config)
     application.start()
@@ -171,13 +171,13 @@ def main() -> None:
         output.write(json.dumps(document) + "\n")
         output.flush()
 
-    failure: StreamsError
+    failure: HeadraceError
     try:
         config = ApplicationConfig.from_json(sys.stdin.readline())
         threading.Thread(target=_end_with_standard_input, name="standard-input", daemon=True).start()
         run(config, tell)
         return
-    except StreamsError as error:
+    except HeadraceError as error:
         failure = error
     except Exception as error:
         log.exception("unexpected error")

@@ -15,8 +15,8 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+from headrace.base.errors import BugError
 from spark_apply.application.environment import package_folder
-from streams.errors import BugError
 
 __all__ = ["CLASS", "write_ray_class"]
 

@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.errors import HeadraceError, ProtocolError
 from protos import apply_pb2 as pb
 from spark_apply.application.task_access import TaskAccess
-from streams.errors import ProtocolError, StreamsError
 
 if TYPE_CHECKING:
     from protos.identity import Identity
@@ -73,7 +73,7 @@ class SparkRuns:
             raise ProtocolError(f"the Spark application knows no tasks of kind {request.kind}")
         kind = pb.TaskKind.Name(request.kind).removeprefix("TASK_KIND_").lower()
         group = f"{request.apply}/{request.epoch}/{kind}/{next(self._numbers)}"
-        outcome: queue.SimpleQueue[list[bytes] | StreamsError | None] = queue.SimpleQueue()
+        outcome: queue.SimpleQueue[list[bytes] | HeadraceError | None] = queue.SimpleQueue()
         if not call_ended(lambda: outcome.put(None)):
             return
         log.info("%s: %d tasks", group, request.tasks)
@@ -83,7 +83,7 @@ class SparkRuns:
         try:
             yield pb.RunEvent(accepted=True)
             found = outcome.get()
-            if isinstance(found, StreamsError):
+            if isinstance(found, HeadraceError):
                 log.warning("%s: %s", group, found.message)
                 raise found
             if found is not None:
@@ -101,14 +101,14 @@ class SparkRuns:
         self,
         group: str,
         request: pb.RunRequest,
-        outcome: queue.SimpleQueue[list[bytes] | StreamsError | None],
+        outcome: queue.SimpleQueue[list[bytes] | HeadraceError | None],
     ) -> None:
         access = TaskAccess(endpoint=request.endpoint, token=request.token, identity=self.identity)
         task = partial(run_task, _CODE[request.kind], access, request.topology, request.apply)
         try:
             items = list(request.items) or range(request.tasks)
             outcome.put(self.application.run_job(group, task, items, request.tasks))
-        except StreamsError as error:
+        except HeadraceError as error:
             outcome.put(error)
 
     def _end(self, group: str, thread: threading.Thread) -> None:

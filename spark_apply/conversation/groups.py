@@ -150,7 +150,7 @@ class GroupAssignment:
             queue.
         role: EXECUTE_ERROR: whose rights the destination checks; empty: the session's own.
         is_careful: a server died while it wrote this, or what was formed of it before: a user's handler may be why.
-        handler: EXECUTE_ERROR: a function for its row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they
+        handler: EXECUTE_ERROR: a function for its row LCRs (`headrace.rules.user_code.handlers.ExecutionHandler`); empty: they
             go the usual way.
         error_numbers: EXECUTE_ERROR: the error transactions, ascending; each may depend on those before it, and on no
             other in the error queue.

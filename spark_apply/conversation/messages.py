@@ -14,11 +14,11 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, cast
 
-from databases.connectors import DatabaseAccess
+from headrace.base.errors import ProtocolError
+from headrace.databases.connectors import DatabaseAccess
+from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
-from rules.table_settings import TableSettings
 from spark_apply.conversation import groups
-from streams.errors import ProtocolError
 
 __all__ = [
     "access_from_wire",

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from databases.table_digest import TableDigest
+from headrace.databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 
 __all__ = ["CopyBoard", "PieceOutcome"]

@@ -32,12 +32,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from databases.ports import BEGUN
-from streams.scn import Scn, scn_text
-from streams.table_name import TableName
+from headrace.databases.ports import BEGUN
+from headrace.lcr.scn import Scn, scn_text
+from headrace.lcr.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, Instantiation
+    from headrace.databases.ports import DestinationDatabase, Instantiation
     from spark_apply.copy.standing import Standing
 
 __all__ = ["BothWays", "Found", "TwoWayTable"]

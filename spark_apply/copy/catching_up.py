@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from streams.errors import ApplyError, DatabaseError
+from headrace.base.errors import ApplyError, DatabaseError
 
 if TYPE_CHECKING:
-    from databases.copying import TableReader
-    from databases.ports import DestinationDatabase, SourceDatabase
-    from streams.scn import Scn
+    from headrace.databases.ports import DestinationDatabase, SourceDatabase
+    from headrace.databases.ports.copying import TableReader
+    from headrace.lcr.scn import Scn
 
 __all__ = ["CATCH_UP_S", "POLL_S", "CatchingUp", "WaysBack"]
 

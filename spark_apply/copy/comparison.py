@@ -16,11 +16,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from databases.connectors import open_reader
-from databases.table_digest import TableDigest
+from headrace.base.errors import DatabaseError, DatabaseUnavailable
+from headrace.databases.connectors import open_reader
+from headrace.databases.table_digest import TableDigest
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import AddColumn, TransformationError
 from protos import apply_pb2 as pb
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import AddColumn, TransformationError
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.catching_up import POLL_S, CatchingUp, WaysBack
 from spark_apply.copy.differing_rows import (
@@ -35,12 +37,10 @@ from spark_apply.copy.differing_rows import (
 from spark_apply.copy.padded_columns import why_padded
 from spark_apply.copy.parts import here
 from spark_apply.copy.reshaped import ReshapedTable, has_function
-from streams.errors import DatabaseError, DatabaseUnavailable
-from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.copying import SeenTable, TableReader
-    from databases.ports import DestinationDatabase, MarkedPart, RowMark, SourceDatabase
+    from headrace.databases.ports import DestinationDatabase, MarkedPart, RowMark, SourceDatabase
+    from headrace.databases.ports.copying import SeenTable, TableReader
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.runs import TaskRunner
 

@@ -21,16 +21,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError
+from headrace.lcr.scn import FIRST_SCN
+from headrace.lcr.table_name import TableName
 from spark_apply.copy.parts import here
-from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError
-from streams.scn import FIRST_SCN
-from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import InstantiationRecords, RowMark, SourceDatabase
+    from headrace.databases.ports import InstantiationRecords, RowMark, SourceDatabase
+    from headrace.lcr.scn import Scn
     from spark_apply.copy.row_marks import MarkedTable
     from spark_apply.driver.joining import JoinCalls
-    from streams.scn import Scn
 
 __all__ = ["DetachedPartitions", "Outcome"]
 

@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from databases.copying import KeyedRow, TableReader
-    from databases.table_digest import TableDigest
-    from streams.table_name import TableName
+    from headrace.databases.ports.copying import KeyedRow, TableReader
+    from headrace.databases.table_digest import TableDigest
+    from headrace.lcr.table_name import TableName
 
 __all__ = [
     "DIFFERENCES_MAX",

@@ -21,7 +21,7 @@ States (of a table; recorded at the destination)
     DONE       equal; changes up to the instantiation SCN are in the copy, later ones are applied.
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
     FAILED     an operator must act (`problem`); checked again periodically. With an SCN of 0, no rows are ours.
-    LEFT       see `databases.ports.Instantiation`.
+    LEFT       see `headrace.databases.ports.Instantiation`.
     LEFT OUT   only shown: LEFT, and no table of this apply process now; its rows at the destination are out of date.
     GONE       only shown: the source dropped it before it was copied; nothing waits for it.
 
@@ -57,9 +57,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import PartOf
-from databases.table_digest import TableDigest
-from rules.rule import Rule, RuleSet
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, HeadraceError
+from headrace.databases.ports import PartOf
+from headrace.databases.table_digest import TableDigest
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obsolete_errors import ObsoleteErrors
@@ -73,13 +76,10 @@ from spark_apply.copy.rounds import CopyRound, is_still_empty, wait_captured
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import smallest, table_starts
 from spark_apply.copy.table_marks import TableMarks
-from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
-from streams.scn import Scn
-from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.copying import TableReader
-    from databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
+    from headrace.databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
+    from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
@@ -268,7 +268,7 @@ class TableInstantiation:
                     look_at = time.monotonic() + self._looked_at(joins)
             except (FencedError, DestinationRestarted):
                 raise
-            except StreamsError as error:
+            except HeadraceError as error:
                 self.problem, look_at = error.message, time.monotonic() + _RETRY_S
             self._sleep(_IDLE_S)
 

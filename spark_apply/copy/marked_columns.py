@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from databases.ports import MarkedColumn, RowMark
-from streams.table_name import TableName, quoted, quoted_name
+from headrace.databases.ports import MarkedColumn, RowMark
+from headrace.lcr.table_name import TableName, quoted, quoted_name
 
 __all__ = ["both_compute", "computed_otherwise", "doubtful_columns", "paired", "replaced_columns", "taken_over"]
 

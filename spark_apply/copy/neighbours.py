@@ -23,15 +23,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from databases.ports import BEGUN
+from headrace.databases.ports import BEGUN
 from spark_apply.copy.obstacles import REPAIRED_ALONE
 from spark_apply.copy.rounds import has_no_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from databases.copying import TableReader
-    from databases.ports import DestinationSession, OtherCopy
+    from headrace.databases.ports import DestinationSession, OtherCopy
+    from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.copy.rounds import TableCopy
     from spark_apply.copy.standing import Standing

@@ -20,19 +20,19 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.base.errors import ProtocolError, counted
+from headrace.lcr.table_name import TableName
 from protos import codec
 from spark_apply.tables.copied import beyond_copies, copied_scns, moved_before
-from streams.errors import ProtocolError, counted
-from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from databases.ports import DestinationDatabase, ErrorTransaction, Instantiation
+    from headrace.databases.ports import DestinationDatabase, ErrorTransaction, Instantiation
+    from headrace.lcr.batch import LcrBatch
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.copy.records import TableRecords
     from spark_apply.driver.joining import JoinCalls
-    from streams.lcr_batch import LcrBatch
 
 __all__ = ["ObsoleteErrors", "held_behind"]
 

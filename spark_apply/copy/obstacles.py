@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from databases.copying import copied_columns
-from rules.transformations.transformation import AddColumn, TransformationError
+from headrace.databases.ports.copying import copied_columns
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.transformations.transformation import AddColumn, TransformationError
 from spark_apply.copy.rounds import TableCopy
 from spark_apply.copy.standing import rename_statement
 from spark_apply.tables.arriving import restart_hint
-from streams.scn import Scn
-from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from databases.ports import (
+    from headrace.databases.ports import (
         DestinationSetUp,
         DestinationTable,
         SourceDatabase,

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from streams.errors import ProtocolError
-from streams.table_name import TableName
+from headrace.base.errors import ProtocolError
+from headrace.lcr.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import ErrorRecords, ErrorTransaction
+    from headrace.databases.ports import ErrorRecords, ErrorTransaction
+    from headrace.lcr.scn import Scn
     from spark_apply.copy.row_marks import MarkedTable
-    from streams.scn import Scn
 
 __all__ = ["OlderErrors"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from streams.table_name import TableName, quoted, quoted_name
+from headrace.lcr.table_name import TableName, quoted, quoted_name
 
 if TYPE_CHECKING:
-    from databases.copying import SeenTable
+    from headrace.databases.ports.copying import SeenTable
 
 __all__ = ["why_padded"]
 

@@ -30,14 +30,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from databases.ports import Instantiation, PartOf, RowMark
+from headrace.databases.ports import Instantiation, PartOf, RowMark
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
 from spark_apply.apply_config import TableToInstantiate
-from streams.scn import Scn
-from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.copying import TableReader
-    from databases.ports import InstantiationRecords, MarkedPart, SourceDatabase, SourceTable
+    from headrace.databases.ports import InstantiationRecords, MarkedPart, SourceDatabase, SourceTable
+    from headrace.databases.ports.copying import TableReader
     from spark_apply.copy.standing import Standing
 
 __all__ = ["begun_part", "captured_parts", "copies_parts", "here", "other_bounds", "part_facts", "parts_of"]

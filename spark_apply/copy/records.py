@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import BEGUN, Instantiation, PartOf
+from headrace.databases.ports import BEGUN, Instantiation, PartOf
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
 from spark_apply.copy.parts import begun_part, parts_of
 from spark_apply.copy.restarts import TableRestarts
 from spark_apply.copy.standing import Standing, remade_problem, rename_fix, standings
-from streams.scn import Scn
-from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, OtherCopy
+    from headrace.databases.ports import DestinationDatabase, OtherCopy
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 
 __all__ = ["TableProgress", "TableRecords", "to_be_copied_again"]

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
 from spark_apply.copy.standing import Standing, is_exchanged, names_passed_on, occupied, rename_statement
-from streams.scn import Scn
-from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import Instantiation
+    from headrace.databases.ports import Instantiation
     from spark_apply.copy.records import TableRecords
 
 __all__ = ["RenamedTables"]

@@ -15,17 +15,17 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rules.transformations.reshaping import Reshaping
-from rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
-from streams.building import batch_of_values
-from streams.lcr_batch import NULL, Column, Command, LcrBatch, OldImage, TableVersion, content_version
-from streams.plain_data import AsBytes
-from streams.scn import NO_OBJECT
+from headrace.base.plain_data import AsBytes
+from headrace.lcr.batch import NULL, Column, Command, LcrBatch, OldImage, TableVersion, content_version
+from headrace.lcr.building import batch_of_values
+from headrace.lcr.scn import NO_OBJECT
+from headrace.rules.transformations.reshaping import Reshaping
+from headrace.rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
 
 if TYPE_CHECKING:
-    from databases.copying import OpenPiece, TextRow
-    from databases.table_digest import TableDigest
-    from rules.conditions.values import ValueTypes
+    from headrace.databases.ports.copying import OpenPiece, TextRow
+    from headrace.databases.table_digest import TableDigest
+    from headrace.rules.conditions.values import ValueTypes
 
 __all__ = ["ReshapedPiece", "ReshapedTable", "has_function", "timestamp_text"]
 
@@ -84,7 +84,7 @@ class ReshapedTable(AsBytes):
 
 
 class ReshapedPiece:
-    """A piece of the source whose rows are those that arrive; see `databases.copying.OpenPiece`.
+    """A piece of the source whose rows are those that arrive; see `headrace.databases.ports.copying.OpenPiece`.
 
     Args:
         piece: as the source has it.

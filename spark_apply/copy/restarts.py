@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from databases.table_digest import TableDigest
+from headrace.databases.table_digest import TableDigest
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationSession
+    from headrace.databases.ports import DestinationSession
+    from headrace.lcr.scn import Scn
+    from headrace.lcr.table_name import TableName
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
     from spark_apply.driver.joining import JoinCalls
-    from streams.scn import Scn
-    from streams.table_name import TableName
 
 __all__ = ["LET_IT_REST", "RESTARTS_MAX", "TableRestarts", "copy_of_emptied", "emptied_tables"]
 

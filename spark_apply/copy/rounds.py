@@ -13,8 +13,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from databases.copying import PORTABLE
-from databases.table_digest import TableDigest
+from headrace.base.clock import SystemClock
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
+from headrace.databases.ports.copying import PORTABLE
+from headrace.databases.table_digest import TableDigest
+from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
+from headrace.lcr.table_name import TableName, argument
 from protos import apply_pb2 as pb
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.apply_config import COPIES_BESIDE
@@ -22,20 +26,16 @@ from spark_apply.copy.board import CopyBoard, PieceOutcome
 from spark_apply.copy.padded_columns import why_padded
 from spark_apply.copy.reshaped import ReshapedTable, has_function, timestamp_text
 from spark_apply.copy.restarts import LET_IT_REST, RESTARTS_MAX
-from streams.clock import SystemClock
-from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
-from streams.scn import FIRST_SCN, Scn, scn_text
-from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
-    from databases.copying import TablePiece, TableReader
-    from databases.ports import DestinationSession, DestinationTable, OtherCopy, Snapshot
-    from rules.transformations.transformation import AddColumn
+    from headrace.databases.ports import DestinationSession, DestinationTable, OtherCopy, Snapshot
+    from headrace.databases.ports.copying import TablePiece, TableReader
+    from headrace.lcr.batch import Column
+    from headrace.rules.transformations.transformation import AddColumn
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
-    from streams.lcr_batch import Column
 
 __all__ = ["CopyRound", "TableCopy", "has_no_rows", "is_still_empty", "wait_captured", "what_changes_a_copy"]
 

@@ -1,4 +1,4 @@
-"""Tables whose rows changed without events: the marks of now beside the recorded ones (`databases.ports.row_marks`).
+"""Tables whose rows changed without events: the marks of now beside the recorded ones (`headrace.databases.ports.row_marks`).
 
 Job
     Name every table whose shape fits and whose rows are not equal: rewritten, renamed or replaced values, partitions
@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import MarkedPart, RowMark
+from headrace.databases.ports import MarkedPart, RowMark
+from headrace.lcr.table_name import TableName, argument, literal, quoted, quoted_name, remark
+from headrace.lcr.type_name import type_parts
 from spark_apply.copy.marked_columns import (
     both_compute,
     computed_otherwise,
@@ -33,11 +35,9 @@ from spark_apply.copy.marked_columns import (
 )
 from spark_apply.copy.parts import here
 from spark_apply.copy.standing import brought_up
-from streams.table_name import TableName, argument, literal, quoted, quoted_name, remark
-from streams.type_name import type_parts
 
 if TYPE_CHECKING:
-    from databases.ports import InstantiationRecords, MarkedColumn, SourceDatabase
+    from headrace.databases.ports import InstantiationRecords, MarkedColumn, SourceDatabase
     from spark_apply.apply_config import TableToInstantiate
 
 __all__ = [

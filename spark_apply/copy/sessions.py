@@ -1,7 +1,7 @@
 """The sessions of copies at the destination: every round of copies ends those of the rounds before it.
 
 A task that is taken for dead may live on, frozen (SIGSTOP, a network that drops packets) between reading a piece and
-writing it. So each round is an incarnation of the sessions that copy (`databases.postgres.destination.fencing`), a
+writing it. So each round is an incarnation of the sessions that copy (`headrace.databases.postgres.destination.fencing`), a
 higher one than the round before. Before a round empties a table, and before apply servers get these numbers, the driver
 opens a session of every number that earlier rounds had. That ends theirs, and their tasks can open no other.
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from databases.ports import ApplyRecords, DestinationSession
+    from headrace.databases.ports import ApplyRecords, DestinationSession
     from spark_apply.apply_config import ApplyConfig
 
 __all__ = ["CopySessions"]

@@ -1,7 +1,7 @@
 """The standing of an apply process's tables: the record of each, found by identity and not by name.
 
 A name stands for many tables over time: tables are renamed, dropped and created again, swapped, and leave the topology
-and come back. What is instantiated is a table of a source (`databases.ports.CapturedTable.identity`).
+and come back. What is instantiated is a table of a source (`headrace.databases.ports.CapturedTable.identity`).
 
     identity recorded, same name    as recorded
     identity recorded, other name   the table was renamed: its record moves with it, nothing is copied
@@ -20,14 +20,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import BEGUN, Finding, Instantiation, PartOf
+from headrace.databases.ports import BEGUN, Finding, Instantiation, PartOf
+from headrace.lcr.table_name import TableName, argument, literal, quoted
 from spark_apply.tables.arriving import TableStart
-from streams.table_name import TableName, argument, literal, quoted
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, SourceTable
+    from headrace.databases.ports import DestinationDatabase, SourceTable
+    from headrace.lcr.batch import TableVersion
     from spark_apply.apply_config import TableToInstantiate
-    from streams.lcr_batch import TableVersion
 
 __all__ = [
     "Standing",

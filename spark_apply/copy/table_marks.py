@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from databases.ports import MarkedPart, RowMark
+from headrace.base.errors import DatabaseError, DestinationRestarted, FencedError
+from headrace.databases.ports import MarkedPart, RowMark
+from headrace.lcr.table_name import TableName
 from spark_apply.copy.detached import DetachedPartitions
 from spark_apply.copy.marked_columns import paired
 from spark_apply.copy.older_errors import OlderErrors
@@ -30,14 +32,12 @@ from spark_apply.copy.row_marks import (
     marked_table,
 )
 from spark_apply.tables.arriving import restart_hint
-from streams.errors import DatabaseError, DestinationRestarted, FencedError
-from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import SourceDatabase
+    from headrace.databases.ports import SourceDatabase
+    from headrace.lcr.scn import Scn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
-    from streams.scn import Scn
 
 __all__ = ["TableMarks"]
 

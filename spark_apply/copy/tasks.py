@@ -1,4 +1,4 @@
-"""Copying and digesting pieces of tables inside Spark tasks; see `databases.copying`.
+"""Copying and digesting pieces of tables inside Spark tasks; see `headrace.databases.ports.copying`.
 
 Like `spark_apply.server.task`, the module imports at the top only modules that need just the standard library.
 """
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from databases.copying import NATIVE, PORTABLE, TablePiece
+from headrace.databases.ports.copying import NATIVE, PORTABLE, TablePiece
 from spark_apply.server.task import die_with_parent
 
 if TYPE_CHECKING:
-    from databases.copying import OpenPiece, TableReader
-    from databases.ports import DestinationSession
-    from databases.table_digest import TableDigest
+    from headrace.databases.ports import DestinationSession
+    from headrace.databases.ports.copying import OpenPiece, TableReader
+    from headrace.databases.table_digest import TableDigest
     from protos import apply_pb2 as pb
     from spark_apply.application.task_access import TaskAccess
     from spark_apply.copy.reshaped import ReshapedPiece
@@ -52,11 +52,11 @@ def digest_pieces(
         PropagationError: the driver does not answer.
         ProtocolError: another driver runs by now.
     """
-    from databases.connectors import open_reader
+    from headrace.base.errors import HeadraceError, Retry
+    from headrace.databases.connectors import open_reader
     from protos import apply_pb2 as pb
     from protos.apply_link import fetch_access
     from spark_apply.conversation.messages import access_from_wire
-    from streams.errors import Retry, StreamsError
 
     die_with_parent()
     found = fetch_access(access.peer, access.token)
@@ -77,14 +77,14 @@ def digest_pieces(
                         tuple(item.columns)
                     )
                 result.rows, result.digest = seen.row_count, seen.to_bytes()
-            except StreamsError as error:
+            except HeadraceError as error:
                 readers[item.is_source].close()
                 result.problem, result.is_final = error.message, error.retry is not Retry.TIMED
             yield result.SerializeToString()
 
 
 def _reshaped(piece: OpenPiece, table: pb.ReshapedTable) -> ReshapedPiece:
-    from databases.connectors import value_types
+    from headrace.databases.connectors import value_types
     from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
 
     return ReshapedPiece(piece, ReshapedTable.from_bytes(table.document), value_types())
@@ -128,7 +128,7 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
         worker: number of this task, from 0.
         items: one: number and incarnation of this task's session at the destination.
     """
-    from databases.connectors import open_destination, open_reader
+    from headrace.databases.connectors import open_destination, open_reader
     from protos.apply_link import CopyLink
     from spark_apply.conversation.messages import access_from_wire
 
@@ -174,8 +174,8 @@ class PieceCopier:
 
     def run(self) -> None:
         """Process pieces until there are no more."""
+        from headrace.base.errors import HeadraceError, Retry
         from protos import apply_pb2 as pb
-        from streams.errors import Retry, StreamsError
 
         outcome: pb.CopyOutcome | None = None
         while True:
@@ -187,7 +187,7 @@ class PieceCopier:
                 continue
             try:
                 outcome = self._do(reply.piece)
-            except StreamsError as error:
+            except HeadraceError as error:
                 self.close()
                 is_final = error.retry is not Retry.TIMED
                 outcome = pb.CopyOutcome(
@@ -209,8 +209,8 @@ class PieceCopier:
     # ------------------------------------------------------------------ inside
 
     def _do(self, piece: pb.CopyPiece) -> pb.CopyOutcome:
+        from headrace.base.errors import DatabaseUnavailable
         from protos import apply_pb2 as pb
-        from streams.errors import DatabaseUnavailable
 
         place = TablePiece(owner=piece.stored.owner, name=piece.stored.name, place=piece.place, bytes=piece.bytes)
         columns = tuple(piece.columns)
@@ -230,7 +230,7 @@ class PieceCopier:
 
         Returns the digest of the read rows, and the number of written rows.
         """
-        from streams.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted
+        from headrace.base.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted
 
         table = (piece.table.owner, piece.table.name)
         if piece.form == NATIVE and table not in self._portable_only:
@@ -252,7 +252,7 @@ class PieceCopier:
 
     def _raise_lacking(self, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...], encoding: str) -> None:
         """Raise an error that names a value which the destination's encoding cannot hold, if it is found."""
-        from streams.errors import DataError
+        from headrace.base.errors import DataError
 
         self.close()  # a read that was broken off has ended the session
         self._source = self._places.source()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 from protos import apply_pb2 as pb
 
 if TYPE_CHECKING:
+    from headrace.base.errors import HeadraceError
     from spark_apply.copy.board import CopyBoard
     from spark_apply.driver.runs import TaskRunner
-    from streams.errors import StreamsError
 
 __all__ = ["CopyJob", "CopyWorkers", "SparkCopyWorkers"]
 
@@ -22,7 +22,7 @@ class CopyJob(Protocol):
     """Tasks that take pieces from one board until it is closed."""
 
     @property
-    def error(self) -> StreamsError | None:
+    def error(self) -> HeadraceError | None:
         """Why it ended before that."""
         ...
 
@@ -73,7 +73,7 @@ class _SparkCopyJob:
         self._run = runner.start(pb.TASK_KIND_COPY, len(sessions), items=sessions)
 
     @property
-    def error(self) -> StreamsError | None:
+    def error(self) -> HeadraceError | None:
         """See `CopyJob.error`."""
         return self._run.error
 

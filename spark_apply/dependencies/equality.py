@@ -10,8 +10,8 @@ from spark_apply.dependencies.hash_kernels import hash_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from databases.ports import DestinationColumn, DestinationTable
-    from streams.lcr_batch import Column
+    from headrace.databases.ports import DestinationColumn, DestinationTable
+    from headrace.lcr.batch import Column
 
 __all__ = ["FORM_BITS", "Equality", "equality_of", "form_of_match", "forms_of", "touch_of"]
 

@@ -30,6 +30,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.lcr.batch import NULL, ColumnValues, Command, LcrBatch, RowGroup, TableVersion
+from headrace.lcr.cells import fixed
+from headrace.lcr.cutting import row_transactions
 from spark_apply.dependencies.equality import FORM_BITS
 from spark_apply.dependencies.hash_kernels import (
     combine_key,
@@ -40,14 +43,11 @@ from spark_apply.dependencies.hash_kernels import (
     track,
 )
 from spark_apply.dependencies.relations import Relation
-from streams.cells import fixed
-from streams.cutting import row_transactions
-from streams.lcr_batch import NULL, ColumnValues, Command, LcrBatch, RowGroup, TableVersion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from databases.ports import Write
+    from headrace.databases.ports import Write
     from spark_apply.dependencies.relations import RelatedColumns
     from spark_apply.tables.fits import HashedKey, TableFit
 

@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from databases.ports import are_comparable
-from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, ValueDependency, VirtualDependencies
+from headrace.databases.ports import are_comparable
+from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, ValueDependency, VirtualDependencies
 from spark_apply.dependencies.equality import Equality, equality_of, forms_of, touch_of
 from spark_apply.dependencies.hash_kernels import hash_text
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationTable
-    from streams.lcr_batch import TableVersion
+    from headrace.databases.ports import DestinationTable
+    from headrace.lcr.batch import TableVersion
 
 __all__ = ["NO_RELATIONS", "RelatedColumns", "Relation", "Relations", "relations_of"]
 

@@ -39,7 +39,12 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, TypeVar
 
-from databases.connectors import open_destination, open_reader, open_source, value_types
+from headrace.base.backoff import Backoff
+from headrace.base.errors import BugError, DatabaseUnavailable, HeadraceError
+from headrace.databases.connectors import open_destination, open_reader, open_source, value_types
+from headrace.lcr.scn import FIRST_SCN
+from headrace.lcr.table_name import TableName
+from headrace.lcr.tracking import TrackLog
 from protos import apply_pb2 as pb
 from protos.admission import Admission
 from protos.apply_link import serve_apply
@@ -52,22 +57,17 @@ from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.joining import JoinCalls
 from spark_apply.driver.runs import ApplicationAccess, TaskRunner
-from streams.backoff import Backoff
-from streams.errors import BugError, DatabaseUnavailable, StreamsError
-from streams.scn import FIRST_SCN
-from streams.table_name import TableName
-from streams.tracking import TrackLog
 
 if TYPE_CHECKING:
-    from databases.ports import ApplyProgress, DestinationDatabase
+    from headrace.databases.ports import ApplyProgress, DestinationDatabase
+    from headrace.lcr.batch import TableVersion
+    from headrace.lcr.scn import Scn
+    from headrace.rules.user_code.last_call import LastCall
     from protos.identity import Peer
-    from rules.user_code.last_call import LastCall
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.source_questions import TablesOfNow
     from spark_apply.tables.arriving import TableStart
-    from streams.lcr_batch import TableVersion
-    from streams.scn import Scn
 
 __all__ = ["ApplyDriver"]
 
@@ -85,7 +85,7 @@ class ApplyDriver:
     Args:
         config: of the apply process.
         queue: returns the current endpoint of its queue.
-        application: returns the current endpoint of the site's Spark application; raises a StreamsError while there is
+        application: returns the current endpoint of the site's Spark application; raises a HeadraceError while there is
             none.
         tracks: takes notes of labelled transactions.
         last_call: outlives transformation functions that end the process.
@@ -104,7 +104,7 @@ class ApplyDriver:
         self._config, self._queue, self._application = config, queue, application
         self.control = ApplyControl(config)
         self.admission = Admission(f"apply {config.apply}", config.identity)
-        self._failure: StreamsError | None = None
+        self._failure: HeadraceError | None = None
         self._has_stopped_applying = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"apply-{config.apply}", daemon=True)
 
@@ -118,7 +118,7 @@ class ApplyDriver:
         """Raise the reason if it has ended.
 
         Raises:
-            StreamsError: it cannot continue.
+            HeadraceError: it cannot continue.
         """
         if not self._thread.is_alive() and self._failure is not None:
             raise self._failure
@@ -140,7 +140,7 @@ class ApplyDriver:
         try:
             with contextlib.closing(open_destination(self._config.destination)) as destination:
                 self._drive(destination)
-        except StreamsError as error:
+        except HeadraceError as error:
             if not self._should_end():
                 self._failure = error
         except Exception as error:
@@ -271,7 +271,7 @@ class ApplyDriver:
         """Copy tables while the others are applied; on a thread of its own."""
         try:
             copying.run_beside(JoinCalls(host, self._copies_end))
-        except StreamsError as error:
+        except HeadraceError as error:
             host.fail(error)
         except Exception as error:
             log.exception("%s: copying tables", self._config.apply)
@@ -290,8 +290,8 @@ class ApplyDriver:
         starts: Mapping[tuple[str, str], TableStart],
     ) -> Cores:
         """Reader, coordinator and their host."""
+        from headrace.rules.evaluation import RuleEvaluation
         from protos import codec
-        from rules.evaluation import RuleEvaluation
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.loop import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
@@ -377,8 +377,8 @@ def _missing_alter(
         config: of the apply process.
         of_now: the source's tables of now, which are asked for beside: the next look has a better answer.
     """
+    from headrace.lcr.table_name import TableName
     from spark_apply.copy.standing import another_table, missing_rename, rename_fix
-    from streams.table_name import TableName
 
     if destination.describe(version.owner, version.name) is None:
         recorded = destination.instantiations(config.topology, config.apply)
@@ -402,7 +402,7 @@ def _table_of_now(name: TableName, config: ApplyConfig) -> tuple[TableVersion, .
     Raises:
         DatabaseError: it does not answer, or not with that.
     """
-    from rules.rule import Rule, RuleSet
+    from headrace.rules.rule import Rule, RuleSet
 
     table = next((each for each in config.tables if each.destination == name), None)
     owner, source_name = name if table is None else table.source
@@ -411,8 +411,8 @@ def _table_of_now(name: TableName, config: ApplyConfig) -> tuple[TableVersion, .
         versions = source.table_versions(source.tables((rules,)))
     if table is None or not table.transformations:
         return versions
-    from rules.transformations.reshaping import transformed_version
-    from rules.transformations.transformation import TransformationError
+    from headrace.rules.transformations.reshaping import transformed_version
+    from headrace.rules.transformations.transformation import TransformationError
 
     try:
         return tuple(

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from databases.connectors import open_destination, open_source
+from headrace.base.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnavailable, HeadraceError
+from headrace.databases.connectors import open_destination, open_source
+from headrace.lcr.table_name import TableName, argument
 from protos import apply_pb2 as pb
 from spark_apply.conversation.groups import Failure
 from spark_apply.copy.catching_up import WaysBack
@@ -30,11 +32,10 @@ from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.joining import DELETED_AT_ONCE
 from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecutions
 from spark_apply.tables.arriving import restart_hint
-from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnavailable, StreamsError
-from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
+    from headrace.databases.ports import DestinationDatabase, DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
+    from headrace.lcr.batch import TableVersion
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.error_edits import EditRequest
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.driver.runs import TaskRun, TaskRunner
-    from streams.lcr_batch import TableVersion
 
 __all__ = ["ApplyControl", "Cores", "outcome_message"]
 
@@ -404,7 +404,7 @@ class ApplyControl:
                 while not cores.host.call(cores.host.is_drained) and time.monotonic() < deadline:
                     time.sleep(_DRAIN_POLL_S)
                 cores.host.call(cores.host.servers.stop)
-            except StreamsError as error:
+            except HeadraceError as error:
                 # It ends all the same: what was not reported is read back from the destination at the next start.
                 self.detail = error.message
         self.stopped.set()

@@ -46,7 +46,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import ApplyProgress, ScnRange
+from headrace.base.errors import BugError
+from headrace.databases.ports import ApplyProgress, ScnRange
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.tracking import TrackLog
 from spark_apply.conversation.groups import (
     AppliedRange,
     CoordinatorMessage,
@@ -74,10 +78,6 @@ from spark_apply.driver.formed_group import FormedGroup, GroupState, StreamedPar
 from spark_apply.driver.forming import FormedRun, GroupFormer, Large, Part
 from spark_apply.driver.labelled import LabelledTransactions
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece, Run
-from streams.errors import BugError
-from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN, Scn
-from streams.tracking import TrackLog
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,14 +20,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streams.backoff import Backoff
-from streams.errors import LogGone, PropagationError, StreamsError
-from streams.scn import FIRST_SCN, Scn
+from headrace.base.backoff import Backoff
+from headrace.base.errors import HeadraceError, LogGone, PropagationError
+from headrace.lcr.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
+    from headrace.base.clock import Clock
+    from headrace.links.ports import Delivery, Links, Subscriber
     from spark_apply.apply_config import ApplyConfig
-    from streams.clock import Clock
-    from streams.links import Delivery, Links, Subscriber
 
 __all__ = ["CREDIT_BYTES", "Dequeuing", "ask_beginning"]
 
@@ -72,7 +72,7 @@ class Dequeuing:
             self._stream.subscribe_nowait({self._source: needed}, CREDIT_BYTES)
         except LogGone:
             raise
-        except StreamsError as error:
+        except HeadraceError as error:
             return self._broke(error)
         return None
 
@@ -102,7 +102,7 @@ class Dequeuing:
         except LogGone:
             self.end()
             raise
-        except StreamsError as error:
+        except HeadraceError as error:
             return self._broke(error)
         if not stream.is_open and self._clock.monotonic() > self._begun_at + OPEN_TIMEOUT_S:
             return self._broke(PropagationError(f"queue {self._queue} did not answer within {OPEN_TIMEOUT_S:g} s"))
@@ -140,7 +140,7 @@ class Dequeuing:
         if self._stream is not None and self._is_confirmed and self._durable > FIRST_SCN:
             self._stream.acknowledge(self._source, self._durable)
 
-    def _broke(self, error: StreamsError) -> float:
+    def _broke(self, error: HeadraceError) -> float:
         self.problem = error.message
         if self._stream is not None and self._stream.is_open:
             self._backoff.reset()  # the queue had answered, even if the host did not ask in between
@@ -172,7 +172,7 @@ def ask_beginning(
                     if (delivery := stream.poll()) is not None:
                         return delivery.header.through_scn if delivery.header.is_progress_mark else FIRST_SCN
                     time.sleep(_BEGINNING_POLL_S)
-        except StreamsError as error:
+        except HeadraceError as error:
             problem(error.message)
             time.sleep(backoff.next_s())
     return FIRST_SCN

@@ -1,6 +1,6 @@
 """What an apply process is and how it is doing, as plain data: what the views of the destination show.
 
-Names follow the manuals' columns; `databases.destination_views` reads them by name. No row values, no secrets.
+Names follow the manuals' columns; `headrace.databases.destination_views` reads them by name. No row values, no secrets.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from databases.destination_views import time_text
-from rules.clients_before import ClientsBefore
-from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from rules.transformations.transformation import (
+from headrace.databases.destination_views import time_text
+from headrace.rules.clients_before import ClientsBefore
+from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from headrace.rules.transformations.transformation import (
     AddColumn,
     DeleteColumns,
     KeepColumns,
@@ -23,13 +23,13 @@ from rules.transformations.transformation import (
 )
 
 if TYPE_CHECKING:
-    from rules.user_code.handlers import HandlerRules
-    from rules.user_code.source import UserFunction
+    from headrace.lcr.table_name import TableName
+    from headrace.rules.user_code.handlers import HandlerRules
+    from headrace.rules.user_code.source import UserFunction
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.driver.server_streams import ServerFacts
-    from streams.table_name import TableName
 
 __all__ = ["configuration_of", "said_of", "state_of"]
 
@@ -117,7 +117,7 @@ def said_of(
     observed_us: int,
     applied_us: int,
 ) -> dict[str, Any]:
-    """What `databases.destination_views.rows_said` makes the rows of views of, without the destination.
+    """What `headrace.databases.destination_views.rows_said` makes the rows of views of, without the destination.
 
     Args:
         config: of the apply process.

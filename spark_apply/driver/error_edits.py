@@ -17,20 +17,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from databases.ports import ErrorEdit
+from headrace.base.errors import ConfigError
+from headrace.databases.ports import ErrorEdit
+from headrace.lcr.building import batch_of_lcrs
+from headrace.lcr.row_lcr import LcrValue, RowLcr
 from protos import codec
 from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.dependencies.holds import bounded_hashes
-from streams.building import batch_of_lcrs
-from streams.errors import ConfigError
-from streams.lcr import LcrValue, RowLcr
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from headrace.lcr.batch import LcrBatch, TableVersion
     from spark_apply.tables.fits import TableFit
-    from streams.lcr_batch import LcrBatch, TableVersion
 
 __all__ = ["EditRequest", "EditedPart", "ValueEdit", "edited_part"]
 

@@ -49,7 +49,7 @@ class ExecutionRequest:
 
     Args:
         role: of the destination, whose rights are checked; empty: the apply servers' own.
-        handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual
+        handler: a function for their row LCRs (`headrace.rules.user_code.handlers.ExecutionHandler`); empty: they go the usual
             way.
         failures: why they are in the error queue, by number: for the function.
         stops: behind the first that fails again, the others of the request are not tried.

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streams.scn import FIRST_SCN, Scn
+from headrace.lcr.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
-    from databases.ports import ApplyRecords
+    from headrace.databases.ports import ApplyRecords
 
 __all__ = ["FORCE_AFTER_S", "POLL_INTERVAL_S", "RETRY_S", "FlushGate"]
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.lcr.scn import FIRST_SCN, Scn
 from spark_apply.conversation.groups import PARTS_AHEAD, GroupMode
-from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from databases.ports import ScnRange
+    from headrace.databases.ports import ScnRange
     from spark_apply.conversation.groups import Failure
     from spark_apply.dependencies.hashes import KeyHashes
     from spark_apply.driver.forming import FormedRun, Large, Part

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.cutting import slice_transactions
+from headrace.lcr.scn import FIRST_SCN, Scn
 from spark_apply.conversation.groups import PARTS_AHEAD
 from spark_apply.dependencies.hashes import KeyHashes
 from spark_apply.driver.reader import LargeDropped, LargePart, Run
-from streams.cutting import slice_transactions
-from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

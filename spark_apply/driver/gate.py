@@ -7,10 +7,10 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from headrace.base.errors import PropagationError, ProtocolError
 from protos import apply_pb2 as pb
 from protos.apply_link import ServerStream
 from spark_apply.conversation.messages import access_to_wire
-from streams.errors import PropagationError, ProtocolError
 
 if TYPE_CHECKING:
     from spark_apply.apply_config import ApplyConfig

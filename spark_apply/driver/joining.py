@@ -42,10 +42,10 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
-from streams.scn import Scn
+from headrace.lcr.scn import Scn
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, Instantiation, PartOf
+    from headrace.databases.ports import DestinationDatabase, Instantiation, PartOf
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader

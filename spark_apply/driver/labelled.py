@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from headrace.lcr.tracking import Label, TrackLog
     from spark_apply.conversation.groups import AppliedRange, TransactionError
-    from streams.tracking import Label, TrackLog
 
 __all__ = ["LabelledTransactions"]
 

@@ -37,7 +37,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from databases.progress import check_epoch
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import ApplyError, DatabaseError, DatabaseUnavailable, FencedError, HeadraceError
+from headrace.databases.progress import check_epoch
+from headrace.lcr.scn import Scn
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
@@ -48,20 +51,17 @@ from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
 from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
-from streams.clock import Clock, SystemClock
-from streams.errors import ApplyError, DatabaseError, DatabaseUnavailable, FencedError, StreamsError
-from streams.scn import Scn
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from databases.ports import DestinationDatabase, ErrorEdit
+    from headrace.databases.ports import DestinationDatabase, ErrorEdit
+    from headrace.links.ports import Links
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.tables.fits import TableFits
-    from streams.links import Links
 
 __all__ = ["CoordinatorHost"]
 
@@ -126,7 +126,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    error: StreamsError
+    error: HeadraceError
 
 
 _Event = _QueueSpoke | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
@@ -220,7 +220,7 @@ class CoordinatorHost:
     def _queue_spoke(self) -> None:
         self._events.put(_QueueSpoke())
 
-    def fail(self, error: StreamsError) -> None:
+    def fail(self, error: HeadraceError) -> None:
         """Something outside the loop cannot continue: `run` raises the error."""
         self._events.put(_Failed(error))
 
@@ -237,7 +237,7 @@ class CoordinatorHost:
 
         Raises:
             ApplyError: the loop did not run it in time, or has ended.
-            StreamsError: raised by the action.
+            HeadraceError: raised by the action.
         """
         found = self.call_within(action, _CALL_TIMEOUT_S)
         if found is None and self._has_ended.is_set():
@@ -263,7 +263,7 @@ class CoordinatorHost:
             ended.
 
         Raises:
-            StreamsError: raised by the action.
+            HeadraceError: raised by the action.
         """
         answer: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._events.put(_Call(action, answer))
@@ -275,7 +275,7 @@ class CoordinatorHost:
             return None
         if found is _NEVER:
             return None
-        if isinstance(found, StreamsError):
+        if isinstance(found, HeadraceError):
             raise found
         return (cast("_Answer", found),)
 
@@ -465,14 +465,14 @@ class CoordinatorHost:
         Raises:
             FencedError: a newer incarnation exists.
             DestinationRestarted: the destination may have lost commits; restart.
-            StreamsError: it cannot continue.
+            HeadraceError: it cannot continue.
         """
         try:
             self.begin()
             while not should_end():
                 self.turn(self._pause())
             self._describe("DISABLED")
-        except StreamsError as error:
+        except HeadraceError as error:
             if not isinstance(error, FencedError):  # what a newer driver says of itself is right
                 self._describe("ABORTED", error.message)
             raise
@@ -548,7 +548,7 @@ class CoordinatorHost:
     def _answer(self, call: _Call) -> None:
         try:
             call.answer.put(call.action())
-        except StreamsError as error:
+        except HeadraceError as error:
             call.answer.put(error)
 
     def _hear_queue(self) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streams.errors import ApplyError, ConfigError
+from headrace.base.errors import ApplyError, ConfigError
 
 if TYPE_CHECKING:
     from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest

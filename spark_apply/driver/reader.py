@@ -43,25 +43,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rules.conditions.nodes import ConditionError
-from rules.evaluation import RuleEvaluation
-from rules.transformations.transformation import TransformationError
+from headrace.base.errors import DatabaseError, ProtocolError, UnfitTableError
+from headrace.lcr.batch import LcrBatch, TableVersion
+from headrace.lcr.cutting import renamed, row_transactions, select_rows, slice_transactions
+from headrace.lcr.scn import Scn
+from headrace.lcr.tracking import TrackLog
+from headrace.rules.conditions.nodes import ConditionError
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.transformations.transformation import TransformationError
 from spark_apply.dependencies.hashes import KeyHashes, hash_batch
 from spark_apply.tables.copied import emptied_tables, without_copied
 from spark_apply.tables.fits import TableVersions
-from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
-from streams.errors import DatabaseError, ProtocolError, UnfitTableError
-from streams.lcr_batch import LcrBatch, TableVersion
-from streams.scn import Scn
-from streams.tracking import TrackLog
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from databases.ports import ApplyProgress, Instantiation, PartOf
+    from headrace.databases.ports import ApplyProgress, Instantiation, PartOf
+    from headrace.lcr.table_name import TableName
     from spark_apply.tables.arriving import ArrivingTables
     from spark_apply.tables.fits import TableFits
-    from streams.table_name import TableName
 
 __all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
 

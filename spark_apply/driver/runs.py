@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.base.backoff import Backoff
+from headrace.base.errors import HeadraceError, PropagationError
 from protos import apply_pb2 as pb
 from protos.identity import Peer
 from protos.spark_link import RunCall
-from streams.backoff import Backoff
-from streams.errors import PropagationError, StreamsError
 
 if TYPE_CHECKING:
     from spark_apply.apply_config import ApplyConfig
@@ -53,7 +53,7 @@ class TaskRunner:
 
     Args:
         config: of the apply process.
-        find: returns the application's access; raises a StreamsError while there is none.
+        find: returns the application's access; raises a HeadraceError while there is none.
         gate: admits the tasks.
         endpoint: of the coordinator, for the tasks.
         epoch: of this incarnation; names the jobs.
@@ -111,7 +111,7 @@ class TaskRun:
         self._call: RunCall | None = None
         self._closed = threading.Event()
         self.problem = "waits for the site's Spark application"
-        self.error: StreamsError | None = None
+        self.error: HeadraceError | None = None
         self.results: list[bytes] = []
         name = f"run-{pb.TaskKind.Name(kind).removeprefix('TASK_KIND_').lower()}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -145,7 +145,7 @@ class TaskRun:
                     else:
                         self.results = list(event.results.results)
                         return
-            except StreamsError as error:
+            except HeadraceError as error:
                 self.problem = error.message
                 if was_accepted and not self._is_kept:
                     self.error = error

@@ -15,16 +15,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from databases.progress import check_epoch
+from headrace.base.clock import Clock
+from headrace.base.errors import ApplyError, DatabaseUnavailable, DestinationRestarted, FencedError
+from headrace.databases.progress import check_epoch
 from protos import apply_pb2 as pb
 from protos.apply_link import ServerStream
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.conversation.messages import access_to_wire, coordinator_message_to_wire, server_message_from_wire
-from streams.clock import Clock
-from streams.errors import ApplyError, DatabaseUnavailable, DestinationRestarted, FencedError
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase
+    from headrace.databases.ports import DestinationDatabase
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.conversation.groups import CoordinatorMessage
     from spark_apply.driver.coordinator import ApplyCoordinator

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from streams.backoff import Backoff
-from streams.errors import DatabaseError, DatabaseUnavailable
-from streams.table_name import TableName
+from headrace.base.backoff import Backoff
+from headrace.base.errors import DatabaseError, DatabaseUnavailable
+from headrace.lcr.table_name import TableName
 
 if TYPE_CHECKING:
-    from streams.lcr_batch import TableVersion
+    from headrace.lcr.batch import TableVersion
 
 __all__ = ["SourceQuestions", "TablesOfNow"]
 

@@ -24,14 +24,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from rules.user_code.last_call import CRASHES_MAX
-from streams.scn import Scn
+from headrace.lcr.scn import Scn
+from headrace.rules.user_code.last_call import CRASHES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from databases.ports import ApplyRecords
-    from rules.user_code.source import UserFunction
+    from headrace.databases.ports import ApplyRecords
+    from headrace.rules.user_code.source import UserFunction
 
 __all__ = ["CRASHES_MAX", "Calls", "CrashGuard", "NoCalls", "RecordedCalls"]
 

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.lcr.cutting import row_transactions, select_rows
 from spark_apply.dependencies.hashes import KeyHashes, hash_batch, held_transactions
 from spark_apply.handlers.loaded import AttemptFailed
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_ahead, runs_of
-from streams.cutting import row_transactions, select_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from databases.ports import WriteSession
+    from headrace.databases.ports import WriteSession
+    from headrace.lcr.batch import LcrBatch
     from spark_apply.handlers.loaded import Handlers
     from spark_apply.handlers.running import Handling
     from spark_apply.sets.collapse import FitOf, Step
-    from streams.lcr_batch import LcrBatch
 
 __all__ = ["GroupPlan", "plan_group", "write_group", "write_in_order"]
 

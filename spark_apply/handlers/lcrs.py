@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from databases.ports import SqlResult
-from streams.errors import HandlerError
-from streams.lcr import DecodeHook, EncodeHook, LcrError, LcrValue, RowLcr, ValueType
+from headrace.base.errors import HandlerError
+from headrace.databases.ports import SqlResult
+from headrace.lcr.row_lcr import DecodeHook, EncodeHook, LcrError, LcrValue, RowLcr, ValueType
 
 if TYPE_CHECKING:
-    from streams.lcr_batch import Column, LcrBatch
+    from headrace.lcr.batch import Column, LcrBatch
 
 __all__ = ["ApplySession", "HandledLcr", "LcrFailure"]
 

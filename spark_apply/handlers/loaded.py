@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rules.user_code.handlers import (
+from headrace.base.errors import HandlerError
+from headrace.rules.user_code.handlers import (
     NO_HANDLERS,
     DmlHandler,
     ErrorHandler,
     ExecutionHandler,
     HandlerRules,
 )
-from rules.user_code.loading import is_interruption, load, place_of, place_of_function, words_of
-from rules.user_code.time_limit import TooLong, time_limit
+from headrace.rules.user_code.loading import is_interruption, load, place_of, place_of_function, words_of
+from headrace.rules.user_code.time_limit import TooLong, time_limit
 from spark_apply.handlers.process_bounds import ProcessBounds, TimedCall
-from streams.errors import HandlerError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rules.user_code.source import UserFunction
-    from streams.lcr import DecodeHook, EncodeHook
-    from streams.lcr_batch import Command, LcrBatch
+    from headrace.lcr.batch import Command, LcrBatch
+    from headrace.lcr.row_lcr import DecodeHook, EncodeHook
+    from headrace.rules.user_code.source import UserFunction
 
 __all__ = [
     "DML_PARAMETERS",
@@ -54,7 +54,7 @@ def load_all(rules: HandlerRules) -> dict[str, Callable[..., Any]]:
     """Load every function, by name.
 
     Raises:
-        ConfigError: one of them cannot be loaded or called (`rules.user_code.loading`).
+        ConfigError: one of them cannot be loaded or called (`headrace.rules.user_code.loading`).
     """
     wanted: list[tuple[UserFunction, Sequence[str]]] = [
         (each.function, DML_PARAMETERS) for each in rules.dml if each.function is not None

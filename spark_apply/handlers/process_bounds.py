@@ -10,7 +10,7 @@ Threads have two bounds as well. A process in which calls of a handler have left
 replaced in the same way. A transaction whose calls leave `TRANSACTION_THREADS_MAX` more than were there before its
 destination transaction goes into the error queue: until its end nothing can be replaced.
 
-A call that has had its time is interrupted (`rules.user_code.time_limit`). A function can catch that and go on, and a
+A call that has had its time is interrupted (`headrace.rules.user_code.time_limit`). A function can catch that and go on, and a
 compiled module that waits (libpq, for an answer on a connection of the handler's own) never hears of it. So another
 thread of the process looks after calls (`stuck`): one that goes on for `VAIN_S` more ends with its process, which
 counts as for any function that ends it (`crashes`).
@@ -29,11 +29,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
-from rules.user_code.loading import place_of_call
-from rules.user_code.source import UserCode
-from rules.user_code.threads import THREADS_MAX, FunctionThreads
-from rules.user_code.time_limit import TooLong
-from streams.errors import HandlerError, Retry
+from headrace.base.errors import HandlerError, Retry
+from headrace.rules.user_code.loading import place_of_call
+from headrace.rules.user_code.source import UserCode
+from headrace.rules.user_code.threads import THREADS_MAX, FunctionThreads
+from headrace.rules.user_code.time_limit import TooLong
 
 __all__ = [
     "CALL_BYTES_MAX",

@@ -26,29 +26,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from databases.ports import HandlerSql, SqlResult
-from rules.user_code.handlers import HandlerStatement
-from rules.user_code.time_limit import TooLong
+from headrace.base.errors import (
+    ConflictError,
+    DataError,
+    HandlerError,
+    HeadraceError,
+    UnfitTableError,
+)
+from headrace.databases.ports import HandlerSql, SqlResult
+from headrace.lcr.batch import Column, Command, LcrBatch
+from headrace.lcr.row_lcr import LcrError
+from headrace.lcr.scn import Scn
+from headrace.rules.user_code.handlers import HandlerStatement
+from headrace.rules.user_code.time_limit import TooLong
 from spark_apply.conversation.groups import Failure
 from spark_apply.handlers.lcrs import ApplySession, HandledLcr, LcrFailure
 from spark_apply.handlers.loaded import AttemptFailed
 from spark_apply.handlers.waiting import Rows, Waiting, batches_of
 from spark_apply.sets.resolution import handled_conflict
 from spark_apply.sets.row_images import RowImages
-from streams.errors import (
-    ConflictError,
-    DataError,
-    HandlerError,
-    StreamsError,
-    UnfitTableError,
-)
-from streams.lcr import LcrError
-from streams.lcr_batch import Column, Command, LcrBatch
-from streams.scn import Scn
 
 if TYPE_CHECKING:
-    from databases.ports import ConflictRecord, DestinationSession, DestinationTable
-    from rules.user_code.source import UserFunction
+    from headrace.databases.ports import ConflictRecord, DestinationSession, DestinationTable
+    from headrace.rules.user_code.source import UserFunction
     from spark_apply.handlers.crashes import CrashGuard
     from spark_apply.handlers.loaded import Handlers
     from spark_apply.sets.resolution import Resolution
@@ -311,7 +311,7 @@ class Handling:
             raise LcrError(f"the LCR does not fit its table: {error.message}", hint=error.hint) from error
         if failure is None:
             return
-        raised: StreamsError = (
+        raised: HeadraceError = (
             ConflictError(failure.message, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate)
             if failure.conflict_type
             else HandlerError(failure.message, sqlstate=failure.sqlstate)
@@ -513,13 +513,13 @@ class Handling:
         del self._resolution.records[mark.records :]
         return True
 
-    def _failure(self, message: str, error: StreamsError | None, lcr: HandledLcr | None) -> Failure:
+    def _failure(self, message: str, error: HeadraceError | None, lcr: HandledLcr | None) -> Failure:
         cause: BaseException | None = error
         while cause is not None and not (
-            isinstance(cause, StreamsError) and (cause.context.get("conflict_type") or cause.context.get("sqlstate"))
+            isinstance(cause, HeadraceError) and (cause.context.get("conflict_type") or cause.context.get("sqlstate"))
         ):
             cause = cause.__cause__
-        context = cause.context if isinstance(cause, StreamsError) else {}
+        context = cause.context if isinstance(cause, HeadraceError) else {}
         return Failure(
             position=-1 if lcr is None else lcr.position,
             conflict_type=str(context.get("conflict_type", "")),

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streams.building import batch_of_lcrs
-from streams.cutting import select_rows
-from streams.lcr_batch import LcrBatch
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.building import batch_of_lcrs
+from headrace.lcr.cutting import select_rows
 
 if TYPE_CHECKING:
-    from databases.ports import HandlerSql
+    from headrace.databases.ports import HandlerSql
     from spark_apply.handlers.lcrs import HandledLcr
 
 __all__ = ["Rows", "Waiting", "batches_of"]

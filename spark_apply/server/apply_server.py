@@ -34,9 +34,12 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from databases.ports import ConflictSession, DestinationSession, DestinationTable
-from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
+from headrace.base.backoff import Backoff
+from headrace.base.errors import BugError, DatabaseUnavailable, UnfitTableError
+from headrace.databases.ports import ConflictSession, DestinationSession, DestinationTable
+from headrace.lcr.batch import LcrBatch, TableVersion
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.conversation.groups import (
     CoordinatorMessage,
     GroupAbandon,
@@ -55,9 +58,6 @@ from spark_apply.server.large_transactions import LargeErrorWork, LargeWork
 from spark_apply.server.set_groups import SetsWork
 from spark_apply.sets.resolution import ConflictSettings
 from spark_apply.tables.fits import TableFits
-from streams.backoff import Backoff
-from streams.errors import BugError, DatabaseUnavailable, UnfitTableError
-from streams.lcr_batch import LcrBatch, TableVersion
 
 __all__ = ["ApplyServer", "ServerStep"]
 

@@ -19,8 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from databases.connectors import python_values
-from rules.user_code.handlers import ExecutionHandler
+from headrace.base.errors import COPY_THE_TABLE, ConfigError, DatabaseError, DataError, Retry, UnfitTableError
+from headrace.base.failpoints import failpoint
+from headrace.databases.connectors import python_values
+from headrace.lcr.batch import LcrBatch
+from headrace.rules.user_code.handlers import ExecutionHandler
 from spark_apply.conversation.groups import Failure, GroupAssignment, GroupResult, ServerMessage
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
@@ -29,12 +32,9 @@ from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import apply_final, execute_steps
 from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, truncated_before
-from streams.errors import COPY_THE_TABLE, ConfigError, DatabaseError, DataError, Retry, UnfitTableError
-from streams.failpoints import failpoint
-from streams.lcr_batch import LcrBatch
 
 if TYPE_CHECKING:
-    from databases.ports import TakenErrors
+    from headrace.databases.ports import TakenErrors
     from spark_apply.handlers.running import Handling
 
 __all__ = ["ExecuteWork"]

@@ -18,7 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from databases.ports import DestinationSession, ErrorTransaction, ScnRange
+from headrace.base.errors import DatabaseUnavailable, DataError, UnfitTableError
+from headrace.base.failpoints import failpoint
+from headrace.databases.ports import DestinationSession, ErrorTransaction, ScnRange
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.tracking import LABELS_PER_BATCH_MAX
 from spark_apply.conversation.groups import (
     AppliedRange,
     Failure,
@@ -39,11 +44,6 @@ from spark_apply.handlers.running import Handling
 from spark_apply.sets.collapse import FitOf
 from spark_apply.sets.conflicts import RowWriter
 from spark_apply.sets.resolution import ConflictSettings, Resolution
-from streams.errors import DatabaseUnavailable, DataError, UnfitTableError
-from streams.failpoints import failpoint
-from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN, Scn
-from streams.tracking import LABELS_PER_BATCH_MAX
 
 if TYPE_CHECKING:
     from spark_apply.handlers.lcrs import LcrFailure

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import ScnRange
+from headrace.base.errors import DataError
+from headrace.base.failpoints import failpoint
+from headrace.databases.ports import ScnRange
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.cutting import row_transactions, select_rows, slice_transactions
+from headrace.lcr.scn import Scn
 from spark_apply.conversation.groups import (
     AppliedRange,
     Failure,
@@ -28,11 +33,6 @@ from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_co
 from spark_apply.sets.collapse import ResolvablePlan, Step, plan_resolvable, plan_sets
 from spark_apply.sets.conflicts import apply_final, execute_steps, resolve_rows
 from spark_apply.sets.resolution import Resolution, failed_conflict
-from streams.cutting import row_transactions, select_rows, slice_transactions
-from streams.errors import DataError
-from streams.failpoints import failpoint
-from streams.lcr_batch import LcrBatch
-from streams.scn import Scn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

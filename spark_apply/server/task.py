@@ -32,11 +32,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.base.errors import HeadraceError
     from protos import apply_pb2 as pb
     from protos.apply_link import CoordinatorLink
     from spark_apply.application.task_access import TaskAccess
     from spark_apply.server.apply_server import ApplyServer
-    from streams.errors import StreamsError
 
 __all__ = ["die_with_parent", "serve"]
 
@@ -76,7 +76,7 @@ def serve(access: TaskAccess, topology: str, apply: str, index: int, _items: Ite
         Nothing to iterate over.
 
     Raises:
-        StreamsError: the server failed; it has reported that to the driver.
+        HeadraceError: the server failed; it has reported that to the driver.
     """
     die_with_parent()
     task = _ServerTask(access, topology, apply, index)
@@ -90,7 +90,7 @@ def serve(access: TaskAccess, topology: str, apply: str, index: int, _items: Ite
 class _ServerTask:
     def __init__(self, access: TaskAccess, topology: str, apply: str, index: int) -> None:
         self._access, self._topology, self._apply, self._index = access, topology, apply, index
-        self._inbox: queue.SimpleQueue[pb.CoordinatorMessage | StreamsError] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[pb.CoordinatorMessage | HeadraceError] = queue.SimpleQueue()
         self._link: CoordinatorLink | None = None
         self._server: ApplyServer | None = None
         self._told: tuple[str, str] = ("", "")
@@ -99,11 +99,11 @@ class _ServerTask:
         self._in_step = False
 
     def run(self) -> None:
-        from streams.errors import BugError, Retry, StreamsError
+        from headrace.base.errors import BugError, HeadraceError, Retry
 
         try:
             self._serve()
-        except StreamsError as error:
+        except HeadraceError as error:
             self._say_failure(error, final=error.retry is not Retry.TIMED)
             raise
         except Exception as error:
@@ -170,13 +170,13 @@ class _ServerTask:
                 self._say_state(server)
 
     def _welcome(self) -> pb.Welcome:
-        from streams.errors import PropagationError, ProtocolError, StreamsError
+        from headrace.base.errors import HeadraceError, PropagationError, ProtocolError
 
         try:
             message = self._inbox.get(timeout=_WELCOME_TIMEOUT_S)
         except queue.Empty:
             raise PropagationError("the apply driver does not answer") from None
-        if isinstance(message, StreamsError):
+        if isinstance(message, HeadraceError):
             raise message
         if message.WhichOneof("kind") != "welcome":
             raise ProtocolError(f"the apply driver began with {message.WhichOneof('kind')}")
@@ -184,8 +184,8 @@ class _ServerTask:
 
     def _connect(self, server: ApplyServer) -> None:
         """Open the session, retrying while the destination is unavailable, and report that it is open."""
-        from streams.backoff import Backoff
-        from streams.errors import DatabaseUnavailable
+        from headrace.base.backoff import Backoff
+        from headrace.base.errors import DatabaseUnavailable
 
         backoff = Backoff()
         while not self._stopped:
@@ -216,14 +216,14 @@ class _ServerTask:
 
     def _take_one(self, server: ApplyServer, timeout_s: float) -> bool:
         """Process a message if one arrives in time."""
+        from headrace.base.errors import HeadraceError
         from spark_apply.conversation.messages import coordinator_message_from_wire
-        from streams.errors import StreamsError
 
         try:
             message = self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
         except queue.Empty:
             return False
-        if isinstance(message, StreamsError):
+        if isinstance(message, HeadraceError):
             raise message
         if message.WhichOneof("kind") == "stop":
             self._stopped = True
@@ -257,11 +257,11 @@ class _ServerTask:
         )
         self._link.send(pb.ServerMessage(state=told))
 
-    def _say_failure(self, error: StreamsError, *, final: bool) -> None:
+    def _say_failure(self, error: HeadraceError, *, final: bool) -> None:
         """Report to the driver why the task ends, if it still listens."""
+        from headrace.base.errors import DestinationRestarted, FencedError
         from protos import apply_pb2 as pb
         from spark_apply.handlers.process_bounds import HandlersGrew
-        from streams.errors import DestinationRestarted, FencedError
 
         if self._link is None:
             return
@@ -289,11 +289,11 @@ def _detail(server: ApplyServer) -> str:
 
 
 def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
-    from databases.connectors import open_destination, python_values, value_reader
+    from headrace.databases.connectors import open_destination, python_values, value_reader
+    from headrace.rules.conflict_handlers import ConflictRules
+    from headrace.rules.user_code.handlers import HandlerRules
+    from headrace.rules.virtual_dependencies import VirtualDependencies
     from protos import codec
-    from rules.conflict_handlers import ConflictRules
-    from rules.user_code.handlers import HandlerRules
-    from rules.virtual_dependencies import VirtualDependencies
     from spark_apply.conversation.messages import access_from_wire
     from spark_apply.handlers.crashes import RecordedCalls
     from spark_apply.handlers.loaded import loaded_handlers

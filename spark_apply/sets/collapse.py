@@ -45,13 +45,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import TruncatedTable, Write, WriteTimes
+from headrace.databases.ports import TruncatedTable, Write, WriteTimes
+from headrace.lcr.batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion
+from headrace.lcr.cells import Cells, fixed
+from headrace.lcr.cutting import select_rows, select_values
 from spark_apply.dependencies.hashes import written_keys
 from spark_apply.sets import collapse_kernels as kernels
 from spark_apply.tables.fits import TableFit
-from streams.cells import Cells, fixed
-from streams.cutting import select_rows, select_values
-from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,6 +1,6 @@
 """Loops of `spark_apply.sets.collapse`: net changes per key, changed columns, runs of independent rows.
 
-Images come as offset and length matrices of shape (columns, rows) into shared bytes (`streams.cells`).
+Images come as offset and length matrices of shape (columns, rows) into shared bytes (`headrace.lcr.cells`).
 """
 
 # Numba compiles these: its types are inferred at the first call.
@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from headrace.lcr.byte_kernels import same_bytes
 from spark_apply.dependencies.hash_kernels import hash_bytes, mix
-from streams.byte_kernels import same_bytes
 
-_NULL, _UNCHANGED, _ABSENT = -1, -2, -3  # `streams.lcr_batch`
-_INSERT, _UPDATE, _DELETE = 1, 2, 3  # `streams.lcr_batch.Command`
+_NULL, _UNCHANGED, _ABSENT = -1, -2, -3  # `headrace.lcr.batch`
+_INSERT, _UPDATE, _DELETE = 1, 2, 3  # `headrace.lcr.batch.Command`
 
 # The net change of a key. The first three are commands.
 NET_NOTHING = 0

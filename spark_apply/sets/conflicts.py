@@ -25,20 +25,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import ConflictRecord, DestinationSession, Write, WriteSession
+from headrace.base.errors import DataError
+from headrace.databases.ports import ConflictRecord, DestinationSession, Write, WriteSession
+from headrace.lcr.batch import ABSENT, UNCHANGED, ColumnValues, Command, LcrBatch
 from spark_apply.conversation.groups import Failure
 from spark_apply.sets.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows, plan_sets
 from spark_apply.sets.resolution import Resolution, RowToResolve
 from spark_apply.sets.row_images import CHARACTERS_MAX, RowImages, ShowValue, named, shown
-from streams.errors import DataError
-from streams.lcr_batch import ABSENT, UNCHANGED, ColumnValues, Command, LcrBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from headrace.lcr.batch import TableVersion
     from spark_apply.handlers.running import Handling
     from spark_apply.tables.fits import TableFit
-    from streams.lcr_batch import TableVersion
 
 __all__ = ["RowWriter", "apply_final", "apply_rows", "execute_ahead", "execute_steps", "resolve_rows", "runs_of"]
 

@@ -5,7 +5,7 @@ destination what the handlers want. So one conflict is resolved by itself, and m
 (`spark_apply.sets.resolution`).
 
 Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns";
-`rules.conflict_handlers`.
+`headrace.rules.conflict_handlers`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NoReturn
 
-from databases.ports import RowInTheWay, RowQuestion, Write
-from rules.conflict_handlers import BY_COLUMN, ConflictHandler
-from streams.lcr_batch import Command
+from headrace.databases.ports import RowInTheWay, RowQuestion, Write
+from headrace.lcr.batch import Command
+from headrace.rules.conflict_handlers import BY_COLUMN, ConflictHandler
 
 if TYPE_CHECKING:
     from spark_apply.sets.resolution import ConflictSettings

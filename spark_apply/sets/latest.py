@@ -26,14 +26,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from databases.ports import LastChange, RowInTheWay, RowQuestion, Write
+from headrace.base.errors import DataError
+from headrace.databases.ports import LastChange, RowInTheWay, RowQuestion, Write
+from headrace.lcr.batch import Command
 from spark_apply.sets.collapse import with_keys
 from spark_apply.sets.row_sets import alike, joined, write_each
-from streams.errors import DataError
-from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
-    from databases.ports import ConflictSession, DestinationSession
+    from headrace.databases.ports import ConflictSession, DestinationSession
     from spark_apply.sets.row_images import RowImages
     from spark_apply.tables.fits import TableFit
 

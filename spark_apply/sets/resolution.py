@@ -16,7 +16,7 @@ Worked flow (`maximum`, resolution column t, list {v, t})
     LCR: v 1 -> 2, t 10 -> 15; row: v=7, t=15       equal: nobody wins, into the error queue
 
 Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns";
-`rules.conflict_handlers`.
+`headrace.rules.conflict_handlers`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import ConflictRecord, RowInTheWay, Write
-from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
+from headrace.base.errors import DataError
+from headrace.base.failpoints import failpoint
+from headrace.databases.ports import ConflictRecord, RowInTheWay, Write
+from headrace.lcr.batch import Command
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from spark_apply.sets.decisions import NO_KEY, RESOLVED_KINDS, Decision, GivenUp, Met, as_it_is, decide, question_of
 from spark_apply.sets.latest import METHOD, Latest, TimedRow, TimeUnknown, settle_all_by_time, settle_by_time
 from spark_apply.sets.row_images import RowImages, ShowValue, named, show_raw
 from spark_apply.sets.row_sets import alike, joined, write_each
-from streams.errors import DataError
-from streams.failpoints import failpoint
-from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
-    from databases.ports import ConflictSession, DestinationSession, WriteSession
+    from headrace.databases.ports import ConflictSession, DestinationSession, WriteSession
+    from headrace.lcr.batch import LcrBatch
     from spark_apply.conversation.groups import Failure
     from spark_apply.tables.fits import TableFit
-    from streams.lcr_batch import LcrBatch
 
 __all__ = [
     "DIFFERS",

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from databases.ports import Write
-from streams.cells import Cells
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, ColumnValues, Command, LcrBatch, TableVersion
+from headrace.databases.ports import Write
+from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Column, ColumnValues, Command, LcrBatch, TableVersion
+from headrace.lcr.cells import Cells
 
 __all__ = ["CHARACTERS_MAX", "RowImages", "ShowValue", "named", "show_raw", "shown"]
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import Write
-from streams.cells import Cells
-from streams.lcr_batch import ABSENT, ColumnValues
+from headrace.databases.ports import Write
+from headrace.lcr.batch import ABSENT, ColumnValues
+from headrace.lcr.cells import Cells
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from databases.ports import WriteSession
+    from headrace.databases.ports import WriteSession
 
 __all__ = ["alike", "joined", "write_each"]
 

@@ -25,15 +25,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import PartOf
-from streams.errors import UnfitTableError
-from streams.scn import FIRST_SCN, Scn
-from streams.table_name import TableName
+from headrace.base.errors import UnfitTableError
+from headrace.databases.ports import PartOf
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import Instantiation
+    from headrace.databases.ports import Instantiation
+    from headrace.lcr.batch import TableVersion
     from spark_apply.apply_config import TableToInstantiate
-    from streams.lcr_batch import TableVersion
 
 __all__ = ["ArrivingTables", "TableStart", "restart_hint"]
 

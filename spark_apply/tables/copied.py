@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import PartOf
-from streams.cutting import row_transactions, select_rows
-from streams.lcr_batch import Command
-from streams.scn import Scn
+from headrace.databases.ports import PartOf
+from headrace.lcr.batch import Command
+from headrace.lcr.cutting import row_transactions, select_rows
+from headrace.lcr.scn import Scn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from databases.ports import Instantiation
-    from rules.evaluation import RuleEvaluation
-    from streams.lcr_batch import LcrBatch, TableVersion
+    from headrace.databases.ports import Instantiation
+    from headrace.lcr.batch import LcrBatch, TableVersion
+    from headrace.rules.evaluation import RuleEvaluation
 
 __all__ = [
     "FirstScn",

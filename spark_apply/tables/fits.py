@@ -20,17 +20,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
-from databases.applied_tables import are_errors
-from databases.ports import DestinationColumn, DestinationTable
-from rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, ConflictRules, TableConflicts
-from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from rules.user_code.handlers import NO_HANDLERS, HandlerRules
-from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
+from headrace.base.errors import UnfitTableError
+from headrace.databases.applied_tables import are_errors
+from headrace.databases.ports import DestinationColumn, DestinationTable
+from headrace.lcr.batch import Column, Command, OldImage, TableVersion, content_version
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, ConflictRules, TableConflicts
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from headrace.rules.user_code.handlers import NO_HANDLERS, HandlerRules
+from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.dependencies.equality import Equality, equality_of, form_of_match, forms_of, touch_of
 from spark_apply.dependencies.hash_kernels import hash_text
 from spark_apply.dependencies.relations import NO_RELATIONS, Relations, relations_of
-from streams.errors import UnfitTableError
-from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
 
 __all__ = ["Describe", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVersions"]
 

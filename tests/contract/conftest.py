@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from databases.ports import DestinationDatabase, DestinationSession
+from headrace.databases.ports import DestinationDatabase, DestinationSession
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, Harness, MemoryHarness, Opener, PostgresHarness
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from databases.ports import HandlerSql
-from streams.errors import DataError
+from headrace.base.errors import DataError
+from headrace.databases.ports import HandlerSql
 from tests.support.bounds import STALL_S
 from tests.support.conflicts import COLUMNS, raw
 from tests.support.destination_contract import PostgresHarness

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import pytest
 
-from rules.conflict_handlers import HistoryBounds, UncomparedColumns
+from headrace.lcr.batch import OldImage
+from headrace.rules.conflict_handlers import HistoryBounds, UncomparedColumns
 from spark_apply.sets.collapse import plan_sets
-from streams.lcr_batch import OldImage
 from tests.support.conflicts import Conflicts, Lcr, batch_of, handler
 
 # The row as the source and the destination had it, and as the destination has it now.

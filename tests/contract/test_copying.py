@@ -1,4 +1,4 @@
-"""What every connector promises of reading tables in pieces and writing them; see `databases.copying`."""
+"""What every connector promises of reading tables in pieces and writing them; see `headrace.databases.ports.copying`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from databases.copying import PORTABLE, TableReader
-from databases.table_digest import TableDigest
-from streams.errors import DatabaseError, DatabaseUnavailable, DataError
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, DataError
+from headrace.databases.ports.copying import PORTABLE, TableReader
+from headrace.databases.table_digest import TableDigest
 from tests.support.destination_contract import Harness
 
 TYPES = {"id": "pg_catalog.text", "a": "pg_catalog.text"}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from databases.ports import RowQuestion, TruncatedTable
-from databases.postgres.destination import described_tables
-from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, UnfitTableError
-from streams.lcr_batch import ABSENT, Partition
-from streams.scn import Scn
+from headrace.base.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, UnfitTableError
+from headrace.databases.ports import RowQuestion, TruncatedTable
+from headrace.databases.postgres.destination import described_tables
+from headrace.lcr.batch import ABSENT, Partition
+from headrace.lcr.scn import Scn
 from tests.support.destination_contract import (
     PostgresHarness,
     commit,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from databases.ports import Instantiation
-from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError
+from headrace.base.errors import DatabaseUnavailable, DestinationRestarted, FencedError
+from headrace.databases.ports import Instantiation
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, commit, keyed, ranges
 from tests.support.writes import insert, int4
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from databases.ports import (
+from headrace.base.errors import DatabaseUnavailable, DataError, FencedError
+from headrace.databases.ports import (
     ApplyProgress,
     ErrorEdit,
     Instantiation,
@@ -24,9 +25,8 @@ from databases.ports import (
     OtherCopy,
     RowMark,
 )
-from streams.errors import DatabaseUnavailable, DataError, FencedError
-from streams.scn import Scn
-from streams.table_name import TableName
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
 from tests.support.destination_contract import (
     APPLY,
     TAG,

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
-from databases.ports import DestinationSession
-from rules.table_settings import KeyColumns, TableSettings
-from streams.errors import DataError, UnfitTableError
-from streams.lcr_batch import OldImage
-from streams.table_name import TableName
+from headrace.base.errors import DataError, UnfitTableError
+from headrace.databases.ports import DestinationSession
+from headrace.lcr.batch import OldImage
+from headrace.lcr.table_name import TableName
+from headrace.rules.table_settings import KeyColumns, TableSettings
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, Harness, commit
 from tests.support.writes import delete, insert, int4, update, version_of
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from databases.postgres.destination.session import PostgresSession
+from headrace.base.errors import DatabaseError
+from headrace.databases.postgres.destination.session import PostgresSession
 from spark_apply.sets.collapse import plan_resolvable, plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.tables.fits import TableFits
-from streams.errors import DatabaseError
 from tests.support.conflicts import Lcr, batch_of
 from tests.support.destination_contract import MemoryHarness, on_a_server_in_soak
 from tests.support.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, tried

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from actors.controller import CONTROLLER
-from headrace.deployment import Deployment
+from headrace.deployment.deployment import Deployment
 from tests.support.faults import pgbench_through
 from tests.support.matrices import values
 from tests.support.processes_apart import pids, wait_processes

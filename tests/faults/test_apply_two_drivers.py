@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from actors.apply import ApplyHost
+from headrace.base.errors import FencedError
 from protos.identity import Peer
 from spark_apply.driver.runs import ApplicationAccess
-from streams.errors import FencedError
 from tests.support.apply_driver import Driver, DriverClient, serve_driver
 from tests.support.faults import application_name, apply_name, pgbench_through
 from tests.support.system import System, wait_until

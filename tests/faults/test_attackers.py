@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.base.failpoints import FOLDER_ENVIRONMENT
 from spark_apply.application.authentication import SECRET
-from streams.failpoints import FOLDER_ENVIRONMENT
 from tests.support.attackers import ask_for_variable, send_to_spark, speak_to
 from tests.support.system import System
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 # Shows where a component that was made by a command in this folder searches modules.
 _SEARCHED = """
 import json, sys
-from headrace.deployment import Deployment
+from headrace.deployment.deployment import Deployment
 from topology.file.reading import read_topology
 Deployment(read_topology(sys.argv[1]), "").connect()
 import ray

@@ -1,7 +1,7 @@
 """A process dies, or its disk is full, between doing something durable and telling of it: nothing is lost, nothing
 comes twice.
 
-The failpoint names say where; `streams.failpoints` has the list. Each test asserts that its fault fired.
+The failpoint names say where; `headrace.base.failpoints` has the list. Each test asserts that its fault fired.
 """
 
 from __future__ import annotations

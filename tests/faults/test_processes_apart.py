@@ -16,8 +16,8 @@ from dataclasses import replace
 import pytest
 
 from actors.controller import CONTROLLER
-from headrace.deployment import Deployment
-from streams.errors import ApplyError
+from headrace.base.errors import ApplyError
+from headrace.deployment.deployment import Deployment
 from tests.fix_cluster import TABLES
 from tests.support.faults import apply_name, pgbench_through
 from tests.support.processes_apart import pids, wait_processes

@@ -15,11 +15,11 @@ import numpy as np
 import psycopg
 import pytest
 
-from databases.ports import ErrorEdit
-from databases.postgres.destination.database import PostgresDestination
+from headrace.databases.ports import ErrorEdit
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules
+from headrace.rules.user_code.handlers import HandlerRules
 from protos import codec
-from rules.conflict_handlers import ConflictHandler, ConflictRules
-from rules.user_code.handlers import HandlerRules
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.sets.resolution import ConflictSettings
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
@@ -199,7 +199,9 @@ def prepared(dsn: str) -> tuple[PostgresDestination, int]:
 def spawned(life: Callable[..., None], *arguments: object) -> BaseProcess:
     """A process of its own, forked from one that has imported what takes seconds, and nothing else."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["databases.postgres.destination.database", "spark_apply.server.apply_server"])
+    context.set_forkserver_preload(
+        ["headrace.databases.postgres.destination.database", "spark_apply.server.apply_server"]
+    )
     process = context.Process(target=life, args=arguments, daemon=True)
     process.start()
     return process

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.lcr.batch import Command, LcrBatch, OldImage, TableVersion, content_version
 from spark_apply.server.apply_server import ApplyServer
-from streams.lcr_batch import Command, LcrBatch, OldImage, TableVersion, content_version
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine, arm
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 from tests.support.apply_world import World

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from actors.site.connection import redo_folder
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
-from redo.segments import list_segments
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.redo.segments import list_segments
 from tests.fix_postgres import SETTINGS
 from tests.support.apply_engine import Engine
 from tests.support.downstream_sites import ROWS, DownstreamSites

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from databases.connectors import DatabaseAccess
-from databases.ports import Instantiation
 from headrace.chaos.load import paced
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import Instantiation
+from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
-from rules.table_settings import TableSettings
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.copy.board import CopyBoard
 from spark_apply.driver import apply_driver

@@ -12,13 +12,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.source.catalog import slot_name
-from databases.postgres.source.database import PostgresSource
-from rules.rule import Rule, RuleSet
-from streams.errors import UnsupportedType
-from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN
+from headrace.base.errors import UnsupportedType
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.postgres_redo import READ_TIMEOUT_S, WAIT_S, RedoSite, wait_until
 from tests.support.server_settings import reload_settings
 
@@ -238,7 +238,7 @@ def test_commit_that_waits_until_it_is_written_waits_until_it_is_durable(site: R
 
 
 def test_visible_is_told_of_transactions_whose_numbers_have_gone_round(site: RedoSite) -> None:
-    from databases.postgres.source.transactions import are_visible
+    from headrace.databases.postgres.source.transactions import are_visible
 
     with closing(psycopg.connect(site.dsn)) as running:
         number = running.execute("SELECT pg_current_xact_id()::text::int8").fetchone()

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.ports import Instantiation
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSnapshot
-from headrace.remedies import for_topology
-from rules.rule import Rule, RuleSet
+from headrace.base.errors import INSTANTIATE_AGAIN
+from headrace.console.remedies import for_topology
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSnapshot
+from headrace.lcr.scn import Scn
+from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
-from streams.errors import INSTANTIATE_AGAIN
-from streams.scn import Scn
 from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once, execute
 from tests.support.destination_contract import error_transaction
 from tests.support.matrices import values

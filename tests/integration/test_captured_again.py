@@ -16,13 +16,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from actors.capture import CaptureHost
 from actors.staging.queue import QueueCore
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
+from headrace.redo.segments import list_segments
 from protos import codec
-from redo.segments import list_segments
-from streams.lcr_batch import LcrBatch
-from streams.scn import Scn
 from tests.support.apply_engine import Engine
 from tests.support.capture_process import KeptRedo
 from tests.support.postgres_redo import RULES, RedoSite

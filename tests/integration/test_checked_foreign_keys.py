@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from databases.ports import Instantiation, Write
-from databases.postgres.destination.catalog import CatalogTable
-from databases.postgres.destination.writing import foreign_keys
-from rules.table_settings import TableSettings
-from streams.scn import Scn
+from headrace.databases.ports import Instantiation, Write
+from headrace.databases.postgres.destination.catalog import CatalogTable
+from headrace.databases.postgres.destination.writing import foreign_keys
+from headrace.lcr.scn import Scn
+from headrace.rules.table_settings import TableSettings
 from tests.support.apply_engine import APPLY, TOPOLOGY
 from tests.support.matrices import values
 from tests.support.postgres_pair import Pair

@@ -18,16 +18,16 @@ import pytest
 from psycopg import sql
 
 from actors.source_database import DatabaseSite
-from databases.embedded import EmbeddedServer
-from databases.ports import Finding, Instantiation
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
-from headrace.inspection import check_topology, plan_topology
-from rules.conflict_handlers import NO_CONFLICT_RULES
-from rules.rule import Rule, RuleSet
-from rules.table_settings import NO_TABLE_SETTINGS
-from streams.scn import Scn
-from streams.table_name import TableName
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Finding, Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.deployment.inspection import check_topology, plan_topology
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.table_settings import NO_TABLE_SETTINGS
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.state_folder import make_private
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.attackers import open_folder, readable_by_others
 
 pytestmark = [pytest.mark.postgres]

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from streams.scn import Scn
+from headrace.lcr.scn import Scn
 from tests.support.apply_driver import digest, end_of_log, execute, wait_for
 from tests.support.one_way import CAPTURE, WAIT_S, OneWay, create_tables, load
 

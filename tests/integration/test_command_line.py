@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
+from headrace.console.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
 from tests.fix_cluster import TABLES
 from tests.support.command_line import run
 from tests.support.system import System, wait_until

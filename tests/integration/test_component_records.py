@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deployment import Deployment
+from headrace.deployment.deployment import Deployment
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from databases.embedded import EmbeddedServer
-from rules.transformations.transformation import DeleteColumns, Transformation
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.rules.transformations.transformation import DeleteColumns, Transformation
 from tests.support.copied_pair import CopiedPair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

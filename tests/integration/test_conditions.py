@@ -15,24 +15,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.connectors import DatabaseAccess
-from databases.ports import LogNeed
-from databases.postgres.comparable import PostgresValueTypes
-from databases.postgres.source.database import PostgresSource
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import LogNeed
+from headrace.databases.postgres.comparable import PostgresValueTypes
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.batch import NULL as NULL_LENGTH
+from headrace.lcr.batch import Command, OldImage, TableVersion
+from headrace.lcr.table_name import TableName
+from headrace.rules.conditions.compiled import CompiledCondition, Rows
+from headrace.rules.conditions.condition import parse
+from headrace.rules.conditions.logic import FALSE, NULL, TRUE
+from headrace.rules.conditions.nodes import Image, columns_of, of_image
+from headrace.rules.conditions.parsing import parsed
+from headrace.rules.conditions.rowwise import is_true_of
+from headrace.rules.conditions.spelling import spelled, spelled_tree
+from headrace.rules.rule import Rule, RuleSet
 from protos import apply_pb2 as pb
-from rules.conditions.compiled import CompiledCondition, Rows
-from rules.conditions.condition import parse
-from rules.conditions.logic import FALSE, NULL, TRUE
-from rules.conditions.nodes import Image, columns_of, of_image
-from rules.conditions.parsing import parsed
-from rules.conditions.rowwise import is_true_of
-from rules.conditions.spelling import spelled, spelled_tree
-from rules.rule import Rule, RuleSet
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from streams.lcr_batch import NULL as NULL_LENGTH
-from streams.lcr_batch import Command, OldImage, TableVersion
-from streams.table_name import TableName
 from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for
 from tests.support.condition_values import columns, conditions, raw_values, type_of
 from tests.support.driver_on_threads import WAIT_S, Runner
@@ -70,7 +70,7 @@ def server(fresh_database: Any, pg_source: Any) -> Any:
 )
 @given(st.data())
 def test_server_and_rules_agree_on_every_type(server: Any, data: Any) -> None:
-    """The condition goes to the server as `rules.conditions.spelling` writes it; the values come back as its log has
+    """The condition goes to the server as `headrace.rules.conditions.spelling` writes it; the values come back as its log has
     them, in both forms.
     """
     tree = of_image(data.draw(conditions(with_attributes=False)), Image.NEW)
@@ -217,7 +217,7 @@ def test_check_refuses_texts_that_have_another_order_or_equality_at_the_source(
     rule = Rule(owner="public", name="e", condition=parse("note > 'm' collate \"C\"", "where"))
     assert findings(site, rule) == []
     # as of a database in another encoding
-    monkeypatch.setattr("databases.postgres.source.supplemental_logging._IN_ORDER_OF_UTF8", ())
+    monkeypatch.setattr("headrace.databases.postgres.source.supplemental_logging._IN_ORDER_OF_UTF8", ())
     ((is_error, problem, fix),) = findings(site, rule)
     assert is_error
     assert "in the encoding of the database, UTF8" in problem

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from databases.connectors import value_types
-from databases.embedded import EmbeddedServer
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
-from databases.postgres.destination.database import PostgresDestination
+from headrace.databases.connectors import value_types
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.postgres.destination.database import PostgresDestination
 from tests.support.conflict_histories import SITE, History, by_engine, described, one_by_one, random_history
 from tests.support.conflicts import COLUMNS, Shown, raw, shown
 from tests.support.seeds import scaled, seeds

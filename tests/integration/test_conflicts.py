@@ -12,12 +12,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.ports import RowQuestion
-from databases.postgres.conflict_history import conflicts
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.schema import VERSION, VERSIONS, prepare_schema, schema_version
-from rules.conflict_handlers import ConflictRules
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import RowQuestion
+from headrace.databases.postgres.conflict_history import conflicts
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.schema import VERSION, VERSIONS, prepare_schema, schema_version
+from headrace.rules.conflict_handlers import ConflictRules
 from spark_apply.sets.conflicts import apply_rows
 from spark_apply.sets.resolution import ConflictSettings, Resolution, failed_conflict
 from spark_apply.tables.fits import TableFits

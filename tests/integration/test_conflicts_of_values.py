@@ -13,14 +13,14 @@ import numpy as np
 import psycopg
 import pytest
 
-from databases.postgres.builtin_types import BUILTIN_TYPES
-from databases.postgres.destination.database import PostgresDestination
-from rules.conflict_handlers import ConflictHandler, ConflictRules
+from headrace.databases.postgres.builtin_types import BUILTIN_TYPES
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.batch import Command, LcrBatch, RowGroup
+from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules
 from spark_apply.conversation.groups import Failure
 from spark_apply.sets.conflicts import apply_rows
 from spark_apply.sets.resolution import ConflictSettings, Resolution
 from spark_apply.tables.fits import TableFits
-from streams.lcr_batch import Command, LcrBatch, RowGroup
 from tests.support.conflicts import handler
 from tests.support.lcr_batches import column_values, transactions
 from tests.support.writes import int4, version_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.concurrent_writes import Combination, random_steps
 from tests.support.convergence import CONVERGENT, DIVERGENT, OVER_A_HUB, documented, named
 from tests.support.postgres_network import PostgresNetwork

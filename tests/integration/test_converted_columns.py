@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.postgres.destination.catalog import describe_table, table_version
-from databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.catalog import describe_table, table_version
+from headrace.databases.postgres.destination.database import PostgresDestination
 from tests.support.writes import insert
 
 pytestmark = pytest.mark.postgres

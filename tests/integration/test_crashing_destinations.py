@@ -14,12 +14,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
+from headrace.base.errors import HeadraceError
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.scn import Scn
 from protos import apply_pb2 as pb
 from spark_apply.driver.flushes import FlushGate
-from streams.errors import StreamsError
-from streams.scn import Scn
 from tests.support.apply_driver import digest, end_of_log, execute, executed, wait_for
 from tests.support.lazy_server import lazy_server, unflushed_bytes
 from tests.support.matrices import cases
@@ -208,7 +208,7 @@ def _copy_again(crashing: Crashing) -> None:
             crashing.way.driver.control.copy_again(
                 pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="first")])
             )
-        except StreamsError:
+        except HeadraceError:
             return False
         return True
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.apply_engine import Engine
 from tests.support.lazy_server import lazy_server, unflushed_bytes
 from tests.support.postgres_network import NetworkSite, PostgresNetwork

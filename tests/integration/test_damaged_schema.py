@@ -10,8 +10,8 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from databases.postgres.destination.database import PostgresDestination
-from streams.errors import INSTANTIATE_AGAIN, DatabaseError
+from headrace.base.errors import INSTANTIATE_AGAIN, DatabaseError
+from headrace.databases.postgres.destination.database import PostgresDestination
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from databases.ports import Finding
+from headrace.databases.ports import Finding
 from tests.support.postgres_pair import Pair
 from tests.support.postgres_redo import RULES
 

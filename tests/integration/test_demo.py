@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.console.exit_codes import DONE
 from headrace.demo.load import ORDERS
-from headrace.exit_codes import DONE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -14,14 +14,14 @@ import pytest
 from psycopg import conninfo
 
 from actors.site.admin import admin_findings, prepare_as_admin
-from databases.embedded import EmbeddedServer
-from databases.operator_ports import LEFT_TO_ADMIN
-from databases.ports import Finding
-from databases.postgres.destination import admin as admin_module
-from databases.postgres.destination import schema
-from databases.postgres.destination.admin import PostgresAdmin
-from databases.postgres.destination.database import PostgresDestination
-from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
+from headrace.base.errors import ConfigError, DatabaseError, DatabaseUnavailable
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Finding
+from headrace.databases.ports.operator import LEFT_TO_ADMIN
+from headrace.databases.postgres.destination import admin as admin_module
+from headrace.databases.postgres.destination import schema
+from headrace.databases.postgres.destination.admin import PostgresAdmin
+from headrace.databases.postgres.destination.database import PostgresDestination
 from tests.support.writes import delete, insert, version_of
 from topology.file.reading import read_topology
 

@@ -14,10 +14,13 @@ from functools import partial
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.ports import ErrorTransaction
-from databases.postgres.destination import session as session_module
-from databases.postgres.destination.database import PostgresDestination
+from headrace.base.errors import DatabaseError
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import ErrorTransaction
+from headrace.databases.postgres.destination import session as session_module
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.session import PostgresSession
+from headrace.lcr.batch import Command, OldImage
 from protos import codec
 from spark_apply.conversation.groups import (
     GroupAssignment,
@@ -29,8 +32,6 @@ from spark_apply.conversation.groups import (
     ServerMessage,
 )
 from spark_apply.server.apply_server import ApplyServer
-from streams.errors import DatabaseError
-from streams.lcr_batch import Command, OldImage
 from tests.fix_postgres import KEPT
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.apply_history import Change, Table, Transaction, batch_of
@@ -323,16 +324,31 @@ def test_database_that_refuses_connections_is_waited_for(at: Serving):
 
 
 def test_time_outs_and_isolation_of_the_role_do_not_reach_the_apply_session(at: Serving):
-    for setting in (
-        "statement_timeout = '1ms'",
-        "lock_timeout = '1ms'",
-        "idle_in_transaction_session_timeout = '1ms'",
-        "transaction_timeout = '50ms'",
-        "default_transaction_isolation = 'serializable'",
-    ):
-        at.user.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {at.user.info.dbname} SET {setting}")
+    # A minute where a slow machine's first statement, which sets them, would be stopped by less.
+    of_role = {
+        "statement_timeout": "1min",
+        "lock_timeout": "1ms",
+        "idle_in_transaction_session_timeout": "1ms",
+        "transaction_timeout": "1min",
+        "default_transaction_isolation": "serializable",
+    }
+    for setting, value in of_role.items():
+        at.user.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {at.user.info.dbname} SET {setting} = '{value}'".encode())
     at.server.close()
     at.server.connect()
+    session = at.server._session
+    assert isinstance(session, PostgresSession)
+    shown = {
+        setting: session._transaction.connection.execute(f"SHOW {setting}".encode()).fetchall()[0][0]
+        for setting in of_role
+    }
+    assert shown == {
+        "statement_timeout": "0",
+        "lock_timeout": f"{session_module.LOCK_TIMEOUT_MS // 1000}s",
+        "idle_in_transaction_session_timeout": "0",
+        "transaction_timeout": "0",
+        "default_transaction_isolation": "read committed",
+    }
     at.assign(*two_transactions())
     assert at.finish().errors == ()
     assert at.user.execute("SELECT id, v FROM plain ORDER BY id").fetchall() == [(1, "new"), (2, "new"), (3, "new")]

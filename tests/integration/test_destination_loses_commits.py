@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.ports import Instantiation
-from databases.postgres.destination.database import PostgresDestination
-from streams.scn import Scn
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.scn import Scn
 from tests.fix_postgres import SETTINGS
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.apply_world import World

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from databases.connectors import DatabaseAccess
 from headrace.chaos.load import paced
+from headrace.databases.connectors import DatabaseAccess
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import Transformation, TransformationError
 from protos import apply_pb2 as pb
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import Transformation, TransformationError
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for

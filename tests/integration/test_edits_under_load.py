@@ -15,8 +15,8 @@ from typing import Any, Self
 import psycopg
 import pytest
 
-from redo.segments import list_segments
-from streams.errors import ApplyError, ConfigError
+from headrace.base.errors import ApplyError, ConfigError
+from headrace.redo.segments import list_segments
 from tests.support.processes_apart import pids, wait_processes
 from tests.support.sites import Sites
 from tests.support.steady_load import NOTES_AND_EVENTS, steady_load
@@ -327,7 +327,7 @@ def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_no
     _write_rows(grown, first)
     _wait_until_old_has(grown, first)
     grown.execute("c", f"TRUNCATE {', '.join(EVERY_TABLE)}")
-    # `up` is patient for 20 s with what was stuck before it (tests/unit/headrace/test_deployment.py): a busy machine
+    # `up` is patient for 20 s with what was stuck before it (tests/unit/headrace/deployment/test_deployment.py): a busy machine
     # may need more.
     wait_until(
         "its tables are looked at again",

@@ -17,10 +17,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases import embedded, embedded_place
-from databases.embedded import EmbeddedServer
-from streams import failpoints
-from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
+from headrace.base import failpoints
+from headrace.base.errors import ConfigError, DatabaseError, DatabaseUnavailable
+from headrace.databases.embedded import place as embedded_place
+from headrace.databases.embedded import servers as embedded
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.fix_postgres import servers_place
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -326,7 +327,7 @@ def test_private_home_is_left_closed_and_the_server_runs_elsewhere(
 def test_normal_user_runs_the_server_in_place() -> None:
     program = (
         "import json, os, pathlib, signal, socket, subprocess, tempfile\n"
-        "from databases.embedded import EmbeddedServer\n"
+        "from headrace.databases.embedded.servers import EmbeddedServer\n"
         # The interpreter itself may lie in a private home: it is loaded before the user changes.
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "s = EmbeddedServer(pathlib.Path(tempfile.mkdtemp()) / 'db')\n"

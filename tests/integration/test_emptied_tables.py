@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
-from rules.rule import ANY_TAG, Rule, RuleSet
-from streams.lcr_batch import Command
-from streams.tags import Tag
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.batch import Command
+from headrace.lcr.tags import Tag
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.support.postgres_redo import RedoSite
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

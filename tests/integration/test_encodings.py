@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from streams.errors import DataError
+from headrace.base.errors import DataError
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.fix_postgres import drop_database
 from tests.support.copied_pair import CopiedPair
 from tests.support.postgres_redo import RedoSite

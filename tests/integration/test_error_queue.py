@@ -18,19 +18,19 @@ import psycopg
 import pytest
 
 from actors.apply import ApplyHost
-from databases.connectors import DatabaseAccess
-from databases.ports import ErrorEdit
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.row_reader import PostgresRowReader
-from databases.postgres.destination.schema import VERSIONS, schema_version
-from headrace.cli import main
+from headrace.base.errors import ConfigError
+from headrace.cli.app import main
 from headrace.commands import error_execution
-from headrace.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
+from headrace.console.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import ErrorEdit
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.row_reader import PostgresRowReader
+from headrace.databases.postgres.destination.schema import VERSIONS, schema_version
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.executions import ExecutionRequest
-from streams.errors import ConfigError
-from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
 from tests.support.lcr_batches import column_values, transactions
 from tests.support.matrices import values
@@ -293,7 +293,7 @@ def applying(destination: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Appl
     changed = (*OLD[:1], b"happy", *OLD[2:])
     fail(destination, batch(Command.INSERT, 100, old=None, new=OLD), batch(Command.UPDATE, 200, old=OLD, new=changed))
     found = Applying(destination)
-    monkeypatch.setattr("headrace.deployment.Deployment.connect", lambda _: found)
+    monkeypatch.setattr("headrace.deployment.deployment.Deployment.connect", lambda _: found)
     yield found
     found.close()
 

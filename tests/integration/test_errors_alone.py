@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.catalog import describe_table, table_version
-from databases.postgres.value_text import value_text
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.catalog import describe_table, table_version
+from headrace.databases.postgres.value_text import value_text
 from spark_apply.sets.resolution import ConflictSettings
 from tests.support import apply_engine
 from tests.support.matrices import values

@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.lcr.row_lcr import RowLcr
+from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES
 from headrace.testing import Rules, Table, row_lcr, values_of
-from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES
-from streams.lcr import RowLcr
 from tests.support.example_tables import EXAMPLES, TABLES, TIMES
 from tests.support.postgres_network import PostgresNetwork, two_sites
 from topology.file.reading import read_topology

@@ -14,18 +14,18 @@ import psycopg
 import pytest
 
 from actors.capture import CaptureHost
-from databases.connectors import DatabaseAccess, open_row_reader
-from databases.ports import Instantiation
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
-from headrace.exit_codes import DONE, FINDING
+from headrace.base.errors import ConfigError
+from headrace.console.exit_codes import DONE, FINDING
+from headrace.databases.connectors import DatabaseAccess, open_row_reader
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.links.ports import RedoPosition
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.table_settings import KeyColumns, TableSettings
 from headrace.tracing.explain import RowQuestion, explain_row, parsed_key
-from rules.rule import Rule, RuleSet
-from rules.table_settings import KeyColumns, TableSettings
-from streams.errors import ConfigError
-from streams.links import RedoPosition
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.destination_contract import error_transaction
 from tests.support.postgres_redo import RedoSite
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec

@@ -9,7 +9,7 @@ import shlex
 
 import pytest
 
-from headrace.exit_codes import DONE, FINDING
+from headrace.console.exit_codes import DONE, FINDING
 from tests.support import command_line
 from tests.support.command_line import commands_in, run
 from tests.support.sites import Sites

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from databases.ports import Finding
-from rules.table_settings import KeyColumns, TableSettings
-from streams.errors import INSTANTIATE_AGAIN, DestinationRestarted, StreamsError
+from headrace.base.errors import INSTANTIATE_AGAIN, DestinationRestarted, HeadraceError
+from headrace.databases.ports import Finding
+from headrace.rules.table_settings import KeyColumns, TableSettings
 from tests.support.apply_driver import wait_for
 from tests.support.driver_on_threads import WAIT_S
 from tests.support.followed_fixes import FollowedFixes
@@ -278,10 +278,10 @@ def test_a_driver_whose_schema_headrace_was_dropped_ends_with_the_way_out(site: 
     site.run("dst", "DROP SCHEMA headrace CASCADE")
     site.run("src", "INSERT INTO other VALUES (1, 1)")
 
-    def ended() -> StreamsError | None:
+    def ended() -> HeadraceError | None:
         try:
             site.driver.outcome()
-        except StreamsError as error:
+        except HeadraceError as error:
             return error
         return None
 

@@ -11,17 +11,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from databases.connectors import DatabaseAccess
-from databases.copying import TablePlan
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.table_copy import PostgresTableReader
-from rules.rule import Rule, RuleSet
+from headrace.base.errors import DatabaseUnavailable, FencedError
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports.copying import TablePlan
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.tasks import CopyPlaces
-from streams.errors import DatabaseUnavailable, FencedError
-from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import FreezingTask, ThreadWorkers
 from tests.support.table_copies import one_way

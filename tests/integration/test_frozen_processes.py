@@ -12,10 +12,11 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from databases.ports import ScnRange
-from databases.postgres.connection import connect
-from databases.postgres.destination.database import PostgresDestination, _fold_progress
-from databases.postgres.destination.fencing import (
+from headrace.base.errors import DatabaseUnavailable, FencedError
+from headrace.databases.ports import ScnRange
+from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.destination.database import PostgresDestination, _fold_progress
+from headrace.databases.postgres.destination.fencing import (
     SessionIdentity,
     claim,
     raise_epoch,
@@ -23,8 +24,7 @@ from databases.postgres.destination.fencing import (
     take_over,
     take_server_lock,
 )
-from databases.postgres.destination.session import PostgresSession
-from streams.errors import DatabaseUnavailable, FencedError
+from headrace.databases.postgres.destination.session import PostgresSession
 from tests.support.destination_contract import commit
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
-from rules.rule import Rule, RuleSet
-from streams.errors import StreamsError
+from headrace.base.errors import HeadraceError
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -48,7 +48,7 @@ def test_an_event_trigger_is_named_by_check_and_by_the_error_and_the_printed_sta
             (found,) = (finding for finding in findings if "event trigger" in finding.problem)
             assert not found.is_error, "it may name its table with the schema"
             assert "note_ddl" in found.problem
-            with pytest.raises(StreamsError, match="ddl_history") as failed:
+            with pytest.raises(HeadraceError, match="ddl_history") as failed:
                 database.prepare("topo", (RULES,)) if isinstance(database, PostgresSource) else database.prepare("topo")
             assert REMEDY in failed.value.hint
             assert found.fix.startswith(REMEDY)
@@ -114,7 +114,7 @@ def test_an_event_trigger_that_lacks_a_right_is_named_by_check_and_by_the_error_
 
         (fix,) = found()
         with pytest.raises(
-            StreamsError,
+            HeadraceError,
             match=f'site {"a" if role == "source" else "b"}: .*permission denied.*event trigger "note_ddl" calls'
             " public.note_ddl",
         ) as failed:
@@ -148,7 +148,7 @@ def test_an_event_trigger_whose_function_has_a_search_path_of_its_own_is_named_a
                 user.execute("DROP TABLE ddl_history")
                 user.execute("ALTER EVENT TRIGGER note_ddl ENABLE")
             with pytest.raises(
-                StreamsError, match=r'ddl_history.*event trigger "note_ddl" calls public.note_ddl\(\)'
+                HeadraceError, match=r'ddl_history.*event trigger "note_ddl" calls public.note_ddl\(\)'
             ) as failed:
                 database.prepare("topo", (RULES,)) if isinstance(database, PostgresSource) else database.prepare("topo")
             found = [
@@ -175,7 +175,7 @@ def test_of_event_triggers_whose_functions_have_one_name_none_is_blamed_for_anot
         "CREATE SCHEMA other; CREATE FUNCTION other.note_ddl() RETURNS event_trigger LANGUAGE plpgsql SET search_path ="
         " other AS $$ BEGIN END $$; CREATE EVENT TRIGGER another ON ddl_command_end EXECUTE FUNCTION other.note_ddl()"
     )
-    with closing(PostgresDestination(dsn, site="b")) as database, pytest.raises(StreamsError) as failed:
+    with closing(PostgresDestination(dsn, site="b")) as database, pytest.raises(HeadraceError) as failed:
         database.prepare("topo")
     assert "permission denied" in failed.value.message
     assert "event trigger" not in failed.value.message

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination import handler_sql
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination import handler_sql
 from headrace.testing import Destination, Table, row_lcr
 from tests.support.postgres_network import PostgresNetwork, two_sites
 

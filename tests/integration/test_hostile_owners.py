@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.database import PostgresDestination
 
 pytestmark = [pytest.mark.postgres]
 

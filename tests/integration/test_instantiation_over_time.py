@@ -15,19 +15,19 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from databases.connectors import DatabaseAccess
-from databases.ports import Instantiation, PartOf
-from databases.postgres.destination.catalog import describe_table, table_version
-from databases.postgres.destination.database import PostgresDestination
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import Operation, RenameSchema, RenameTable, Transformation
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import Instantiation, PartOf
+from headrace.databases.postgres.destination.catalog import describe_table, table_version
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import Operation, RenameSchema, RenameTable, Transformation
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.standing import rename_findings
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource
 from tests.support.table_copies import one_way
 

@@ -17,9 +17,9 @@ import pytest
 
 from actors.controller import Controller
 from actors.source_database import DatabaseSite
-from databases.embedded import EmbeddedServer
-from databases.postgres.source.database import PostgresSource
-from streams.errors import PropagationError
+from headrace.base.errors import PropagationError
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.source.database import PostgresSource
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import EVERYTHING, call_again, one_way_spec
 from tests.support.links import loopback

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from actors.site.connection import access_to, embedded_server
-from databases.connectors import open_destination
-from databases.embedded import EmbeddedServer
-from headrace.deployment import Deployment
-from headrace.kept import purge_losses
-from streams.errors import INSTANTIATE_AGAIN
+from headrace.base.errors import INSTANTIATE_AGAIN
+from headrace.commands.kept import purge_losses
+from headrace.databases.connectors import open_destination
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.deployment.deployment import Deployment
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

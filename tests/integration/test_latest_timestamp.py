@@ -14,15 +14,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.ports import PlannedApply
-from databases.postgres.destination.database import PostgresDestination
-from rules.conflict_handlers import ConflictRules
+from headrace.base.errors import DataError
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import PlannedApply
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.rules.conflict_handlers import ConflictRules
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import apply_rows, execute_steps
 from spark_apply.sets.resolution import ConflictSettings, Resolution
 from spark_apply.tables.fits import TableFits
-from streams.errors import DataError
 from tests.support.conflicts import Lcr, batch_of, by_time
 from tests.support.postgres_network import NetworkSite, PostgresNetwork
 from tests.support.seeds import is_soak, seeds

@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
 from tests.support.matrices import values
 from tests.support.postgres_network import PostgresNetwork
 from tests.support.seeds import is_soak, seeds

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from databases.embedded import EmbeddedServer
-from databases.ports import ScnRange
-from databases.postgres.destination.database import PostgresDestination
-from streams.errors import DatabaseUnavailable, DestinationRestarted
-from streams.scn import Scn
+from headrace.base.errors import DatabaseUnavailable, DestinationRestarted
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import ScnRange
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.scn import Scn
 from tests.support.apply_engine import APPLY, TOPOLOGY
 from tests.support.apply_world import World
 from tests.support.lazy_server import lazy_server

@@ -207,7 +207,7 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         from types import SimpleNamespace
         from actors.runtime import connect, prepare_process
         from actors.cluster.local import LocalCluster
-        from streams.errors import PropagationError, ConfigError
+        from headrace.base.errors import PropagationError, ConfigError
 
         ANSWERED_S = 60.0  # an answer takes milliseconds, unless the machine stalls
         state_dir = Path(sys.argv[1])

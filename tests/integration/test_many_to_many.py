@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.matrices import cases
 from tests.support.queued_network import QueuedNetwork
 from tests.support.topologies import read

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rules.rule import Rule, RuleSet
-from streams.scn import Scn
-from streams.table_name import TableName
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.marked_tables import MarkedTables
 from tests.support.matrices import cases, values
 

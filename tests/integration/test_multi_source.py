@@ -14,8 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from rules.rule import RuleSet
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.rules.rule import RuleSet
 from tests.support.matrices import values
 from tests.support.postgres_network import PostgresNetwork
 from topology.file.reading import read_topology

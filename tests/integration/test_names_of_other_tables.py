@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from databases.connectors import DatabaseAccess
-from databases.ports import Instantiation
-from databases.postgres.destination.database import PostgresDestination
+from headrace.base.errors import UnfitTableError
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.batch import Column, OldImage, TableVersion
+from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.lcr.table_name import TableName
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
 from spark_apply.driver.source_questions import TablesOfNow
 from spark_apply.tables.fits import TableFits
-from streams.errors import UnfitTableError
-from streams.lcr_batch import Column, OldImage, TableVersion
-from streams.scn import ObjectNumber, Scn
-from streams.table_name import TableName
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, execute, wait_for
 from tests.support.driver_on_threads import Runner
 

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field, replace
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.ports import DestinationSession, HandlerSql, RowQuestion, Write
-from databases.postgres.destination import noted_sets
-from databases.postgres.destination.database import PostgresDestination
-from rules.conflict_handlers import ConflictRules
+from headrace.base.errors import DatabaseUnavailable, DataError
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import DestinationSession, HandlerSql, RowQuestion, Write
+from headrace.databases.postgres.destination import noted_sets
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.cutting import slice_transactions
+from headrace.rules.conflict_handlers import ConflictRules
 from spark_apply.sets.collapse import plan_resolvable, plan_sets
 from spark_apply.sets.conflicts import apply_rows, execute_steps, resolve_rows
 from spark_apply.sets.resolution import ConflictSettings, Resolution
 from spark_apply.tables.fits import TableFits
-from streams.cutting import slice_transactions
-from streams.errors import DatabaseUnavailable, DataError
-from streams.lcr_batch import LcrBatch
 from tests.support.bounds import STALL_S
 from tests.support.conflicts import Lcr, batch_of, by_time
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.ports import HandlerSql
-from databases.postgres.destination import noted_sets as module
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import HandlerSql
+from headrace.databases.postgres.destination import noted_sets as module
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.tables.fits import HashedKey

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from databases.connectors import DatabaseAccess
+from headrace.databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver

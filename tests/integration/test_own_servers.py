@@ -16,10 +16,10 @@ from psycopg import conninfo
 from rich.console import Console
 
 from actors.cluster.local import LocalCluster
-from databases.embedded import EmbeddedServer
-from headrace.deployment import Deployment
-from headrace.inspection import check_topology
-from headrace.status_view import render
+from headrace.console.status_view import render
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.deployment.deployment import Deployment
+from headrace.deployment.inspection import check_topology
 from tests.support.secrets import places_with
 from tests.support.system import System
 from topology.file.reading import read_topology

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.table_settings import TableSettings
+from headrace.rules.table_settings import TableSettings
 from tests.support.postgres_pair import Pair
 
 pytestmark = pytest.mark.postgres

@@ -7,12 +7,12 @@ import random
 import psycopg
 import pytest
 
-from databases.postgres.partitions import partition_rows
-from rules.rule import Rule, RuleSet
+from headrace.databases.postgres.partitions import partition_rows
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.tables.arriving import ArrivingTables, TableStart
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.matrices import cases
 from tests.support.postgres_pair import Pair
 from tests.support.seeds import seeds

@@ -7,11 +7,11 @@ import re
 import psycopg
 import pytest
 
-from databases.ports import PlannedApply, PlannedStatement
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.planning import plan_destination, plan_unseen_source
-from databases.postgres.source.database import PostgresSource
-from rules.rule import ANY_TAG, Rule, RuleSet
+from headrace.databases.ports import PlannedApply, PlannedStatement
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.planning import plan_destination, plan_unseen_source
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 
 pytestmark = pytest.mark.postgres
 
@@ -62,7 +62,7 @@ def test_removal_keeps_origins_that_another_log_stream_still_has_to_read_and_wha
     pg_source,
     monkeypatch,
 ):
-    monkeypatch.setattr("databases.postgres.destination.removal._WAIT_S", 0.2)
+    monkeypatch.setattr("headrace.databases.postgres.destination.removal._WAIT_S", 0.2)
     dsn = fresh_database(pg_source)
     destination, source = PostgresDestination(dsn, site="dbs2"), PostgresSource(dsn, site="dbs2")
     destination.prepare("planned")

@@ -14,12 +14,12 @@ import pytest
 
 from actors.site.connection import claim_on, embedded_server
 from actors.source_database import DatabaseSite
-from databases.postgres.claim import PostgresClaim, claim_name
-from headrace.console import exit_code_of
-from headrace.deployment import Deployment
-from headrace.exit_codes import FINDING
-from headrace.first_claim import claimed
-from streams.errors import RunsElsewhere
+from headrace.base.errors import RunsElsewhere
+from headrace.console.exit_codes import FINDING
+from headrace.console.output import exit_code_of
+from headrace.databases.postgres.claim import PostgresClaim, claim_name
+from headrace.deployment.deployment import Deployment
+from headrace.deployment.first_claim import claimed
 from tests.support.links import loopback
 from tests.support.reporting import note_started
 from tests.support.system import system_folder, wait_until

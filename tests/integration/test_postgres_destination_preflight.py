@@ -15,16 +15,16 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from databases.embedded import EmbeddedServer
-from databases.ports import ErrorTransaction, Finding, Instantiation, TruncatedTable
-from databases.postgres.claim import PostgresClaim
-from databases.postgres.connection import connect
-from databases.postgres.destination.catalog import describe_table, table_version
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
-from rules.table_settings import KeyColumns, TableSettings, TriggerFiring
-from streams.errors import DatabaseError
-from streams.lcr_batch import Column, TableVersion
+from headrace.base.errors import DatabaseError
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import ErrorTransaction, Finding, Instantiation, TruncatedTable
+from headrace.databases.postgres.claim import PostgresClaim
+from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.destination.catalog import describe_table, table_version
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
+from headrace.lcr.batch import Column, TableVersion
+from headrace.rules.table_settings import KeyColumns, TableSettings, TriggerFiring
 from tests.support.server_versions import DESTINATIONS, on_every_version
 from tests.support.system import wait_until
 from tests.support.writes import insert, int4, update

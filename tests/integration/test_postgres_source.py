@@ -16,16 +16,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from databases.embedded import EmbeddedServer
-from databases.ports import Snapshot
-from databases.postgres.destination.schema import prepare_schema
-from databases.postgres.source.database import PostgresSource
-from databases.postgres.table_copy import use_snapshot
-from rules.rule import Rule, RuleSet
-from streams.errors import CapturedNoMore, DatabaseUnavailable, LogGone
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage
-from streams.scn import FIRST_SCN, Scn
-from streams.tags import Tag
+from headrace.base.errors import CapturedNoMore, DatabaseUnavailable, LogGone
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Snapshot
+from headrace.databases.postgres.destination.schema import prepare_schema
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.table_copy import use_snapshot
+from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, OldImage
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.tags import Tag
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.log_reading import TIMEOUT_S, Reading
 from tests.support.matrices import values
 from tests.support.postgres_site import ALL, Site, slot_of, wait_inactive

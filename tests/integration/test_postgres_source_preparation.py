@@ -7,12 +7,12 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.source.catalog import slot_name
-from databases.postgres.source.database import PostgresSource
-from rules.rule import ANY_TAG, Rule, RuleSet
-from streams.errors import DatabaseError, DatabaseUnavailable
-from streams.scn import FIRST_SCN
+from headrace.base.errors import DatabaseError, DatabaseUnavailable
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.scn import FIRST_SCN
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.support.log_reading import Reading
 from tests.support.postgres_site import ALL, Site, slot_of
 

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.builtin_types import BUILTIN_TYPES
+from headrace.base.errors import DataError, UnsupportedType
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.builtin_types import BUILTIN_TYPES
+from headrace.lcr.batch import NULL
 from scripts.generate_builtin_types import QUERY
-from streams.errors import DataError, UnsupportedType
-from streams.lcr_batch import NULL
 from tests.support.matrices import cases
 from tests.support.postgres_site import ALL, Site, wait_inactive
 

@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
-from databases.postgres.source.database import PostgresSource
-from streams.errors import StreamsError
+from headrace.base.errors import HeadraceError
+from headrace.databases.postgres.source.database import PostgresSource
 from tests.support.postgres_site import ALL, Site
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -23,12 +23,12 @@ OLD_LOCK_TIMEOUT_S = 11.0  # what `prepare` gave a slot until now, and a little 
 
 @contextmanager
 def _in_background(call: Callable[[], object]) -> Iterator[threading.Thread]:
-    failed: list[StreamsError] = []
+    failed: list[HeadraceError] = []
 
     def run() -> None:
         try:
             call()
-        except StreamsError as error:
+        except HeadraceError as error:
             failed.append(error)
 
     thread = threading.Thread(target=run)

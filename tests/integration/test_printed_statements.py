@@ -14,9 +14,9 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from databases.embedded import EmbeddedServer
-from databases.ports import Finding
-from headrace.inspection import check_topology
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Finding
+from headrace.deployment.inspection import check_topology
 from tests.support.hostile_names import HOSTILE
 from tests.support.matrices import values
 

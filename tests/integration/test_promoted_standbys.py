@@ -11,14 +11,14 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.connection import connect
-from databases.postgres.source.catalog import slot_name
-from databases.postgres.source.database import PostgresSource
-from databases.postgres.source.slot import timelines_left
-from databases.timelines import check_history
-from streams.errors import LogGone
-from streams.scn import Scn
+from headrace.base.errors import LogGone
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.slot import timelines_left
+from headrace.databases.timelines import check_history
+from headrace.lcr.scn import Scn
 from tests.support.postgres_redo import RULES, RedoSite, wait_until
 from tests.support.standby import make_standby, promote
 

@@ -14,12 +14,12 @@ import pytest
 
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
+from headrace.base.errors import HeadraceError, PropagationError, ProtocolError, QueueError, WouldBlock
 from headrace.chaos.proxy import Proxy
+from headrace.links.ports import header_of
 from protos import codec, queue_pb2, transport
 from protos.compression import Compressor
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
-from streams.errors import PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
-from streams.links import header_of
 from tests.support.bounds import STALL_S
 from tests.support.lcr_batches import insert_batch
 from tests.support.links import loopback
@@ -364,7 +364,7 @@ class World:
             worker.stop()
         assert self.propagation.end()
         for queue in self.queues.values():
-            with suppress(StreamsError):
+            with suppress(HeadraceError):
                 queue.close()
 
 

@@ -11,15 +11,15 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from databases.conflict_lists import conflict_list_findings
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination import session_times
-from databases.postgres.destination.recent_changes import Horizon
-from databases.postgres.destination.writing.pipeline import Statement
+from headrace.base.errors import DatabaseError, DatabaseUnavailable
+from headrace.databases.conflict_lists import conflict_list_findings
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination import session_times
+from headrace.databases.postgres.destination.recent_changes import Horizon
+from headrace.databases.postgres.destination.writing.pipeline import Statement
+from headrace.lcr.batch import OldImage
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
-from streams.errors import DatabaseError, DatabaseUnavailable
-from streams.lcr_batch import OldImage
 from tests.support.conflicts import Lcr, batch_of
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
 from tests.support.latest_timestamp import (

@@ -12,19 +12,19 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.embedded_place import client_binary
-from databases.ports import ScnRange
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.schema import prepare_schema
-from databases.postgres.source.database import PostgresSource
+from headrace.base.errors import RedoError
+from headrace.databases.embedded.place import client_binary
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import ScnRange
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.schema import prepare_schema
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.batch import Command, LcrBatch
+from headrace.lcr.scn import FIRST_SCN
+from headrace.redo.given_batches import MARK_INTERVAL_S
+from headrace.redo.segments import list_segments
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from headrace.tracing.track import labelling
-from redo.given_batches import MARK_INTERVAL_S
-from redo.segments import list_segments
-from rules.rule import ANY_TAG, Rule, RuleSet
-from streams.errors import RedoError
-from streams.lcr_batch import Command, LcrBatch
-from streams.scn import FIRST_SCN
 from tests.support.postgres_redo import RULES, RedoSite, wait_until
 from tests.support.writes import insert, int4
 

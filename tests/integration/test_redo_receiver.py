@@ -13,11 +13,11 @@ import pytest
 
 from actors.downstream_database import RedoReceiver
 from actors.site.connection import redo_folder
+from headrace.base.errors import PropagationError
+from headrace.lcr.scn import Scn
+from headrace.redo.segments import SegmentFile, list_segments
 from protos.redo_link import RedoWatchClient
 from protos.transport import new_incarnation
-from redo.segments import SegmentFile, list_segments
-from streams.errors import PropagationError
-from streams.scn import Scn
 from tests.support.downstream_sites import topology
 from tests.support.links import loopback
 from tests.support.redo_logs import SOURCE

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.base.errors import HeadraceError, LogGone, PropagationError, ProtocolError, QueueError, RedoError
 from headrace.chaos.proxy import Proxy
+from headrace.links.standby import StandbyPlace
+from headrace.redo.standby.standby_log import StandbyLog
 from protos import redo_transport
 from protos.redo_transport import RedoShippingClient
-from redo.standby.standby_log import StandbyLog
-from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, RedoError, StreamsError
-from streams.standby import StandbyPlace
 from tests.support.bounds import STALL_S
 from tests.support.served_redo import Source
 from tests.support.standby_redo import log_bytes, standby_log
@@ -35,15 +35,15 @@ def connected(source: Source, standby: StandbyLog, address: str = "") -> RedoShi
     return client
 
 
-def end_of(client: RedoShippingClient) -> StreamsError:
+def end_of(client: RedoShippingClient) -> HeadraceError:
     """Why a stream ends, once it does."""
-    found: list[StreamsError] = []
+    found: list[HeadraceError] = []
 
     def has_ended() -> bool:
         try:
             while client.take_nowait() is not None:
                 pass
-        except StreamsError as error:
+        except HeadraceError as error:
             found.append(error)
         return bool(found)
 
@@ -86,7 +86,7 @@ def test_no_more_is_on_its_way_than_the_receiver_gave_credit_for(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redo_transport, "CREDIT_BYTES", 10_000)
-    monkeypatch.setattr("redo.standby.shipping.FRAME_BYTES", 3000)
+    monkeypatch.setattr("headrace.redo.standby.shipping.FRAME_BYTES", 3000)
     standby = standby_log(tmp_path / "standby")
     source.commit(60)
     client = connected(source, standby)

@@ -13,17 +13,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from databases.connectors import DatabaseAccess, decoder_for, value_types
-from databases.embedded import EmbeddedServer
-from databases.postgres.source.database import PostgresSource
+from headrace.databases.connectors import DatabaseAccess, decoder_for, value_types
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.table_name import TableName
+from headrace.redo.mining import Miner
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb
-from redo.mining import Miner
-from rules.evaluation import RuleEvaluation
-from rules.rule import RuleSet
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from streams.lcr_batch import LcrBatch
-from streams.table_name import TableName
 from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.postgres_network import two_sites

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.conflicts import Lcr
 from tests.support.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, site_on
 

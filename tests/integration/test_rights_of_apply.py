@@ -11,13 +11,13 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from databases.ports import TruncatedTable
-from databases.postgres.connection import connect, translated
-from databases.postgres.destination.catalog import describe_table, table_version
-from databases.postgres.destination.database import PostgresDestination
-from rules.table_settings import TableSettings
-from streams.errors import DatabaseError, DataError, FencedError
-from streams.table_name import TableName
+from headrace.base.errors import DatabaseError, DataError, FencedError
+from headrace.databases.ports import TruncatedTable
+from headrace.databases.postgres.connection import connect, translated
+from headrace.databases.postgres.destination.catalog import describe_table, table_version
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.table_name import TableName
+from headrace.rules.table_settings import TableSettings
 from tests.support.writes import delete, insert, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.matrices import values
 from tests.support.postgres_pair import Pair
 from tests.support.seeds import seeds

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from rules.rule import Rule, RuleSet
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.marked_tables import MarkedTables
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -9,8 +9,8 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from databases.postgres.destination.row_reader import PostgresRowReader
-from streams.lcr_batch import Column
+from headrace.databases.postgres.destination.row_reader import PostgresRowReader
+from headrace.lcr.batch import Column
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

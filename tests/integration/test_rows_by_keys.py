@@ -12,9 +12,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.copying import KeyedRow
-from databases.postgres.table_copy import PostgresTableReader
-from streams.errors import ApplyError, DatabaseUnavailable
+from headrace.base.errors import ApplyError, DatabaseUnavailable
+from headrace.databases.ports.copying import KeyedRow
+from headrace.databases.postgres.table_copy import PostgresTableReader
 from tests.support.copied_pair import CopiedPair
 from tests.support.postgres_redo import wait_until
 

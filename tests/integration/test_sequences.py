@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.cli import main
-from headrace.exit_codes import DONE, FINDING, WRONG_USE
+from headrace.cli.app import main
+from headrace.console.exit_codes import DONE, FINDING, WRONG_USE
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.source.slot import check_standbys
-from streams.errors import DatabaseSetBack, DatabaseUnavailable
-from streams.scn import Scn
+from headrace.base.errors import DatabaseSetBack, DatabaseUnavailable
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.source.slot import check_standbys
+from headrace.lcr.scn import Scn
 from tests.support.postgres_redo import RULES, RedoSite
 from tests.support.source_site import Source
 

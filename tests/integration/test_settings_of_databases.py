@@ -7,11 +7,11 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.connection import connect
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
-from rules.rule import Rule, RuleSet
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.postgres_pair import Pair
 from tests.support.postgres_redo import wait_until
 

@@ -25,18 +25,18 @@ from actors.site.admin import (
     remove_as_admin,
     retreat_as_admin,
 )
-from databases.embedded import EmbeddedServer
-from databases.operator_ports import LEFT_TO_ADMIN
-from databases.ports import Finding
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.admin import PostgresSourceAdmin
-from databases.postgres.source.catalog import slot_name
-from databases.postgres.source.database import PostgresSource
-from databases.postgres.source.publication import publication_found
-from databases.postgres.table_copy import PostgresTableReader
-from rules.rule import Rule, RuleSet
-from streams.errors import CapturedNoMore, ConfigError, DatabaseError, DatabaseUnavailable
-from streams.scn import FIRST_SCN
+from headrace.base.errors import CapturedNoMore, ConfigError, DatabaseError, DatabaseUnavailable
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Finding
+from headrace.databases.ports.operator import LEFT_TO_ADMIN
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.admin import PostgresSourceAdmin
+from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.publication import publication_found
+from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.lcr.scn import FIRST_SCN
+from headrace.rules.rule import Rule, RuleSet
 from topology.edits.stored import PREPARED_FILE
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
@@ -455,7 +455,7 @@ def test_event_trigger_that_refuses_the_publication_is_found_as_the_administrato
 
 
 def test_table_that_stays_locked_is_waited_for_by_nobody(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("databases.postgres.source.admin._LOCK_TIMEOUT", "100ms")
+    monkeypatch.setattr("headrace.databases.postgres.source.admin._LOCK_TIMEOUT", "100ms")
     site.prepared()
     _add(site, "u")
     with psycopg.connect(site.superuser.info.dsn, password=site.superuser.info.password) as other:

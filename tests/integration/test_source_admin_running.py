@@ -15,9 +15,9 @@ import pytest
 from psycopg import conninfo
 
 from actors.cluster.local import LocalCluster
-from databases.embedded import EmbeddedServer
-from headrace.deployment import Deployment
-from headrace.inspection import check_topology
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.deployment.deployment import Deployment
+from headrace.deployment.inspection import check_topology
 from tests.support.secrets import places_with
 from tests.support.system import System, wait_until
 from topology.file.reading import read_topology

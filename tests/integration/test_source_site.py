@@ -19,17 +19,17 @@ from actors.site import sampling
 from actors.site.asked_names import AskedNames
 from actors.site.sampling import Heartbeats
 from actors.source_database import DatabaseSite
-from databases.embedded import EmbeddedServer
-from databases.ports import Instantiation
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
+from headrace.base.errors import TableLeftRules
 from headrace.chaos.proxy import Proxy
-from redo import gulp_pace
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import DeleteColumns, Transformation
-from streams.errors import TableLeftRules
-from streams.lcr_batch import Command
-from streams.scn import Scn
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.batch import Command
+from headrace.lcr.scn import Scn
+from headrace.redo import gulp_pace
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import DeleteColumns, Transformation
 from tests.support.links import loopback
 from tests.support.source_site import SLOT, WAIT_S, Source
 from topology.spec import ApplySpec

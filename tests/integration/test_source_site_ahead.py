@@ -14,15 +14,15 @@ from psycopg import conninfo
 
 from actors.site.asked_names import AskedNames
 from actors.source_database import DatabaseSite
-from databases.embedded import EmbeddedServer
-from databases.postgres.source.admin import PostgresSourceAdmin
-from databases.postgres.source.database import PostgresSource
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from redo.mining import Miner
-from rules.rule import Rule, RuleSet
-from streams.errors import TableLeftRules
-from streams.links import RedoPosition
-from streams.scn import FIRST_SCN
+from headrace.base.errors import TableLeftRules
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.source.admin import PostgresSourceAdmin
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.scn import FIRST_SCN
+from headrace.links.ports import RedoPosition
+from headrace.redo.mining import Miner
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.edits.receivers import Receivers

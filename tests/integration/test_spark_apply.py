@@ -15,8 +15,8 @@ import psutil
 import psycopg
 import pytest
 
+from headrace.base.errors import FencedError, ProtocolError
 from protos import apply_pb2 as pb
-from streams.errors import FencedError, ProtocolError
 from tests.fix_apply_driver import TABLES
 from tests.support.apply_driver import (
     ENDED_S,

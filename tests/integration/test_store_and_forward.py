@@ -17,16 +17,16 @@ import pytest
 
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost
-from databases.memory.source import MemorySource
+from headrace.base.errors import HeadraceError
 from headrace.chaos.proxy import Proxy
+from headrace.databases.memory.source import MemorySource
+from headrace.lcr.scn import Scn
+from headrace.links.ports import header_of
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import Miner
+from headrace.rules.rule import RuleSet
 from protos import codec, transport
 from protos.queue_link import DequeueClient, EnqueueClient
-from redo.log_writer import LogWriter
-from redo.mining import Miner
-from rules.rule import RuleSet
-from streams.errors import StreamsError
-from streams.links import header_of
-from streams.scn import Scn
 from tests.support.links import begun, loopback
 from tests.support.redo_logs import decoder, drain
 from tests.support.staging import Subscriber
@@ -149,7 +149,7 @@ class World:
         def run() -> None:
             while not self.stop.is_set():
                 try:
-                    with suppress(StreamsError):
+                    with suppress(HeadraceError):
                         work()
                 except BaseException as error:
                     self.problems.append(error)

@@ -13,13 +13,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from databases.connectors import value_types
-from databases.postgres.destination.database import PostgresDestination
-from protos import codec
-from rules.conditions.condition import Condition, parse
-from rules.evaluation import RuleEvaluation
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import (
+from headrace.base.clock import SystemClock
+from headrace.databases.connectors import value_types
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.batch import LcrBatch
+from headrace.rules.conditions.condition import Condition, parse
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import (
     AddColumn,
     DeleteColumns,
     Operation,
@@ -27,8 +28,7 @@ from rules.transformations.transformation import (
     RenameTable,
     Transformation,
 )
-from streams.clock import SystemClock
-from streams.lcr_batch import LcrBatch
+from protos import codec
 from tests.support.apply_engine import TOPOLOGY, Engine
 from tests.support.postgres_redo import RedoSite
 from tests.support.seeds import is_soak, seeds

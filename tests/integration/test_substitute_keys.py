@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from rules.table_settings import KeyColumns, TableSettings
+from headrace.rules.table_settings import KeyColumns, TableSettings
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.postgres_pair import Pair
 from tests.support.seeds import seeds

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from databases.copying import NATIVE, PORTABLE, copied_columns
-from databases.postgres import row_text, table_copy
-from databases.postgres.connection import connect
-from databases.postgres.destination.catalog import describe_table
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.row_reader import PostgresRowReader
-from databases.postgres.table_copy import PostgresTableReader, copy_in
-from databases.table_digest import TableDigest
-from streams.errors import DatabaseError, DatabaseUnavailable, DataError, Retry
-from streams.lcr_batch import Column
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, DataError, Retry
+from headrace.databases.ports.copying import NATIVE, PORTABLE, copied_columns
+from headrace.databases.postgres import row_text, table_copy
+from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.destination.catalog import describe_table
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.row_reader import PostgresRowReader
+from headrace.databases.postgres.table_copy import PostgresTableReader, copy_in
+from headrace.databases.table_digest import TableDigest
+from headrace.lcr.batch import Column
 from tests.support.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

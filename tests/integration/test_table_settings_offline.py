@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.testing import Destination, Table, row_lcr
 from tests.support.postgres_network import PostgresNetwork, two_sites
 

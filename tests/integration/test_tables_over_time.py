@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from headrace.base.errors import ApplyError
 from headrace.commands.verification import verify_topology
-from headrace.status_view import is_healthy
-from headrace.waiting import NotCaughtUp, wait_caught_up
-from streams.errors import ApplyError
+from headrace.console.status_view import is_healthy
+from headrace.deployment.waiting import NotCaughtUp, wait_caught_up
 from tests.support.sites import Sites
 from tests.support.system import wait_until
 

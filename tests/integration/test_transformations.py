@@ -12,14 +12,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from databases.connectors import DatabaseAccess
-from databases.postgres.source.database import PostgresSource
-from headrace.testing import Table, row_lcr, transform, values_of
-from protos import apply_pb2 as pb
-from rules.rule import Rule, RuleSet
-from rules.transformations.calling import loaded_function
-from rules.transformations.custom import CustomTransformation
-from rules.transformations.transformation import (
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.calling import loaded_function
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,
@@ -27,10 +26,11 @@ from rules.transformations.transformation import (
     RenameTable,
     Transformation,
 )
-from rules.user_code.source import UserFunction
+from headrace.rules.user_code.source import UserFunction
+from headrace.testing import Table, row_lcr, transform, values_of
+from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from streams.table_name import TableName
 from tests.support.apply_driver import MinedQueue, end_of_log, execute, executed, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.handlers import code_of

@@ -15,13 +15,13 @@ import pytest
 from actors.staging import queue as queue_module
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
+from headrace.base.errors import LogGone, PropagationError, ProtocolError, QueueError, WouldBlock
 from headrace.chaos.proxy import Proxy
+from headrace.lcr.batch import LcrBatch
+from headrace.links.ports import RedoPosition, header_of
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.queue_link import DequeueClient, EnqueueClient
 from protos.redo_link import RedoServer, RedoWatchClient
-from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, WouldBlock
-from streams.lcr_batch import LcrBatch
-from streams.links import RedoPosition, header_of
 from tests.support.lcr_batches import assert_same_batch, insert_batch
 from tests.support.links import begun, loopback
 from tests.support.staging import Subscriber, one_way

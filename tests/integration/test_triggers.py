@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rules.table_settings import TableSettings, TriggerFiring
+from headrace.rules.table_settings import TableSettings, TriggerFiring
 from tests.support.postgres_pair import Pair
 from tests.support.seeds import seeds
 

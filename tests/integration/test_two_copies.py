@@ -16,13 +16,13 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from databases.embedded import EmbeddedServer
-from databases.ports import Instantiation
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.schema import CLAIM_LOCK
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.schema import CLAIM_LOCK
+from headrace.lcr.scn import Scn
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.records import to_be_copied_again
-from streams.scn import Scn
 from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once, execute
 from tests.support.matrices import cases
 

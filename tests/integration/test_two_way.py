@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from actors.cluster.local import LocalCluster
+from headrace.base.errors import ApplyError, PropagationError
+from headrace.rules.rule import ANY_TAG
 from protos.redo_link import RedoWatchClient
-from rules.rule import ANY_TAG
-from streams.errors import ApplyError, PropagationError
 from tests.support.faults import delete_errors
 from tests.support.secrets import places_with
 from tests.support.sites import IDLE_BETWEEN, Sites

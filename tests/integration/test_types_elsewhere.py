@@ -12,15 +12,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.catalog import FIRST_USER_TYPE
-from databases.postgres.destination.row_reader import PostgresRowReader
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import RenameSchema, Transformation
+from headrace.base.errors import ConfigError
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.catalog import FIRST_USER_TYPE
+from headrace.databases.postgres.destination.row_reader import PostgresRowReader
+from headrace.lcr.batch import Column
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import RenameSchema, Transformation
 from spark_apply.tables.arriving import TableStart
-from streams.errors import ConfigError
-from streams.lcr_batch import Column
-from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import Engine
 from tests.support.copied_pair import CopiedPair
 from topology.ways import transformed

@@ -16,20 +16,20 @@ import pytest
 from psycopg.pq import ExecStatus
 from psycopg.types.range import Range
 
-from databases.connectors import value_types
-from databases.ports import HandlerSql
-from databases.postgres.connection import connect
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.python_values import decoded, decoded_of_copy, encoded
-from databases.postgres.source.database import PostgresSource
-from databases.postgres.table_copy import PostgresTableReader
-from rules.rule import Rule, RuleSet
-from rules.transformations.custom import CustomTransformation
-from rules.transformations.transformation import Transformation
-from rules.user_code.source import UserFunction
+from headrace.databases.connectors import value_types
+from headrace.databases.ports import HandlerSql
+from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.python_values import decoded, decoded_of_copy, encoded
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.lcr.batch import Column
+from headrace.lcr.row_lcr import LcrError
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.transformations.transformation import Transformation
+from headrace.rules.user_code.source import UserFunction
 from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
-from streams.lcr import LcrError
-from streams.lcr_batch import Column
 from tests.support.bounds import STALL_S
 from tests.support.handlers import code_of
 from tests.support.matrices import cases

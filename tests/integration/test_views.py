@@ -17,19 +17,20 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from databases.connectors import DatabaseAccess
-from databases.destination_views import LEFT_OUT, VIEWS, rows_said
-from databases.ports import ApplyProgress
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.schema import VERSION, VERSIONS, schema_version
 from headrace.commands.described import with_descriptions
-from protos import codec
-from rules.conditions.condition import Condition, parse
-from rules.conflict_handlers import ConflictHandler, ConflictRules, HistoryBounds
-from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.table_settings import KeyColumns, TableSettings
-from rules.transformations.custom import CustomTransformation
-from rules.transformations.transformation import (
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.destination_views import LEFT_OUT, VIEWS, rows_said
+from headrace.databases.ports import ApplyProgress
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.schema import VERSION, VERSIONS, schema_version
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.conditions.condition import Condition, parse
+from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules, HistoryBounds
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
+from headrace.rules.table_settings import KeyColumns, TableSettings
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,
@@ -39,17 +40,16 @@ from rules.transformations.transformation import (
     RenameTable,
     Transformation,
 )
-from rules.user_code.binds import read_statement
-from rules.user_code.handlers import DmlHandler, ErrorHandler, HandlerRules
-from rules.user_code.source import UserFunction
+from headrace.rules.user_code.binds import read_statement
+from headrace.rules.user_code.handlers import DmlHandler, ErrorHandler, HandlerRules
+from headrace.rules.user_code.source import UserFunction
+from protos import codec
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.conversation.groups import OnError
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.described import configuration_of, said_of, state_of
 from spark_apply.driver.reader import ReaderStatistics
 from spark_apply.driver.server_streams import ServerFacts
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.destination_contract import error_transaction
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -14,9 +14,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.postgres.source.catalog import slot_name
-from headrace.exit_codes import DONE, FAILURE, FINDING
-from redo.segments import list_segments
+from headrace.console.exit_codes import DONE, FAILURE, FINDING
+from headrace.databases.postgres.source.catalog import slot_name
+from headrace.redo.segments import list_segments
 from tests.support.command_line import commands_in, run, typed
 from tests.support.sites import NAME, Sites
 from tests.support.system import wait_until

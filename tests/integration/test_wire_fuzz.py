@@ -26,13 +26,13 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from headrace.links.ports import header_of
 from protos import admission as admission_module
 from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, redo_pb2, transport
 from protos.admission import Admission
 from protos.fragments import FRAGMENT_BYTES
 from protos.redo_link import RedoServer
-from streams.links import header_of
 from tests.support.bounds import STALL_S
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch

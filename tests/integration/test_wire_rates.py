@@ -15,6 +15,8 @@ import pytest
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
+from headrace.base.errors import RateExceeded
+from headrace.links.ports import header_of
 from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, queue_pb2_grpc, rates, redo_pb2, transport
 from protos.admission import Admission
@@ -22,8 +24,6 @@ from protos.apply_link import REPORTS_MAX, ServerStream
 from protos.queue_link import ACKNOWLEDGE_INTERVAL_S, DequeueClient, EnqueueClient
 from protos.rates import Limit
 from protos.redo_link import RedoWatchClient
-from streams.errors import RateExceeded
-from streams.links import header_of
 from tests.support.bounds import STALL_S
 from tests.support.lcr_batches import insert_batch
 from tests.support.links import begun, loopback

@@ -19,6 +19,11 @@ from actors.combined import mounted_core
 from actors.security.upkeep import keep_certificates
 from actors.site.wire import admission_of, identity_of
 from actors.staging.queue import QueueCore
+from headrace.base.clock import SystemClock
+from headrace.base.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.links.ports import RedoPosition, header_of
+from headrace.redo.standby.shipping import RedoShipping
 from protos import admission as admission_module
 from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
@@ -29,11 +34,6 @@ from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient
 from protos.revoked import fingerprint_of, printed_fingerprint
 from protos.spark_link import serve_tasks
-from redo.standby.shipping import RedoShipping
-from streams.clock import SystemClock
-from streams.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
-from streams.links import RedoPosition, header_of
-from streams.scn import FIRST_SCN, Scn
 from tests.support.attackers import speak_to
 from tests.support.bounds import STALL_S
 from tests.support.certificates import Certificates, other_forms

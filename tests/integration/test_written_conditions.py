@@ -12,14 +12,14 @@ import numpy as np
 import psycopg
 import pytest
 
-from databases.postgres.comparable import PostgresValueTypes
-from rules.conditions.compiled import CompiledCondition, Rows, check_types
-from rules.conditions.condition import parse
-from rules.conditions.logic import FALSE, NULL, TRUE
-from rules.conditions.nodes import ConditionError
-from rules.conditions.spelling import spelled_tree
-from streams.lcr_batch import NULL as NULL_LENGTH
-from streams.lcr_batch import Column, Command, OldImage, TableVersion
+from headrace.databases.postgres.comparable import PostgresValueTypes
+from headrace.lcr.batch import NULL as NULL_LENGTH
+from headrace.lcr.batch import Column, Command, OldImage, TableVersion
+from headrace.rules.conditions.compiled import CompiledCondition, Rows, check_types
+from headrace.rules.conditions.condition import parse
+from headrace.rules.conditions.logic import FALSE, NULL, TRUE
+from headrace.rules.conditions.nodes import ConditionError
+from headrace.rules.conditions.spelling import spelled_tree
 from tests.support.lcr_batches import column_values
 from tests.support.seeds import scaled, seed_of
 from tests.support.written_conditions import COLUMNS, VALUES, Writer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.world import Simulation
+from headrace.simulation.world import Simulation
 from tests.support.seeds import seed_of
 from tests.support.simulated_scripts import Step, captured_again, killed, played, restored
 from topology.file.reading import read_topology

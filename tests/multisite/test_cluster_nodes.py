@@ -23,9 +23,9 @@ import pytest
 
 from actors.controller import CONTROLLER
 from actors.security.authority import make_certificates
-from databases.embedded import EmbeddedServer
-from headrace.deployment import Deployment, Progress
-from headrace.status_view import notes
+from headrace.console.status_view import notes
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.deployment.deployment import Deployment, Progress
 from tests.support.ray_nodes import RayNodes, has_own_disks, kill
 from tests.support.reporting import note_started
 from tests.support.shared import Shared

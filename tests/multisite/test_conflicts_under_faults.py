@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from databases.embedded import EmbeddedServer
-from streams.errors import DatabaseUnavailable
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.concurrent_writes import Combination, random_steps
 from tests.support.convergence import CONVERGENT, OVER_A_HUB, named
 from tests.support.lazy_server import lazy_server

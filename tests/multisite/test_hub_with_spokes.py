@@ -27,7 +27,7 @@ from headrace.chaos.load import LOG_TABLE, ROWS_TABLE, SiteLoad, first_number, m
 from headrace.chaos.processes import is_stopped
 from headrace.chaos.run import Chaos, Options, chaotic, keep_in_force
 from headrace.chaos.schedule import Planned
-from headrace.exit_codes import DONE, INTERRUPTED
+from headrace.console.exit_codes import DONE, INTERRUPTED
 from tests.support.shared import Shared
 from tests.support.system import HEALED_S, System, running, system_folder, wait_until
 from topology.edits.changes import components_of

@@ -24,8 +24,8 @@ import yaml
 from ray.autoscaler._private.constants import AUTOSCALER_HEARTBEAT_TIMEOUT_S
 
 from actors.security.authority import make_certificates
-from databases.embedded import EmbeddedServer
-from headrace.status_view import notes
+from headrace.console.status_view import notes
+from headrace.databases.embedded.servers import EmbeddedServer
 from protos.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from tests.support.machines import HOME, PROJECT, Machine, Machines, why_there_are_none
 from tests.support.reporting import note_started

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from actors.site.connection import embedded_server
-from headrace.deployment import Deployment
+from headrace.deployment.deployment import Deployment
 from tests.support import ray_nodes
 from tests.support.ray_nodes import RayNodes, has_own_disks, kill
 from tests.support.reporting import note_started

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import main
-from headrace.exit_codes import DONE, FINDING, WRONG_USE
-from simulation.observing.violations import Invariant
+from headrace.cli.app import main
+from headrace.console.exit_codes import DONE, FINDING, WRONG_USE
+from headrace.simulation.observing.violations import Invariant
 from tests.support.planted_defects import PLANTED
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from simulation.contested import Contested
-from simulation.run import Settings, simulate
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.simulation.contested import Contested
+from headrace.simulation.run import Settings, simulate
 from tests.support.seeds import seeds
 from tests.support.simulated import example, run
 from tests.support.topologies import read

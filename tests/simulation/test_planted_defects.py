@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.run import Settings, simulate
+from headrace.simulation.run import Settings, simulate
 from tests.support.planted_defects import PLANTED, Planted
 from tests.support.simulated import example
 

@@ -15,11 +15,11 @@ import pytest
 
 from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import HeadraceError
+from headrace.links.ports import header_of
+from headrace.rules.rule import RuleSet
 from protos import codec
-from rules.rule import RuleSet
-from streams.clock import VirtualClock
-from streams.errors import StreamsError
-from streams.links import header_of
 from tests.support.lcr_batches import insert_batch
 from tests.support.seeds import scaled, seed_of
 from tests.support.staging import DirectLinks, Subscriber
@@ -100,7 +100,7 @@ class Destination:
                 self.runner.open()
                 self.is_open = True
             pause = self.runner.step()
-        except StreamsError:
+        except HeadraceError:
             self.errors += 1
             self.runner.close()
             self.is_open = False

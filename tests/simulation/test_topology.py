@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from rules.subsetting import migrated
-from simulation.faults import EVERY_FAULT
-from simulation.run import Settings, simulate
-from streams.errors import ConfigError
-from streams.failpoints import FAILPOINTS
-from streams.lcr_batch import Command
+from headrace.base.errors import ConfigError
+from headrace.base.failpoints import FAILPOINTS
+from headrace.lcr.batch import Command
+from headrace.rules.subsetting import migrated
+from headrace.simulation.faults import EVERY_FAULT
+from headrace.simulation.run import Settings, simulate
 from tests.support.seeds import is_soak, seed_of, seeds
 from tests.support.simulated import example, run
 from topology.file.reading import read_topology
@@ -191,7 +191,7 @@ def test_subsets_converge_whatever_breaks(monkeypatch: pytest.MonkeyPatch) -> No
         moved.update(command for rows in commands.values() for command in rows.tolist())
         return migrated(batch, commands, keep)
 
-    monkeypatch.setattr("rules.row_evaluation.migrated", counted)
+    monkeypatch.setattr("headrace.rules.row_evaluation.migrated", counted)
     outcomes = [
         run("subsets", seed, Settings(seconds=2 * MOMENT_S)) for seed in seeds("subsets", test=2, soak=2 * SEEDS)
     ]
@@ -295,7 +295,7 @@ def test_seed_decides_everything_in_every_process() -> None:
             [
                 sys.executable,
                 "-c",
-                "from headrace.cli import main; main()",
+                "from headrace.cli.app import main; main()",
                 "simulate",
                 "examples/extended_secondaries.yaml",
                 "--seed",

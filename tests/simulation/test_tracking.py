@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from headrace.simulation.world import Simulation
 from headrace.tracing.following import Tracking, follow
-from simulation.world import Simulation
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 

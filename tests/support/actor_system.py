@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from actors.intermediate_database import IntermediateSite
-from databases.ports import CapturedTable, Finding, TableShape
-from streams.errors import PropagationError
-from streams.lcr_batch import TableVersion
-from streams.table_name import TableName
+from headrace.base.errors import PropagationError
+from headrace.databases.ports import CapturedTable, Finding, TableShape
+from headrace.lcr.batch import TableVersion
+from headrace.lcr.table_name import TableName
 from topology.edits.receivers import Receivers
 
 

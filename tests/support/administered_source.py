@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pytest
 
-from databases.connectors import DatabaseAccess
-from databases.ports import CapturedTable, Finding, PlannedStatement
-from streams.errors import DatabaseUnavailable
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import CapturedTable, Finding, PlannedStatement
 from topology.edits.stored import PREPARED_FILE, spec_to_json
 from topology.spec import TopologySpec
 

@@ -30,27 +30,27 @@ from psycopg import conninfo
 from actors.child_process import ChildProcess
 from actors.cluster.local import LocalCluster
 from actors.staging.queue import QueueCore
-from databases.connectors import DatabaseAccess, decoder_for
-from databases.postgres.source.database import PostgresSource
+from headrace.base.errors import HeadraceError, PropagationError, WouldBlock
 from headrace.chaos.load import paced
+from headrace.databases.connectors import DatabaseAccess, decoder_for
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.links.ports import header_of
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import Miner
+from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.identity import Peer
 from protos.queue_link import EnqueueClient, QueueServer
 from protos.transport import new_incarnation
-from redo.log_writer import LogWriter
-from redo.mining import Miner
-from rules.rule import RuleSet
 from spark_apply.application.config import ApplicationConfig
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.apply_driver import ApplyDriver
 from spark_apply.driver.control import outcome_message
 from spark_apply.driver.runs import ApplicationAccess
-from streams.errors import PropagationError, StreamsError, WouldBlock
-from streams.lcr_batch import LcrBatch
-from streams.links import header_of
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.reporting import note_started
 from tests.support.spark_health import fetch_health
 from topology.file.reading import read_topology
@@ -82,7 +82,7 @@ def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
         try:
             if answer := holds():
                 return answer
-        except StreamsError as error:
+        except HeadraceError as error:
             last = f"{type(error).__name__}: {error.message}"
         time.sleep(0.05)
     raise AssertionError(f"waited {timeout_s:g} s for {what}; {last}")
@@ -191,7 +191,7 @@ class MinedQueue:
                     batch = None
             except WouldBlock:
                 continue
-            except StreamsError as error:
+            except HeadraceError as error:
                 self.breaks.append(f"{type(error).__name__}: {error.message}")
                 if client is not None:
                     client.close()
@@ -262,7 +262,7 @@ def serve_driver(
                 requests.send(list(answer) if isinstance(answer, Iterator) else answer)
                 if method == "stop":
                     os._exit(0 if driver.join(ENDED_S) else 1)
-            except StreamsError as error:
+            except HeadraceError as error:
                 requests.send(error)
     os._exit(0)
 
@@ -298,7 +298,7 @@ class DriverClient:
                 answer = self._requests.recv()
             except (EOFError, OSError) as error:
                 raise PropagationError("the driver's process is gone") from error
-        if isinstance(answer, StreamsError):
+        if isinstance(answer, HeadraceError):
             raise answer
         return answer
 
@@ -337,15 +337,15 @@ class Driver:
     def wait_applied(self, scn: int) -> None:
         wait_for(f"low watermark {scn}", lambda: self.status().low_watermark_scn >= scn, APPLIED_S)
 
-    def wait_failure(self) -> StreamsError:
+    def wait_failure(self) -> HeadraceError:
         """The error that ended the driver."""
 
-        def failure() -> StreamsError | None:
+        def failure() -> HeadraceError | None:
             try:
                 self.status()
             except PropagationError:
                 raise
-            except StreamsError as error:
+            except HeadraceError as error:
                 return error
             return None
 

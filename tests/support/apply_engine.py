@@ -12,16 +12,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from databases.connectors import python_values
-from databases.ports import Instantiation
+from headrace.base.errors import DatabaseUnavailable, DestinationRestarted
+from headrace.databases.connectors import python_values
+from headrace.databases.ports import Instantiation
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.cutting import resume_after
+from headrace.lcr.table_name import TableName
+from headrace.lcr.tracking import TrackLog
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import RuleSet
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from headrace.rules.user_code.handlers import NO_HANDLERS, HandlerRules
+from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
+from headrace.simulation.faults import Killed
 from protos import codec
-from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
-from rules.evaluation import RuleEvaluation
-from rules.rule import RuleSet
-from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from rules.user_code.handlers import NO_HANDLERS, HandlerRules
-from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
-from simulation.faults import Killed
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.conversation.groups import CoordinatorMessage, OnError, ServerMessage
 from spark_apply.copy.standing import standings, table_starts
@@ -40,11 +45,6 @@ from spark_apply.sets import resolution as work_conflicts
 from spark_apply.sets.resolution import ConflictSettings
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
-from streams.cutting import resume_after
-from streams.errors import DatabaseUnavailable, DestinationRestarted
-from streams.lcr_batch import LcrBatch
-from streams.table_name import TableName
-from streams.tracking import TrackLog
 
 TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
 
@@ -70,7 +70,7 @@ class Engine:
     Args:
         seed: decides everything.
         batches: what the queue holds.
-        destination: anything like `databases.ports.DestinationDatabase`.
+        destination: anything like `headrace.databases.ports.DestinationDatabase`.
         parallelism: apply servers.
         group_transactions, group_rows: bounds of a group.
         crash: probability per step that something dies.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulation.observing.history import TABLES, Change, Row, Source, Table, Transaction, Value
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, Truncate
+from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, Truncate
+from headrace.simulation.observing.history import TABLES, Change, Row, Source, Table, Transaction, Value
 from tests.support.lcr_batches import column_values, transactions
 
 __all__ = [

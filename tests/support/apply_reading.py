@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import ApplyProgress, ScnRange
-from rules.evaluation import RuleEvaluation
-from rules.rule import RuleSet
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import ApplyProgress, ScnRange
+from headrace.lcr.batch import LcrBatch
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import RuleSet
 from spark_apply.driver.reader import ApplyReader, Piece, Run
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
-from streams.lcr_batch import LcrBatch
 
 __all__ = ["Reading", "commits"]
 

@@ -6,11 +6,11 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore
-from databases.ports import ErrorTransaction
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore
+from headrace.databases.ports import ErrorTransaction
+from headrace.lcr.batch import OldImage
 from protos import codec
-from streams.lcr_batch import OldImage
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.apply_history import TABLES, Reference, Row, Source, Table, Transaction, cut_batches
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from actors.capture import CHECKPOINT_INTERVAL_S, CaptureHost
 from actors.combined import MountedQueue
 from actors.staging.queue import QueueCore
-from databases.memory.source import MemorySource
-from redo.log_writer import LogWriter
-from redo.mining import Miner
-from rules.rule import Rule, RuleSet
-from rules.user_code.last_call import LastCall
-from simulation.network import Unserved
-from streams.clock import VirtualClock
-from streams.errors import WouldBlock
-from streams.links import BatchHeader, PublisherProgress, RedoPosition, Resume
-from streams.scn import FIRST_SCN, Scn
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import WouldBlock
+from headrace.databases.memory.source import MemorySource
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.links.ports import BatchHeader, PublisherProgress, RedoPosition, Resume
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import Miner
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.user_code.last_call import LastCall
+from headrace.simulation.network import Unserved
 from tests.support.redo_logs import Names, drain, miner, write_redo
 from tests.support.staging import one_way
 from topology.spec import CaptureSpec, TopologySpec

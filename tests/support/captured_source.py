@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from databases.postgres.source.database import PostgresSnapshot, PostgresSource
-from streams.scn import FIRST_SCN
+from headrace.databases.postgres.source.database import PostgresSnapshot, PostgresSource
+from headrace.lcr.scn import FIRST_SCN
 from tests.support.log_reading import Reading
 
 CAPTURED_S = 60.0  # as `STALL_S`: what takes milliseconds

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from unittest import mock
 
-from headrace.entry import main
-from headrace.exit_codes import DONE
+from headrace.cli.entry import main
+from headrace.console.exit_codes import DONE
 
 __all__ = ["commands_in", "run", "typed"]
 

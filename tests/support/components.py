@@ -9,7 +9,7 @@ from typing import Any
 
 from actors.components import Components, Record
 from actors.host import Host
-from streams.errors import BugError, DatabaseUnavailable
+from headrace.base.errors import BugError, DatabaseUnavailable
 
 __all__ = ["FakeRecords", "MODULE", "Part", "RELEASE", "build", "goes_on", "wait_for"]
 

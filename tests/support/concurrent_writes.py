@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
-from rules.conflict_handlers import ConflictHandler, ConflictRules, RowTimes
+from headrace.base.errors import DataError
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules, RowTimes
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import apply_rows, execute_steps
 from spark_apply.sets.resolution import ConflictSettings, Resolution
 from spark_apply.tables.fits import TableFits
-from streams.errors import DataError
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, raw, shown
 from tests.support.writes import version_of
 

@@ -9,8 +9,9 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from rules.conditions.attributes import ATTRIBUTES, UNIX_TO_2000_US, WITH_ORDER
-from rules.conditions.nodes import (
+from headrace.lcr.batch import Column
+from headrace.rules.conditions.attributes import ATTRIBUTES, UNIX_TO_2000_US, WITH_ORDER
+from headrace.rules.conditions.nodes import (
     And,
     Attribute,
     Compare,
@@ -28,8 +29,7 @@ from rules.conditions.nodes import (
     Truth,
     ValueOf,
 )
-from rules.conditions.values import OPERATORS
-from streams.lcr_batch import Column
+from headrace.rules.conditions.values import OPERATORS
 
 EPOCH = date(2000, 1, 1)
 EPOCH_TIME = datetime(2000, 1, 1)  # noqa: DTZ001 - as timestamps have none

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from databases.ports import ConflictRecord, DestinationTable
-from rules.conflict_handlers import METHODS_OF_KIND, ConflictHandler, ConflictRules, UncomparedColumns
+from headrace.databases.ports import ConflictRecord, DestinationTable
+from headrace.lcr.batch import LcrBatch, OldImage, TableVersion
+from headrace.rules.conflict_handlers import METHODS_OF_KIND, ConflictHandler, ConflictRules, UncomparedColumns
 from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.dependencies.holds import ErrorHolds
 from spark_apply.sets.conflicts import apply_final
 from spark_apply.sets.resolution import ConflictSettings, Resolution
 from spark_apply.tables.fits import TableFits
-from streams.lcr_batch import LcrBatch, OldImage, TableVersion
 from tests.support.apply_engine import SOURCE, Engine
 from tests.support.conflicts import Lcr, Shown, batch_of, by_time, handler
 from tests.support.lcr_batches import transactions

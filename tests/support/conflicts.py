@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from databases.ports import ConflictRecord, DestinationDatabase, DestinationSession, DestinationTable
-from rules.conflict_handlers import (
+from headrace.databases.ports import ConflictRecord, DestinationDatabase, DestinationSession, DestinationTable
+from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion
+from headrace.rules.conflict_handlers import (
     TIMED_KINDS,
     ConflictHandler,
     ConflictRules,
@@ -20,7 +21,6 @@ from spark_apply.conversation.groups import Failure
 from spark_apply.sets.conflicts import apply_rows
 from spark_apply.sets.resolution import ConflictSettings, Resolution, failed_conflict
 from spark_apply.tables.fits import TableFits
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from tests.support.destination_contract import APPLY, TOPOLOGY, Harness
 from tests.support.lcr_batches import column_values, transactions
 from tests.support.writes import Value, int4, version_of

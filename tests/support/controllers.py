@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from actors.controller import Controller
-from databases.ports import CapturedTable
-from rules.rule import Rule, RuleSet
-from streams.clock import Clock
+from headrace.base.clock import Clock
+from headrace.databases.ports import CapturedTable
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route

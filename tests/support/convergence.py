@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from rules.conflict_handlers import ConflictHandler
+from headrace.rules.conflict_handlers import ConflictHandler
 from tests.support.concurrent_writes import Combination
 from tests.support.conflicts import by_time, handler
 

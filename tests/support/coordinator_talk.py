@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from databases.memory.store import MemoryStore
-from databases.ports import ApplyProgress
+from headrace.databases.memory.store import MemoryStore
+from headrace.databases.ports import ApplyProgress
+from headrace.lcr.batch import Command, OldImage
 from protos import codec
 from spark_apply.conversation.groups import (
     AppliedRange,
@@ -19,7 +20,6 @@ from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import LargePart, Run
 from spark_apply.tables.fits import TableFits
-from streams.lcr_batch import Command, OldImage
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 
 __all__ = ["FITS", "STORE", "T", "Talk", "assignments", "brief", "made", "part", "run"]

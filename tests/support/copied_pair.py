@@ -9,21 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from databases.connectors import DatabaseAccess
-from databases.copying import TablePiece
-from databases.ports import Finding
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.table_copy import PostgresTableReader
+from headrace.base.errors import HeadraceError, Retry
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import Finding
+from headrace.databases.ports.copying import TablePiece
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import RuleSet
+from headrace.rules.transformations.transformation import Transformation
 from protos import apply_pb2 as pb
-from rules.rule import RuleSet
-from rules.transformations.transformation import Transformation
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.standing import table_findings
 from spark_apply.copy.tasks import CopyPlaces
-from streams.errors import Retry, StreamsError
-from streams.table_name import TableName
 from tests.support.apply_engine import APPLY
 from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import ThreadWorkers
@@ -74,7 +74,7 @@ class _Runner:
             ):
                 seen = piece.digest(tuple(item.columns))
             result.rows, result.digest = seen.row_count, seen.to_bytes()
-        except StreamsError as error:
+        except HeadraceError as error:
             result.problem, result.is_final = error.message, error.retry is not Retry.TIMED
         return bytes(result.SerializeToString())
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from threading import Event
 from typing import Any
 
-from databases.ports import Instantiation
-from streams.errors import DatabaseUnavailable
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.ports import Instantiation
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
 from tests.support.apply_history import Reference
 from tests.support.apply_world import World

@@ -10,18 +10,18 @@ from typing import Any
 
 import psycopg
 
-from databases.connectors import DatabaseAccess, open_destination
-from databases.ports import Instantiation
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.table_copy import PostgresTableReader
-from rules.rule import Rule, RuleSet
+from headrace.databases.connectors import DatabaseAccess, open_destination
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import ThreadWorkers
 

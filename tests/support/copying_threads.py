@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from databases.ports import DestinationSession
+from headrace.base.errors import HeadraceError
+from headrace.databases.ports import DestinationSession
 from protos import apply_pb2 as pb
 from spark_apply.copy.board import CopyBoard
 from spark_apply.copy.tasks import CopyPlaces, PieceCopier
-from streams.errors import StreamsError
 
 _FROZEN_S = 60.0  # at most: a test that fails must not hang
 
@@ -88,7 +88,7 @@ class FreezingTask:
     def __init__(self, *, in_copy: bool) -> None:
         self.in_copy = in_copy
         self.workers: ThreadWorkers
-        self.error: StreamsError | None = None
+        self.error: HeadraceError | None = None
         self._frozen, self._thaw, self._ended = threading.Event(), threading.Event(), threading.Event()
 
     def session(self, session: DestinationSession, *, is_last: bool) -> DestinationSession:
@@ -122,7 +122,7 @@ class FreezingTask:
                 return write(self._interrupted(rows))
             self._freeze()
             return write(rows)
-        except StreamsError as error:
+        except HeadraceError as error:
             self.error = error
             raise
         finally:

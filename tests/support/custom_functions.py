@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rules.transformations.custom import CustomTransformation
-from rules.user_code.source import UserFunction
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.user_code.source import UserFunction
 from tests.support.handlers import code_of
 
 __all__ = ["custom"]

@@ -9,23 +9,23 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from databases.copying import TableReader
-from databases.embedded import EmbeddedServer
-from databases.memory.copying import MemoryTableReader, StoreTables
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import (
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.memory.copying import MemoryTableReader, StoreTables
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import (
     DestinationDatabase,
     DestinationSession,
     DestinationTable,
     ErrorTransaction,
     ScnRange,
 )
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.session import PostgresSession
-from databases.postgres.table_copy import PostgresTableReader
-from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from streams.errors import DatabaseUnavailable
+from headrace.databases.ports.copying import TableReader
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.session import PostgresSession
+from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"
 # Of a contract that has many tests for each rule: the other ones show it on a server in `make test`, and these are for

@@ -19,14 +19,14 @@ from actors.downstream_database import RedoReceiver
 from actors.host import Host
 from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
-from databases.embedded import EmbeddedServer
-from databases.postgres.source.catalog import slot_name
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from redo.mining import Miner
-from rules.rule import Rule, RuleSet
-from streams.lcr_batch import LcrBatch
-from streams.links import RedoPosition
-from streams.scn import FIRST_SCN
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN
+from headrace.links.ports import RedoPosition
+from headrace.redo.mining import Miner
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.links import loopback
 from tests.support.server_settings import reload_settings
 from tests.support.system import wait_until

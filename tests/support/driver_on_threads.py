@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.base.errors import DestinationRestarted, PropagationError
 from spark_apply.application import runs
 from spark_apply.application.task_access import TaskAccess
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.gate import Gate
-from streams.errors import DestinationRestarted, PropagationError
 
 WAIT_S = 240.0  # far more than it takes: machines that run other things as well
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
+from headrace.base.failpoints import ARMED_FILE, fired_count
 from headrace.chaos.proxy import Proxy
-from streams.failpoints import ARMED_FILE, fired_count
 from tests.fix_cluster import TABLES
 from tests.support.system import System, wait_until
 

@@ -24,14 +24,14 @@ import psycopg
 import pytest
 
 from actors.apply import ApplyHost
-from databases.connectors import DatabaseAccess
-from databases.ports import Finding
 from headrace.commands.error_execution import Execution
 from headrace.commands.verification import table_name
-from headrace.console import Output
-from headrace.inspection import check_topology
+from headrace.console.output import Output
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import Finding
+from headrace.deployment.inspection import check_topology
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from protos import apply_pb2 as pb
-from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from databases.connectors import python_values
-from databases.memory.destination import MemoryDestination, MemorySession
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import ConflictRecord, ErrorTransaction
+from headrace.databases.connectors import python_values
+from headrace.databases.memory.destination import MemoryDestination, MemorySession
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import ConflictRecord, ErrorTransaction
+from headrace.lcr.batch import LcrBatch
+from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules
+from headrace.rules.user_code.handlers import DmlHandler, ErrorHandler, ExecutionHandler, HandlerRules
+from headrace.rules.user_code.source import CodeFile, UserCode, UserFunction
 from protos import codec
-from rules.conflict_handlers import ConflictHandler, ConflictRules
-from rules.user_code.handlers import DmlHandler, ErrorHandler, ExecutionHandler, HandlerRules
-from rules.user_code.source import CodeFile, UserCode, UserFunction
 from spark_apply.conversation.groups import (
     Failure,
     GroupAssignment,
@@ -32,7 +33,6 @@ from spark_apply.handlers.crashes import RecordedCalls
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.sets.resolution import ConflictSettings
-from streams.lcr_batch import LcrBatch
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, raw, shown
 from tests.support.lcr_batches import transactions

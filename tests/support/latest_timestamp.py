@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from spark_apply.sets.collapse import plan_resolvable, plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.sets.resolution import ConflictSettings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 
-from databases.embedded import EmbeddedServer
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.fix_postgres import SETTINGS
 
 __all__ = ["lazy_server", "unflushed_bytes", "wal_in_memory"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from streams.lcr_batch import (
+from headrace.lcr.batch import (
     ABSENT,
     NULL,
     UNCHANGED,
@@ -20,7 +20,7 @@ from streams.lcr_batch import (
     Transactions,
     Truncate,
 )
-from streams.tags import Tag
+from headrace.lcr.tags import Tag
 
 
 def column_values(columns: list[list[bytes | int]]) -> ColumnValues:
@@ -142,7 +142,7 @@ def table_versions(draw: st.DrawFn) -> TableVersion:
 
 @st.composite
 def lcr_batches(draw: st.DrawFn) -> LcrBatch:
-    """Any batch that keeps the promises of `streams.lcr_batch`: also open, continuing, empty, with TRUNCATEs."""
+    """Any batch that keeps the promises of `headrace.lcr.batch`: also open, continuing, empty, with TRUNCATEs."""
     kind = draw(st.sampled_from(["mark", "whole", "first part", "middle part", "last part"]))
     previous = draw(st.integers(0, 2**60))
     source = draw(_NAMES)

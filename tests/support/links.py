@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from actors.host import Host
 from actors.site.wire import MakeLinks, links_of
-from streams.errors import PropagationError
+from headrace.base.errors import PropagationError
 from tests.support.system import wait_until
 from topology.spec import TopologySpec
 

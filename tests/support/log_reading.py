@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from databases.ports import LogDecoder, LogStream
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from streams.lcr_batch import Command, OldImage, TableVersion
-from streams.tags import Tag
+from headrace.databases.ports import LogDecoder, LogStream
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.batch import Command, OldImage, TableVersion
+from headrace.lcr.tags import Tag
 
 TIMEOUT_S = 120.0  # a busy machine takes its time
 

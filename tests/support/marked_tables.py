@@ -12,21 +12,21 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from databases.connectors import DatabaseAccess
-from databases.copying import TablePiece
-from databases.ports import Instantiation, PartOf
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.table_copy import PostgresTableReader
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import Instantiation, PartOf
+from headrace.databases.ports.copying import TablePiece
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
-from rules.rule import Rule, RuleSet
-from rules.table_settings import TableSettings
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.control import ApplyControl
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import ThreadWorkers
 from tests.support.table_copies import one_way

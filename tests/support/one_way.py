@@ -22,18 +22,18 @@ from actors.site.connection import redo_folder
 from actors.site.wire import admission_of, identity_of, peers_of
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost
-from databases.connectors import DatabaseAccess, decoder_for
-from databases.postgres.source.database import PostgresSource
+from headrace.base.errors import HeadraceError, PropagationError, Retry
+from headrace.databases.connectors import DatabaseAccess, decoder_for
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import Miner
+from headrace.rules.user_code.last_call import LastCall
 from protos.identity import Peer
 from protos.redo_link import RedoServer
-from redo.log_writer import LogWriter
-from redo.mining import Miner
-from rules.user_code.last_call import LastCall
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver, dequeuing, forming
-from streams.errors import PropagationError, Retry, StreamsError
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.apply_driver import answer_no_more, execute
 from tests.support.driver_on_threads import Runner
 from tests.support.links import loopback
@@ -184,7 +184,7 @@ class OneWay:
         """
         try:
             self.driver.outcome()
-        except StreamsError as error:
+        except HeadraceError as error:
             if error.retry is not Retry.TIMED:
                 raise
             assert self.driver.join(WAIT_S)

@@ -21,36 +21,36 @@ from actors.staging.propagation import PropagationCore
 from actors.staging.queue import QueueCore
 from actors.staging.spill import SpillFiles
 from actors.staging.staged_source import StagedSource
-from databases.memory import destination as memory_destination
-from databases.memory import rows as memory_rows
-from databases.memory.destination import MemoryDestination, MemorySession
-from databases.ports import LastChange
-from redo.checkpoints import RequiredCheckpoints
-from redo.mining import Miner
-from redo.online_log import OnlineLog
-from redo.standby import standby_log
-from redo.standby.shipping import RedoShipping
-from redo.stream_intake import StreamIntake
-from rules import evaluation, row_evaluation
-from rules.clients_before import ClientsBefore
-from rules.conditions import logic
-from rules.conditions.nodes import Image
-from rules.table_settings import TableSettings
-from rules.transformations import reshaping
-from rules.transformations.calling import CustomCalls
-from rules.transformations.transformation import KeepColumns
-from simulation import apply_process
+from headrace.databases.memory import destination as memory_destination
+from headrace.databases.memory import rows as memory_rows
+from headrace.databases.memory.destination import MemoryDestination, MemorySession
+from headrace.databases.ports import LastChange
+from headrace.lcr.batch import NULL
+from headrace.lcr.cutting import resume_after
+from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.scn import Scn
+from headrace.links.ports import Delivery
+from headrace.redo.checkpoints import RequiredCheckpoints
+from headrace.redo.mining import Miner
+from headrace.redo.online_log import OnlineLog
+from headrace.redo.standby import standby_log
+from headrace.redo.standby.shipping import RedoShipping
+from headrace.redo.stream_intake import StreamIntake
+from headrace.rules import evaluation, row_evaluation
+from headrace.rules.clients_before import ClientsBefore
+from headrace.rules.conditions import logic
+from headrace.rules.conditions.nodes import Image
+from headrace.rules.table_settings import TableSettings
+from headrace.rules.transformations import reshaping
+from headrace.rules.transformations.calling import CustomCalls
+from headrace.rules.transformations.transformation import KeepColumns
+from headrace.simulation import apply_process
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.group_work import Work
 from spark_apply.sets import collapse, decisions
-from streams.cutting import resume_after
-from streams.lcr import RowLcr
-from streams.lcr_batch import NULL
-from streams.links import Delivery
-from streams.scn import Scn
 from topology import split
 
 __all__ = ["PLANTED", "Planted"]

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import psycopg
 
-from databases.connectors import value_types
-from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from redo.log_writer import LogWriter
-from redo.mining import ROWS_MAX_DEFAULT, Miner
-from rules.evaluation import RuleEvaluation
-from rules.table_settings import NO_TABLE_SETTINGS
-from streams.clock import SystemClock
-from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN
+from headrace.base.clock import SystemClock
+from headrace.databases.connectors import value_types
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import ROWS_MAX_DEFAULT, Miner
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.table_settings import NO_TABLE_SETTINGS
 from tests.support.apply_engine import Engine
 from topology.file.reading import read_topology
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import psycopg
 
-from databases.ports import ErrorTransaction
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
-from rules.rule import RuleSet
-from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from headrace.databases.ports import ErrorTransaction
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.rules.rule import RuleSet
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.tables.arriving import TableStart
-from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.postgres_redo import RULES, RedoSite
 

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.session import PostgresSession
-from streams.errors import DatabaseUnavailable
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.session import PostgresSession
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.apply_history import Row, Table
 

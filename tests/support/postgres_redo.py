@@ -10,14 +10,14 @@ from typing import Any
 
 import psycopg
 
-from databases.postgres.source.database import PostgresSource
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from redo.log_writer import LogWriter
-from redo.mining import Miner
-from rules.rule import Rule, RuleSet
-from streams.errors import DatabaseUnavailable
-from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN, Scn
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import Miner
+from headrace.rules.rule import Rule, RuleSet
 
 RULES = RuleSet(include=(Rule(owner="public"),))
 READ_TIMEOUT_S = 0.2  # a read that finds nothing is repeated by whoever waits

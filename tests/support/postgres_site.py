@@ -6,10 +6,10 @@ import time
 
 import psycopg
 
-from databases.postgres.source.catalog import slot_name
-from databases.postgres.source.database import PostgresSource
-from rules.rule import Rule, RuleSet
-from streams.scn import FIRST_SCN, Scn
+from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.log_reading import Reading
 
 ALL = (RuleSet(include=(Rule(owner="public"),)),)

@@ -16,11 +16,11 @@ import psycopg
 from actors.host import Host
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost, forget_queues
+from headrace.base.errors import HeadraceError, PropagationError
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.links.ports import header_of
 from protos import codec, transport
 from protos.queue_link import DequeueClient, EnqueueClient
-from streams.errors import PropagationError, StreamsError
-from streams.links import header_of
-from streams.scn import FIRST_SCN, Scn
 from tests.support.links import adopted, begun, loopback, without_tls
 from tests.support.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
 from tests.support.system import wait_until
@@ -148,7 +148,7 @@ class QueuedNetwork(PostgresNetwork):
             client = self._clients.get(name) or self._subscribed(name)
             try:
                 delivery = client.poll(ARRIVES_S)
-            except StreamsError:  # it dequeues from another queue now
+            except HeadraceError:  # it dequeues from another queue now
                 client.close()
                 del self._clients[name]
                 continue

@@ -7,10 +7,10 @@ from pathlib import Path
 from actors.staging import queue as queue_module
 from actors.staging.queue import QueueCore
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession
+from headrace.base.clock import VirtualClock
+from headrace.lcr.batch import LcrBatch
+from headrace.links.ports import Delivery, header_of
 from protos import codec
-from streams.clock import VirtualClock
-from streams.lcr_batch import LcrBatch
-from streams.links import Delivery, header_of
 from tests.support.staging import one_way
 
 __all__ = ["CREDIT", "Queue"]

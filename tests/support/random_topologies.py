@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from rules.transformations.transformation import RenameSchema, RenameTable, Transformation
+from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from headrace.rules.transformations.transformation import RenameSchema, RenameTable, Transformation
 from topology.file.shorthand import Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.spec import (
     ApplySpec,

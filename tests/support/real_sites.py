@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psycopg
 
-from rules.conflict_handlers import ConflictRules
-from streams.cutting import slice_transactions
-from streams.lcr_batch import LcrBatch
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.cutting import slice_transactions
+from headrace.rules.conflict_handlers import ConflictRules
 from tests.support.concurrent_writes import TIME_FIRST, Combination, Users
 from tests.support.conflicts import COLUMNS, Shown
 from tests.support.postgres_network import PostgresNetwork

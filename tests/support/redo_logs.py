@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from actors.site.asked_names import AskedNames
-from databases.memory.log import MemoryLogDecoder
-from databases.memory.source import MemorySource
-from databases.ports import StreamOptions
-from redo.log_writer import LogWriter
-from redo.mining import Miner
-from redo.names import NameOfNow
-from rules.rule import RuleSet, TruthValue
-from streams.clock import VirtualClock
-from streams.errors import DatabaseUnavailable
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage
-from streams.scn import FIRST_SCN, Scn
-from streams.tags import Tag
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.memory.log import MemoryLogDecoder
+from headrace.databases.memory.source import MemorySource
+from headrace.databases.ports import StreamOptions
+from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.tags import Tag
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import Miner
+from headrace.redo.names import NameOfNow
+from headrace.rules.rule import RuleSet, TruthValue
 from topology.edits.receivers import Receivers
 
 SOURCE = "dbs1"
@@ -61,7 +61,7 @@ def miner(folder: Path, start_scn: int = FIRST_SCN, rules: RuleSet | None = None
 
 
 class Names:
-    """What a capture process is told of its tables' names (`redo.names.NamesAtSource`), asked of a memory source each
+    """What a capture process is told of its tables' names (`headrace.redo.names.NamesAtSource`), asked of a memory source each
     time.
 
     Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from databases.memory.source import MemorySource
-from redo.log_writer import LogWriter
-from redo.segments import list_segments
-from streams.clock import VirtualClock
+from headrace.base.clock import VirtualClock
+from headrace.databases.memory.source import MemorySource
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.segments import list_segments
 from tests.support.redo_logs import drain, write_redo
 from tests.support.workloads import Workload
 

@@ -6,12 +6,12 @@ import threading
 import time
 from pathlib import Path
 
-from databases.memory.source import MemorySource
+from headrace.base.clock import VirtualClock
+from headrace.databases.memory.source import MemorySource
+from headrace.redo.log_writer import LogWriter
 from protos import transport
 from protos.redo_link import RedoServer
 from protos.redo_transport import RedoShippingClient
-from redo.log_writer import LogWriter
-from streams.clock import VirtualClock
 from tests.support.redo_logs import SOURCE, drain, log_writer
 from tests.support.standby_redo import RECEIVER
 from tests.support.workloads import Workload

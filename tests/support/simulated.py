@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulation.run import Outcome, Settings, simulate
+from headrace.simulation.run import Outcome, Settings, simulate
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 

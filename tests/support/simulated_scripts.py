@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulation.components import ApplyProcess
-from simulation.faults import Faults
-from simulation.operator import Operator
-from simulation.world import Simulation
-from streams.errors import QueueError
-from streams.scn import FIRST_SCN, Scn
+from headrace.base.errors import QueueError
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.simulation.components import ApplyProcess
+from headrace.simulation.faults import Faults
+from headrace.simulation.operator import Operator
+from headrace.simulation.world import Simulation
 from topology.spec import TopologySpec
 
 __all__ = [

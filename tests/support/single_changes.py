@@ -13,11 +13,11 @@ from itertools import product
 
 import numpy as np
 
-from databases.connectors import value_types
-from rules.evaluation import RuleEvaluation
-from rules.rule import RuleSet
-from streams.lcr_batch import Command, LcrBatch, RowGroup
-from streams.tags import Tag
+from headrace.databases.connectors import value_types
+from headrace.lcr.batch import Command, LcrBatch, RowGroup
+from headrace.lcr.tags import Tag
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import RuleSet
 from tests.support.lcr_batches import column_values, table_version, transactions
 from topology.spec import TopologySpec
 

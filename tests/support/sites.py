@@ -23,8 +23,8 @@ import psycopg
 
 from actors.security.authority import make_certificates
 from actors.site.connection import embedded_server
-from databases.embedded import EmbeddedServer
-from headrace.deployment import Deployment
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.deployment.deployment import Deployment
 from tests.support.reporting import note_started
 from tests.support.system import System
 from topology.file.reading import read_topology

@@ -9,15 +9,15 @@ from typing import Protocol
 import numpy as np
 import psycopg
 
-from databases.memory.log import MemoryLogDecoder
-from databases.memory.source import MemorySource, MemoryTransaction
-from databases.ports import LogDecoder, SourceDatabase, StreamOptions
-from databases.postgres.source.database import PostgresSource
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from rules.rule import Rule, RuleSet
-from streams.errors import ProtocolError
-from streams.scn import FIRST_SCN, Scn
-from streams.tags import Tag
+from headrace.base.errors import ProtocolError
+from headrace.databases.memory.log import MemoryLogDecoder
+from headrace.databases.memory.source import MemorySource, MemoryTransaction
+from headrace.databases.ports import LogDecoder, SourceDatabase, StreamOptions
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.tags import Tag
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.log_reading import Reading
 
 TOPOLOGY = "contract"

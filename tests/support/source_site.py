@@ -10,16 +10,16 @@ from typing import Any
 import psycopg
 
 from actors.source_database import DatabaseSite
-from databases.postgres.source.catalog import slot_name
-from databases.postgres.source.database import PostgresSource
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from redo.mining import Miner
-from redo.names import NamesAtSource
-from rules.rule import Rule, RuleSet
-from streams.errors import TableLeftRules
-from streams.lcr_batch import LcrBatch
-from streams.links import RedoPosition
-from streams.scn import FIRST_SCN
+from headrace.base.errors import TableLeftRules
+from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN
+from headrace.links.ports import RedoPosition
+from headrace.redo.mining import Miner
+from headrace.redo.names import NamesAtSource
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.spec import CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec

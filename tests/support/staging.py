@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.staging.queue import QueueCore
+from headrace.base.errors import PropagationError
+from headrace.lcr.batch import LcrBatch
+from headrace.links.ports import BatchHeader, Delivery, Piece, PublisherProgress, RedoWatch, Resume, header_of
+from headrace.links.staging import PublisherAccount
+from headrace.rules.rule import RuleSet
+from headrace.simulation.network import Unserved
 from protos import codec
-from rules.rule import RuleSet
-from simulation.network import Unserved
-from streams.errors import PropagationError
-from streams.lcr_batch import LcrBatch
-from streams.links import BatchHeader, Delivery, Piece, PublisherProgress, RedoWatch, Resume, header_of
-from streams.staging import PublisherAccount
 from tests.support.lcr_batches import insert_batch
 from topology.spec import (
     ApplySpec,
@@ -186,7 +186,7 @@ class Subscriber:
 
 
 class DirectLinks:
-    """`streams.links.Links` to queues in the same process, without a wire.
+    """`headrace.links.ports.Links` to queues in the same process, without a wire.
 
     Args:
         component: name of the propagation or apply process that connects.

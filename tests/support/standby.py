@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 
-from databases.embedded import EmbeddedServer
-from databases.embedded_place import give
+from headrace.databases.embedded.place import give
+from headrace.databases.embedded.servers import EmbeddedServer
 
 __all__ = ["make_standby", "promote"]
 

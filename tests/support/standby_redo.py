@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from redo.log_writer import LogWriter
-from redo.standby.standby_log import StandbyLog
-from streams.clock import VirtualClock
-from streams.standby import RedoFrame, StandbyPlace
+from headrace.base.clock import VirtualClock
+from headrace.links.standby import RedoFrame, StandbyPlace
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.standby.standby_log import StandbyLog
 from tests.support.redo_logs import SOURCE
 
 __all__ = ["RECEIVER", "Stream", "cut_frames", "log_bytes", "receive", "standby_log"]

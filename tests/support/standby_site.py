@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 
-from databases.memory.source import MemorySource
-from streams.clock import VirtualClock
+from headrace.base.clock import VirtualClock
+from headrace.databases.memory.source import MemorySource
 from tests.support.redo_logs import drain, log_writer, mine, miner, received
 from tests.support.standby_redo import RECEIVER, Stream, receive
 from tests.support.workloads import Workload

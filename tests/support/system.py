@@ -19,13 +19,13 @@ import psycopg
 
 from actors.controller import CONTROLLER
 from actors.site.connection import embedded_server
-from databases.embedded import EmbeddedServer
+from headrace.base.errors import HeadraceError
+from headrace.base.failpoints import ENVIRONMENT, fired_count
 from headrace.commands.verification import verify_topology
-from headrace.deployment import Deployment
-from headrace.status_view import STARTING
-from headrace.waiting import wait_caught_up
-from streams.errors import StreamsError
-from streams.failpoints import ENVIRONMENT, fired_count
+from headrace.console.status_view import STARTING
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.deployment.deployment import Deployment
+from headrace.deployment.waiting import wait_caught_up
 from tests.support.reporting import note_started
 from topology.spec import TopologySpec
 
@@ -49,7 +49,7 @@ def wait_until(what: str, holds: Callable[[], Any], timeout_s: float = HEALED_S)
     while time.monotonic() < deadline:
         try:
             answer = holds()
-        except StreamsError as error:
+        except HeadraceError as error:
             answer, last = None, f"{type(error).__name__}: {error.message}"
         if answer:
             return answer

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from databases.connectors import DatabaseAccess
-from databases.copying import TablePlan
-from databases.memory.copying import MemoryTableReader, SourceTables, StoreTables
-from databases.memory.destination import MemoryDestination
-from databases.memory.source import MemorySource
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import DestinationSession
-from rules.transformations.transformation import Transformation
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.memory.copying import MemoryTableReader, SourceTables, StoreTables
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.source import MemorySource
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import DestinationSession
+from headrace.databases.ports.copying import TablePlan
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.transformations.transformation import Transformation
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.copying_threads import ThreadWorkers
 
 __all__ = ["APPLY", "Reader", "Source", "TOPOLOGY", "World", "one_way"]

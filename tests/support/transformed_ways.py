@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.lcr_batch import Column, OldImage, TableVersion
+from headrace.lcr.batch import Column, OldImage, TableVersion
 from topology.spec import TopologySpec
 from topology.ways import ways_to
 

@@ -9,11 +9,11 @@ from actors.staging.propagation import (
     PropagationStatistics,
 )
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from headrace.base.clock import VirtualClock
+from headrace.lcr.batch import LcrBatch
+from headrace.links.ports import header_of
+from headrace.rules.rule import RuleSet
 from protos import codec
-from rules.rule import RuleSet
-from streams.clock import VirtualClock
-from streams.lcr_batch import LcrBatch
-from streams.links import header_of
 from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
 
 __all__ = ["EVERYTHING", "TwoQueues"]

@@ -10,7 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from actors.staging.queue import QueueCore
-from databases.connectors import DatabaseAccess
+from headrace.databases.connectors import DatabaseAccess
+from headrace.lcr.scn import Scn
+from headrace.links.ports import RedoPosition, header_of
+from headrace.redo.standby.shipping import RedoShipping
 from protos import apply_pb2 as pb
 from protos import codec, transport
 from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission, Callers
@@ -19,11 +22,8 @@ from protos.identity import Peer
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient
 from protos.spark_link import HealthClient, serve_tasks
-from redo.standby.shipping import RedoShipping
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.gate import Gate
-from streams.links import RedoPosition, header_of
-from streams.scn import Scn
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import one_way

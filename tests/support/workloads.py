@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from databases.memory.source import MemorySource, MemoryTransaction
-from streams.lcr_batch import OldImage
-from streams.tags import Tag
+from headrace.databases.memory.source import MemorySource, MemoryTransaction
+from headrace.lcr.batch import OldImage
+from headrace.lcr.tags import Tag
 
 TAGS = (None, None, Tag(value=b"\x00", topology="other", apply="a"), Tag(value=b"\x1d", topology="", apply=""))
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import psycopg
 
-from databases.embedded import EmbeddedServer
 from headrace.chaos.load import paced
+from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.system import wait_until
 
 __all__ = ["TABLES", "Sites", "Writers", "writing"]

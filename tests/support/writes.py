@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from databases.ports import DestinationTable, Write
-from streams.lcr_batch import ABSENT, NULL, Column, ColumnValues, Command, OldImage, TableVersion
+from headrace.databases.ports import DestinationTable, Write
+from headrace.lcr.batch import ABSENT, NULL, Column, ColumnValues, Command, OldImage, TableVersion
 from tests.support.lcr_batches import column_values
 
 Value = bytes | int | None

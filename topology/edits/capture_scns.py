@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from databases.ports import Finding
-from streams.scn import FIRST_SCN, Scn, scn_text
+from headrace.databases.ports import Finding
+from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from topology.downstream import receiver_at
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 from topology.ways import ways_to

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from rules.rule import Rule
+from headrace.rules.rule import Rule
 from topology.change_classes import ChangeClasses
 from topology.combined import apply_of, bypassed, capture_of, dequeued, directs, left_out, readers_of
 from topology.downstream import receiver_of, receivers_from, redo_receivers

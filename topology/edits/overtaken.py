@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from databases.ports import Finding
+from headrace.databases.ports import Finding
 from topology.combined import combined
 from topology.edits.changes import brought_from, queues_before
 from topology.spec import TopologySpec

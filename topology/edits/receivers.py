@@ -6,7 +6,7 @@ from a table that an operator left out.
 
     noted      the rules along each way to an apply process; of each captured table its name and who gets its changes
     noted when everything runs with the wanted topology, together with what each destination records as LEFT
-    asked by   the capture process, of every name in its log that it has not looked at yet (`redo.names`); the source's site, for
+    asked by   the capture process, of every name in its log that it has not looked at yet (`headrace.redo.names`); the source's site, for
                its status
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from databases.ports import CapturedTable
-from rules.rule import RuleSet, passages, tags_told_apart
-from streams.scn import ObjectNumber
-from streams.table_name import TableName
+from headrace.databases.ports import CapturedTable
+from headrace.lcr.scn import ObjectNumber
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import RuleSet, passages, tags_told_apart
 from topology.spec import TopologySpec
 from topology.ways import Way, ways_to
 
@@ -54,7 +54,7 @@ class NotedWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedTable:
-    """A captured table and the name it had; see `databases.ports.CapturedTable`."""
+    """A captured table and the name it had; see `headrace.databases.ports.CapturedTable`."""
 
     identity: str
     owner: str

@@ -18,9 +18,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from streams.durable_file import sync_folder
-from streams.errors import ConfigError
-from streams.plain_data import as_json, from_json
+from headrace.base.durable_file import sync_folder
+from headrace.base.errors import ConfigError
+from headrace.base.plain_data import as_json, from_json
 from topology.spec import TopologySpec
 
 __all__ = [

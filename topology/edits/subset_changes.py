@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from databases.ports import Finding
-from rules.conditions.condition import Condition
-from rules.conditions.nodes import Image
-from rules.conditions.spelling import where_true
-from rules.rule import RuleSet
-from rules.transformations.transformation import Transformation
-from streams.table_name import TableName
+from headrace.databases.ports import Finding
+from headrace.lcr.table_name import TableName
+from headrace.rules.conditions.condition import Condition
+from headrace.rules.conditions.nodes import Image
+from headrace.rules.conditions.spelling import where_true
+from headrace.rules.rule import RuleSet
+from headrace.rules.transformations.transformation import Transformation
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 from topology.ways import Way, arriving, ways_to

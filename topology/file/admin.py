@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
 from topology.file.connection_strings import ConnectionStringError, resolve
 from topology.file.document import read_document
 

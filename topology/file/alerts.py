@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from databases.ports import Finding
+from headrace.databases.ports import Finding
 from topology.alerts import PER_HOUR_DEFAULT, AlertsSpec, AlertTarget
 from topology.file.document import Document, Path_
 from topology.file.models import AlertsModel, read_shape

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from databases.ports import Finding
-from rules.conflict_handlers import (
+from headrace.databases.ports import Finding
+from headrace.rules.conflict_handlers import (
     HISTORY_AGE_DEFAULT_S,
     HISTORY_COUNT_DEFAULT,
     TIMED_KINDS,

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from databases.connectors import hosts_of
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.databases.connectors import hosts_of
 from topology.file.secret_sources import SecretError, read_secrets, with_plain_names
 
 __all__ = ["ConnectionStringError", "check_written", "resolve"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from databases.ports import Finding
-from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
+from headrace.databases.ports import Finding
+from headrace.rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
 from topology.file.models import ApplyModel
 
 __all__ = ["dependency_findings", "virtual_dependencies"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from databases.ports import Finding
+from headrace.databases.ports import Finding
 
 __all__ = ["Document", "Path_", "path_text", "read_document"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rules.rule import Rule, RuleSet
-from rules.transformations.custom import CustomTransformation
-from rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
 from topology.file.document import Path_
 from topology.file.handlers import Problem
 from topology.file.models import TopologyModel

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rules.user_code.binds import read_statement
-from rules.user_code.handlers import (
+from headrace.base.errors import ConfigError
+from headrace.rules.user_code.binds import read_statement
+from headrace.rules.user_code.handlers import (
     NO_HANDLERS,
     TIMEOUT_DEFAULT_S,
     DmlHandler,
@@ -18,8 +19,7 @@ from rules.user_code.handlers import (
     HandlerRules,
     HandlerStatement,
 )
-from rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
-from streams.errors import ConfigError
+from headrace.rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
 from topology.file.document import Path_, read_document
 from topology.file.models import ApplyModel, DmlHandlerModel, ErrorHandlerModel, TopologyModel
 

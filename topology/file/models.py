@@ -17,14 +17,14 @@ from zoneinfo import available_timezones
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from databases.ports import Finding
-from rules.conditions.condition import Condition
-from rules.conditions.nodes import ConditionError
-from rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
-from rules.transformations.transformation import RenameTable, Transformation
-from rules.user_code.handlers import TIMEOUT_DEFAULT_S
-from streams.scn import FIRST_SCN, Scn, parse_scn, scn_text
-from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
+from headrace.databases.ports import Finding
+from headrace.lcr.scn import FIRST_SCN, Scn, parse_scn, scn_text
+from headrace.lcr.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
+from headrace.rules.conditions.condition import Condition
+from headrace.rules.conditions.nodes import ConditionError
+from headrace.rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
+from headrace.rules.transformations.transformation import RenameTable, Transformation
+from headrace.rules.user_code.handlers import TIMEOUT_DEFAULT_S
 from topology.file.document import Document, Path_
 from topology.file.transformations import TransformProblem, transformation_of
 from topology.patterns import parse_schema, parse_table
@@ -185,7 +185,7 @@ def _quoted(value: object) -> str:
 def _condition(value: object, form: str) -> Condition:
     if not isinstance(value, str):
         raise _problem(f"{value!r} is not a text", 'write a condition in SQL, in quotes, such as "department_id = 50"')
-    from rules.conditions.condition import parse  # numpy: most files have no conditions
+    from headrace.rules.conditions.condition import parse  # numpy: most files have no conditions
 
     try:
         return parse(value, form)

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from databases.ports import Finding
-from rules.conditions.condition import Condition
-from rules.conditions.nodes import Attribute, operands_of
-from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from headrace.databases.ports import Finding
+from headrace.rules.conditions.condition import Condition
+from headrace.rules.conditions.nodes import Attribute, operands_of
+from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
 from topology.file.alerts import read_alerts
 from topology.file.conflicts import conflict_findings, conflict_rules

@@ -30,8 +30,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from streams.tags import DEFAULT_APPLY_TAG
+from headrace.lcr.tags import DEFAULT_APPLY_TAG
+from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, QueueSpec
 
 __all__ = [

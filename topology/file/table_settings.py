@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from databases.ports import Finding
-from rules.table_settings import KeyColumns, TableSettings, TriggerFiring
+from headrace.databases.ports import Finding
+from headrace.rules.table_settings import KeyColumns, TableSettings, TriggerFiring
 from topology.file.models import (
     ApplyModel,
     ConflictHandlerModel,

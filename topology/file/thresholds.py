@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from databases.ports import Finding
+from headrace.databases.ports import Finding
 from topology.spec import MERGE_WITHIN_DEFAULT_S, SPLIT_AFTER_DEFAULT_S
 from topology.split import hindrance
 

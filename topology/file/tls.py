@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from databases.ports import Finding
+from headrace.databases.ports import Finding
 from topology.file.models import TlsModel, read_shape
 from topology.links import both_ways, with_made_certificates
 from topology.spec import TlsSpec, TopologySpec

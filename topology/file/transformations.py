@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from databases.ports import NEVER_CAPTURED
-from rules.transformations.custom import CustomTransformation
-from rules.transformations.transformation import (
+from headrace.databases.ports import NEVER_CAPTURED
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,
@@ -25,7 +25,7 @@ from rules.transformations.transformation import (
     Transformation,
     in_order,
 )
-from rules.user_code.source import UserFunction
+from headrace.rules.user_code.source import UserFunction
 from topology.patterns import parse_schema, parse_table
 
 __all__ = ["TransformProblem", "transformation_of"]
@@ -209,8 +209,8 @@ def _constant(name: str, value: object, type_name: str | None) -> AddColumn:
 
 def _check_value(added: AddColumn) -> None:
     """See that every database reads the text as the same value of the type."""
-    from databases.connectors import value_types  # numpy: most files add no column
-    from streams.lcr_batch import Column
+    from headrace.databases.connectors import value_types  # numpy: most files add no column
+    from headrace.lcr.batch import Column
 
     assert added.value is not None
     types, column = value_types(), Column(name=added.name, type_name=added.type_name)

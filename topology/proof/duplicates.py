@@ -9,9 +9,9 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from databases.ports import Finding
-from rules.rule import ANY_TAG
-from streams.tags import DEFAULT_APPLY_TAG
+from headrace.databases.ports import Finding
+from headrace.lcr.tags import DEFAULT_APPLY_TAG
+from headrace.rules.rule import ANY_TAG
 from topology.proof.hops import OWN, Hop, Place, is_last
 from topology.proof.reach import Proof
 from topology.proof.words import Client, as_far_as, finding_at, made_with, path_text, place_in_file, some

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from databases.ports import Finding
-from rules.rule import Rule, TruthValue
-from streams.errors import counted
+from headrace.base.errors import counted
+from headrace.databases.ports import Finding
+from headrace.rules.rule import Rule, TruthValue
 from topology.change_classes import Naming
 from topology.proof.duplicates import Duplicates
 from topology.proof.hops import OWN, Hop, Place, by_names

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from databases.ports import Finding
-from rules.conflict_handlers import KINDS
-from streams.table_name import TableName, quoted_name
+from headrace.databases.ports import Finding
+from headrace.lcr.table_name import TableName, quoted_name
+from headrace.rules.conflict_handlers import KINDS
 from topology.proof.reach import Proof
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import ArrivingTable, ways_to, writes_alone
 
 if TYPE_CHECKING:
-    from streams.lcr_batch import TableVersion
+    from headrace.lcr.batch import TableVersion
 
 __all__ = ["meetings", "unseen_conflicts"]
 
@@ -92,12 +92,14 @@ def unseen_conflicts(
         apply: of `spec`.
         tables: that arrive at it.
     """
-    from streams.lcr_batch import OldImage  # numpy: a file alone is checked without it
+    from headrace.lcr.batch import OldImage  # numpy: a file alone is checked without it
 
     for table in tables:
         version, rules = table.destination, apply.conflicts.of(table.destination.owner, table.destination.name)
         is_seen = version.old_image is OldImage.FULL or all(column.is_key for column in version.columns)
-        is_reported = any(handler.needs_old_values for handler in rules.handlers)  # by `databases.conflict_lists`
+        is_reported = any(
+            handler.needs_old_values for handler in rules.handlers
+        )  # by `headrace.databases.conflict_lists`
         if is_seen or is_reported or rules.compare_key_only or writes_alone(spec, apply, TableName.of(version)):
             continue
         yield Finding(

@@ -21,8 +21,8 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from databases.ports import Finding
-from streams.errors import counted
+from headrace.base.errors import counted
+from headrace.databases.ports import Finding
 from topology.proof.hops import OWN, Hop, Place, by_names, is_last
 from topology.proof.reach import Proof
 from topology.proof.words import as_far_as, finding_at, made_with, path_text, some

@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from rules.rule import Rule, RuleSet
+from headrace.rules.rule import Rule, RuleSet
 from topology.change_classes import ChangeClasses
 from topology.proof.hops import OWN, Called, Hop, Place, Spread, by_names, together
 from topology.spec import TopologySpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from databases.ports import Finding
-from rules.rule import RuleSet
+from headrace.databases.ports import Finding
+from headrace.rules.rule import RuleSet
 from topology.proof.hops import Hop, Place
 from topology.proof.reach import Proof, tag_text
 from topology.spec import CaptureSpec, PropagationSpec

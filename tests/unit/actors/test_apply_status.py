@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actors.apply import STARTING_INTERVAL_S, STARTING_S, STATUS_INTERVAL_S, ApplyHost
-from databases.destination_views import ERRORS_MAX
+from headrace.databases.destination_views import ERRORS_MAX
 from protos import apply_pb2 as pb
 from tests.support.destination_contract import error_transaction
 

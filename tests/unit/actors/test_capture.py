@@ -11,9 +11,9 @@ from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S
 from actors.combined import mounted_core
 from actors.site.redo_keeper import RedoKeeper
 from actors.staging.queue_sessions import REFUSED_HOLD_S
-from redo.log_writer import LogWriter
-from streams.errors import ConfigError, LogGone
-from streams.scn import FIRST_SCN, Scn, scn_text
+from headrace.base.errors import ConfigError, LogGone
+from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
+from headrace.redo.log_writer import LogWriter
 from tests.support.capture_process import CREDIT, Capture
 from tests.support.redo_logs import drain
 

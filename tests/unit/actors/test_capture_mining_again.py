@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from actors.staging.queue_sessions import REFUSED_HOLD_S
-from streams.errors import LogGone
-from streams.scn import FIRST_SCN, Scn
+from headrace.base.errors import LogGone
+from headrace.lcr.scn import FIRST_SCN, Scn
 from tests.support.capture_process import CREDIT, Capture, KeptRedo
 from tests.support.redo_logs import drain
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from actors.site.connection import claim_on, original_of
-from databases.postgres.claim import PostgresClaim
-from headrace.deployment import Deployment
+from headrace.databases.postgres.claim import PostgresClaim
+from headrace.deployment.deployment import Deployment
 from tests.support.topologies import ONE_WAY, read
 from topology.file.reading import read_topology
 from topology.spec import SiteSpec, TopologySpec

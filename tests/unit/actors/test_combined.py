@@ -9,14 +9,14 @@ import pytest
 from actors.combined import AHEAD_BYTES, MountedQueue, mounted_core
 from actors.staging.queue import QueueCore
 from actors.staging.queue_sessions import REFUSED_HOLD_S, SubscriberSession
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import LogGone, ProtocolError, QueueError, WouldBlock
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.links.ports import header_of
+from headrace.simulation.network import Unserved
 from protos import codec
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
-from simulation.network import Unserved
-from streams.clock import VirtualClock
-from streams.errors import LogGone, ProtocolError, QueueError, WouldBlock
-from streams.lcr_batch import LcrBatch
-from streams.links import header_of
-from streams.scn import FIRST_SCN, Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import one_way
 from topology.spec import ApplySpec

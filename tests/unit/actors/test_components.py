@@ -13,7 +13,7 @@ import pytest
 
 from actors.components import Components
 from actors.records.wanted import Wanted
-from streams.errors import PropagationError
+from headrace.base.errors import PropagationError
 from tests.support.components import RELEASE, FakeRecords, Part, goes_on, wait_for
 from tests.support.topologies import ONE_WAY, read
 

@@ -14,12 +14,12 @@ import pytest
 
 from actors.control.observation import gather
 from actors.controller import CONTROLLER, Controller, fingerprint_of
-from databases.ports import CapturedTable, DomainColumn, Finding, TableShape
-from rules.rule import Rule, RuleSet
-from streams.clock import VirtualClock
-from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, PropagationError
-from streams.lcr_batch import Column, OldImage, TableVersion
-from streams.table_name import TableName
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import ConfigError, DatabaseError, DatabaseUnavailable, PropagationError
+from headrace.databases.ports import CapturedTable, DomainColumn, Finding, TableShape
+from headrace.lcr.batch import Column, OldImage, TableVersion
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import (
     EVERYTHING,

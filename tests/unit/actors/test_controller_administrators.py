@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from actors.controller import Controller
-from databases.ports import CapturedTable, Finding
-from streams.errors import DatabaseUnavailable, PropagationError
+from headrace.base.errors import DatabaseUnavailable, PropagationError
+from headrace.databases.ports import CapturedTable, Finding
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import call_again, captured, started, with_another_destination, with_another_source
 from topology.spec import TopologySpec

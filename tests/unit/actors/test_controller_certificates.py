@@ -11,7 +11,7 @@ import pytest
 from actors.security.authority import SITE_DAYS
 from actors.security.renewal import RENEWAL_INTERVAL_S
 from actors.security.upkeep import keep_certificates
-from streams.clock import VirtualClock
+from headrace.base.clock import VirtualClock
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import one_way_spec, started
 from topology.links import CERTIFICATES, with_made_certificates

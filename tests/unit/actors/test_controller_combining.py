@@ -8,8 +8,8 @@ import pytest
 
 import actors.controller as controller_module
 from actors.controller import Controller
-from databases.ports import Finding
-from streams.errors import PropagationError
+from headrace.base.errors import PropagationError
+from headrace.databases.ports import Finding
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import (
     EVERYTHING,

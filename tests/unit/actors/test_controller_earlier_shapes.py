@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from actors.control.earlier_shapes import EARLIER_MAX, EarlierShape, earlier_of, left_shapes, on_the_way
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import DeleteColumns, Transformation
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import DeleteColumns, Transformation
 from tests.support.controllers import started
 from topology.edits.stored import prepared_document
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from actors.control.earlier_shapes import earlier_of
-from databases.ports import Finding
-from rules.conditions.condition import parse
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
-from streams.scn import scn_text
+from headrace.databases.ports import Finding
+from headrace.lcr.scn import scn_text
+from headrace.rules.conditions.condition import parse
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started
 from topology.edits.stored import prepared_document

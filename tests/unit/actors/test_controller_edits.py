@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from actors.controller import Controller, fingerprint_of
-from databases.ports import Finding
-from rules.rule import ANY_TAG, Rule, RuleSet
-from streams.errors import PropagationError
+from headrace.base.errors import PropagationError
+from headrace.databases.ports import Finding
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import (
     EVERYTHING,

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from actors.controller import Controller
-from rules.rule import Rule, RuleSet
-from streams.errors import DatabaseError
-from streams.table_name import TableName
+from headrace.base.errors import DatabaseError
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.controllers import (
     call_again,
     captured,

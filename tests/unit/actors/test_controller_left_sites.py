@@ -10,8 +10,8 @@ import pytest
 from actors.control.leaving import CLEAR_INTERVAL_S
 from actors.intermediate_database import IntermediateSite
 from actors.site.left import left_in
-from headrace.status_view import notes
-from streams.clock import VirtualClock
+from headrace.base.clock import VirtualClock
+from headrace.console.status_view import notes
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started, with_another_destination
 from topology.spec import CaptureSpec, DatabaseSpec, TopologySpec

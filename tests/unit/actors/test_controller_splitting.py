@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.controller import Controller, fingerprint_of
-from streams.errors import ConfigError, PropagationError
+from headrace.base.errors import ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import one_way_spec, reconfigured, started, stop, with_another_destination
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec

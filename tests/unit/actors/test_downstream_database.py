@@ -17,12 +17,12 @@ from actors.intermediate_database import IntermediateSite
 from actors.processes import factory_of, process_of
 from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
-from databases.ports import CapturedTable
+from headrace.base.errors import PropagationError, RedoError
+from headrace.databases.ports import CapturedTable
+from headrace.lcr.scn import ObjectNumber
+from headrace.redo.standby.shipping import STALLED_S
 from protos.links import GrpcLinks
 from protos.redo_link import RedoWatchClient
-from redo.standby.shipping import STALLED_S
-from streams.errors import PropagationError, RedoError
-from streams.scn import ObjectNumber
 from tests.support.controllers import one_way_spec, reconfigured, started
 from tests.support.redo_logs import SOURCE, drain
 from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
@@ -253,7 +253,7 @@ def test_a_segment_whose_archiving_failed_after_its_rename_is_archived(receiver,
 
     site.commit(60)
     with monkeypatch.context() as patch:
-        patch.setattr("redo.segments.sync_folder", fails)
+        patch.setattr("headrace.redo.segments.sync_folder", fails)
         with pytest.raises(RedoError):
             receive_all(receiver)
     receiver.close()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from actors.host import Host
-from headrace.status_view import is_healthy, notes
-from streams.backoff import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff
-from streams.errors import BugError, DatabaseUnavailable, LogGone
+from headrace.base.backoff import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff
+from headrace.base.errors import BugError, DatabaseUnavailable, LogGone
+from headrace.console.status_view import is_healthy, notes
 
 WAIT_S = 60.0  # as `STALL_S`: what takes milliseconds
 

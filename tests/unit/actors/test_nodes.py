@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.cluster.nodes import HEAD, absence_of, placement
-from headrace.status_view import notes
+from headrace.console.status_view import notes
 from tests.support.controllers import started
 
 

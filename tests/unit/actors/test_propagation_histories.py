@@ -18,12 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from actors.staging.propagation import PropagationCore, PropagationStatistics
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import LogGone, PropagationError, QueueError, WouldBlock
+from headrace.lcr.batch import LcrBatch
+from headrace.links.ports import header_of
+from headrace.rules.rule import RuleSet
 from protos import codec
-from rules.rule import RuleSet
-from streams.clock import VirtualClock
-from streams.errors import LogGone, PropagationError, QueueError, WouldBlock
-from streams.lcr_batch import LcrBatch
-from streams.links import header_of
 from tests.support.seeds import scaled
 from tests.support.staging import DirectDequeue, DirectEnqueue, History, Subscriber, one_way
 

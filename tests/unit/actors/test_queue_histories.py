@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession
+from headrace.base.clock import VirtualClock
+from headrace.lcr.batch import LcrBatch
+from headrace.links.ports import header_of
 from protos import codec
-from streams.clock import VirtualClock
-from streams.lcr_batch import LcrBatch
-from streams.links import header_of
 from tests.support.seeds import scaled
 from tests.support.staging import History, Subscriber, one_way
 from topology.spec import TopologySpec

@@ -11,7 +11,7 @@ import pytest
 
 from actors.components import Components
 from actors.records.running import Running
-from streams.errors import PropagationError
+from headrace.base.errors import PropagationError
 from tests.support.components import FakeRecords, goes_on
 
 HOLD = """

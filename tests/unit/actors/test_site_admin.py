@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.site.admin import finish_as_admin, publish_as_admin
-from streams.errors import DatabaseError
+from headrace.base.errors import DatabaseError
 from tests.support.administered_source import AdministeredSource, administer, record
 from tests.support.topologies import read
 from topology.spec import TopologySpec

@@ -16,9 +16,9 @@ import pytest
 
 from actors.security.upkeep import keep_certificates
 from actors.state_folder import check_owned, make_private, not_owned
-from headrace.deployment import Deployment
-from headrace.inspection import check_topology, plan_topology
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.deployment.deployment import Deployment
+from headrace.deployment.inspection import check_topology, plan_topology
 from tests.support.attackers import NOBODY, open_folder, readable_by_others
 
 IS_ROOT = os.geteuid() == 0
@@ -115,7 +115,7 @@ def test_certificates_that_come_first_make_the_same_folders(shared: Path):
     file.write_text(FILE.format(state_dir=shared / ".headrace" / "closed"))
     keep = (
         "from actors.state_folder import keep_private; from actors.security.upkeep import keep_certificates; from"
-        " headrace.deployment import Deployment; keep_private(); from pathlib import Path;"
+        " headrace.deployment.deployment import Deployment; keep_private(); from pathlib import Path;"
         " keep_certificates(Deployment.read(Path({!r})).spec)"
     )
     subprocess.run([sys.executable, "-c", keep.format(str(file))], check=True, timeout=60)
@@ -126,8 +126,8 @@ def test_certificates_that_come_first_make_the_same_folders(shared: Path):
 
 def test_a_command_and_what_it_starts_write_for_their_user_alone(tmp_path: Path):
     program = (
-        "import headrace.cli, subprocess; headrace.cli.main = lambda: subprocess.run(['touch', 'made'],"
-        " check=True); from headrace.entry import main; main()"
+        "import headrace.cli.app, subprocess; headrace.cli.app.main = lambda: subprocess.run(['touch', 'made'],"
+        " check=True); from headrace.cli.entry import main; main()"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=60)
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o600

@@ -19,12 +19,12 @@ import pytest
 
 from actors.staging.propagation import PropagationCore, PropagationStatistics
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import PropagationError, QueueError, WouldBlock
+from headrace.lcr.batch import LcrBatch
+from headrace.links.ports import header_of
+from headrace.rules.rule import RuleSet
 from protos import codec
-from rules.rule import RuleSet
-from streams.clock import VirtualClock
-from streams.errors import PropagationError, QueueError, WouldBlock
-from streams.lcr_batch import LcrBatch
-from streams.links import header_of
 from tests.support.seeds import seeds
 from tests.support.staging import STEP, DirectDequeue, DirectEnqueue, History, Subscriber
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec

@@ -11,8 +11,9 @@ import psycopg
 import psycopg.errors
 import pytest
 
-from databases.postgres import connection
-from databases.postgres.connection import (
+from headrace.base.errors import INSTANTIATE_AGAIN, ConfigError, DatabaseError, DatabaseUnavailable, DataError, Retry
+from headrace.databases.postgres import connection
+from headrace.databases.postgres.connection import (
     connect,
     connection_string,
     error_from_sqlstate,
@@ -21,7 +22,6 @@ from databases.postgres.connection import (
     translate,
     translated,
 )
-from streams.errors import INSTANTIATE_AGAIN, ConfigError, DatabaseError, DatabaseUnavailable, DataError, Retry
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from databases.embedded import EmbeddedServer
-from databases.embedded_place import Place, name_of_data
-from streams.errors import ConfigError, DatabaseError
+from headrace.base.errors import ConfigError, DatabaseError
+from headrace.databases.embedded.place import Place, name_of_data
+from headrace.databases.embedded.servers import EmbeddedServer
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def initialized_by(monkeypatch: pytest.MonkeyPatch, parent: Path) -> None:
     def find(folder: Path, _version: int) -> Place:
         return Place(Path("/bin"), parent, "data" if parent == folder else name_of_data(folder), os.geteuid())
 
-    monkeypatch.setattr("databases.embedded.run", run)
-    monkeypatch.setattr("databases.embedded.Place.find", find)
+    monkeypatch.setattr("headrace.databases.embedded.servers.run", run)
+    monkeypatch.setattr("headrace.databases.embedded.servers.Place.find", find)
 
 
 def copied(server: EmbeddedServer, folder: Path) -> EmbeddedServer:

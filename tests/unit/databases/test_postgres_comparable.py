@@ -8,9 +8,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from databases.postgres.comparable import PostgresValueTypes
-from rules.conditions.values import Kind
-from streams.lcr_batch import Column
+from headrace.databases.postgres.comparable import PostgresValueTypes
+from headrace.lcr.batch import Column
+from headrace.rules.conditions.values import Kind
 from tests.support.condition_values import numeric_bytes
 
 TYPES = PostgresValueTypes()

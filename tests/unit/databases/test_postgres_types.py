@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from databases.ports import DestinationColumn, DestinationTable
-from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, ValueForm, equality_of
-from databases.postgres.types import missing_alter, missing_tables, type_with_modifier
-from streams.lcr_batch import Column, OldImage, TableVersion
-from streams.table_name import TableName
+from headrace.databases.ports import DestinationColumn, DestinationTable
+from headrace.databases.postgres.destination.catalog import CatalogColumn, CatalogTable, ValueForm, equality_of
+from headrace.databases.postgres.types import missing_alter, missing_tables, type_with_modifier
+from headrace.lcr.batch import Column, OldImage, TableVersion
+from headrace.lcr.table_name import TableName
 
 
 def numeric(digits: int, scale: int) -> int:

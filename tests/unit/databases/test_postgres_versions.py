@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from databases.postgres.versions import version_findings
+from headrace.databases.postgres.versions import version_findings
 
 
 def server(version: int) -> Any:

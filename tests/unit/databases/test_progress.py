@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databases.ports import ScnRange
-from databases.progress import covers, fold_ranges, merge_ranges, ranges_from_bounds, ranges_to_bounds
+from headrace.databases.ports import ScnRange
+from headrace.databases.progress import covers, fold_ranges, merge_ranges, ranges_from_bounds, ranges_to_bounds
 
 BOUNDS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=12)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from databases.table_digest import TableDigest
+from headrace.databases.table_digest import TableDigest
 
 ONE = TableDigest(row_count=1, sums=(5, -1))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from databases.ports import StreamOptions
-from databases.timelines import is_of_one_history
-from streams.scn import Scn
+from headrace.databases.ports import StreamOptions
+from headrace.databases.timelines import is_of_one_history
+from headrace.lcr.scn import Scn
 
 
 def on(timeline: int, *switches: tuple[int, int]) -> StreamOptions:

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from databases.postgres.value_text import value_text
-from streams.lcr_batch import Column
+from headrace.databases.postgres.value_text import value_text
+from headrace.lcr.batch import Column
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def test_the_object_store_fits_the_shared_memory_of_a_node(cluster, commands):
     ("sent", "path"),
     [
         (True, "pyproject.toml"),
-        (True, "headrace/cli.py"),
+        (True, "headrace/cli/app.py"),
         (False, "certs/ca.key"),
         (False, "certs/dbs1.key"),
         (False, ".git/config"),

@@ -5,26 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import typer
 
-from headrace.cli import app
+from headrace.cli.app import app
+from tests.support.packages import PACKAGES, ROOT
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = (
-    "headrace",
-    "simulation",
-    "actors",
-    "spark_apply",
-    "topology",
-    "redo",
-    "databases",
-    "protos",
-    "rules",
-    "streams",
-)
 # `word: ...` or `word, word: ...`, four spaces further in than "Args:".
 PARAMETERS = re.compile(r"^ {4}(\w+(?:, \w+)*): \S", re.MULTILINE)
 ELSEWHERE = re.compile(r"\bSee `[^`]+`")

@@ -11,19 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = (
-    "headrace",
-    "simulation",
-    "actors",
-    "spark_apply",
-    "topology",
-    "redo",
-    "databases",
-    "protos",
-    "rules",
-    "streams",
-)
+from tests.support.packages import PACKAGES, ROOT
+
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CODE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
@@ -121,9 +110,9 @@ def test_every_link_in_a_document_leads_somewhere(document):
 
 def test_the_names_of_modules_are_really_looked_up():
     """The check itself: a name that does not exist is found out at every depth."""
-    assert resolve("streams.scn.Scn") is not None
-    assert resolve("streams.lcr_batch.LcrBatch.through_scn") is not None
-    for name in ("streams.nothing", "streams.scn.Nothing", "streams.lcr_batch.LcrBatch.nothing"):
+    assert resolve("headrace.lcr.scn.Scn") is not None
+    assert resolve("headrace.lcr.batch.LcrBatch.through_scn") is not None
+    for name in ("headrace.nothing", "headrace.lcr.scn.Nothing", "headrace.lcr.batch.LcrBatch.nothing"):
         with pytest.raises((ModuleNotFoundError, KeyError, AttributeError)):
             resolve(name)
 

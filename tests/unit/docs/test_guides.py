@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from headrace.rules.user_code.handlers import ExecutionHandler
+from headrace.rules.user_code.source import UserFunction
 from headrace.testing import Destination, Table, row_lcr, transform, values_of
-from rules.user_code.handlers import ExecutionHandler
-from rules.user_code.source import UserFunction
 from tests.support.handlers import Handled, code_of, inserts, row, rules_of
 from topology.checks import check
 from topology.file.reading import read_topology

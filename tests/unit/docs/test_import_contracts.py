@@ -8,41 +8,37 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = (
-    "headrace",
-    "simulation",
-    "actors",
-    "spark_apply",
-    "topology",
-    "redo",
-    "databases",
-    "protos",
-    "rules",
-    "streams",
-)
+from tests.support.packages import PACKAGES, ROOT, modules
+
 # Importers as near as possible to those that may.
 FORBIDDEN = {
-    "streams.scn": "rules.rule",
+    "headrace.lcr.scn": "headrace.rules.rule",
     "protos.codec": "grpc",
     "actors.apply": "ray",
     "spark_apply.application.process": "raydp",
     "spark_apply.driver.loop": "pyspark",
-    "headrace.inspection": "cryptography",
+    "headrace.deployment.inspection": "cryptography",
     "topology.spec": "pydantic",
-    "rules.conditions.logic": "sqlglot",
+    "headrace.rules.conditions.logic": "sqlglot",
     "protos.transport": "pyarrow",
-    "databases.embedded": "psycopg",
-    "databases.ports": "databases.postgres.connection",
-    "actors.source_database": "databases.postgres.source.database",
-    "headrace.commands.doctor": "databases.postgres.versions",
-    "spark_apply.server.apply_server": "databases.postgres.destination.session",
+    "headrace.databases.embedded.servers": "psycopg",
+    "headrace.databases.ports": "headrace.databases.postgres.connection",
+    "actors.source_database": "headrace.databases.postgres.source.database",
+    "headrace.commands.doctor": "headrace.databases.postgres.versions",
+    "spark_apply.server.apply_server": "headrace.databases.postgres.destination.session",
 }
-CIRCLE = ("redo.records", "redo.segments")  # what a contract says of siblings names them, and no line
+CIRCLE = ("headrace.redo.records", "headrace.redo.segments")  # what a contract says of siblings names them, and no line
+
+
+def test_every_folder_of_the_packages_is_installed() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {str(file.parent.relative_to(ROOT)).replace("/", ".") for file in modules(*PACKAGES)}
+    assert (sorted(folders), len(set(listed))) == (sorted(listed), len(listed))
 
 
 @pytest.mark.slow

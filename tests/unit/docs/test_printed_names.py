@@ -10,12 +10,10 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("headrace", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
+from tests.support.packages import PACKAGES, ROOT
 
 _STATEMENT = re.compile(
     r"\b(?:ALTER (?:TABLE|TYPE|ROLE|FUNCTION|SEQUENCE|PUBLICATION|EVENT|SYSTEM|DATABASE|SCHEMA|DOMAIN)|CREATE |DROP"
@@ -98,41 +96,41 @@ _PROSE = "a sentence: no statement is in it"
 _OF_SERVER = "the server prints it quoted"
 EXCEPTIONS = {
     "actors/source_database:_begin_as_source": "a folder below the site's, behind nothing that is run",
-    "databases/dependency_columns:dependency_column_findings": _PROSE,
-    "databases/memory/destination:how_to_empty": "the database in memory runs no SQL",
-    "databases/memory/store:missing_alter": "the database in memory runs no SQL",
-    "databases/postgres/compared/computed_columns:computed_findings": _OF_SERVER,
-    "databases/postgres/connection:remedy_of": _OF_SERVER,
-    "databases/postgres/destination/preflight:_function_findings": "in the sentence; the function is quoted",
-    "databases/postgres/destination/removal:_drop_schema": _CONSTANT,
-    "databases/postgres/destination/removal:remove_rows": _CONSTANT,
-    "databases/postgres/destination/rights:_schema_findings": _QUOTED_BEFORE,
-    "databases/postgres/destination/rights:_type_right_findings": _QUOTED_BEFORE,
-    "databases/postgres/destination/row_reader:_meeting_expressions": "expressions of an index, as the server prints"
+    "headrace/databases/dependency_columns:dependency_column_findings": _PROSE,
+    "headrace/databases/memory/destination:how_to_empty": "the database in memory runs no SQL",
+    "headrace/databases/memory/store:missing_alter": "the database in memory runs no SQL",
+    "headrace/databases/postgres/compared/computed_columns:computed_findings": _OF_SERVER,
+    "headrace/databases/postgres/connection:remedy_of": _OF_SERVER,
+    "headrace/databases/postgres/destination/preflight:_function_findings": "in the sentence; the function is quoted",
+    "headrace/databases/postgres/destination/removal:_drop_schema": _CONSTANT,
+    "headrace/databases/postgres/destination/removal:remove_rows": _CONSTANT,
+    "headrace/databases/postgres/destination/rights:_schema_findings": _QUOTED_BEFORE,
+    "headrace/databases/postgres/destination/rights:_type_right_findings": _QUOTED_BEFORE,
+    "headrace/databases/postgres/destination/row_reader:_meeting_expressions": "expressions of an index, as the server prints"
     " them",
-    "databases/postgres/destination/write_plans:make_types": "made of a number; the type as the server prints it",
-    "databases/postgres/destination/writing/writes:_move": "`numbered`: columns are numbers there",
-    "databases/postgres/destination/writing/writes:_plan_insert": "`WriteBuilder` has quoted them",
-    "databases/postgres/destination/writing/writes:_update": "`numbered`: columns are numbers there",
-    "databases/postgres/destination/writing/writes:plan_write": "`numbered`: columns are numbers there",
-    "databases/postgres/destination/rights:sequence_right_findings": _PROSE,
-    "databases/postgres/event_triggers:_failed_in": "quoted where `names` is made",
-    "databases/postgres/planning:_schema_steps": _CONSTANT,
-    "databases/postgres/shapes:domain_findings": "the comment has no name; the statement behind it stands in a line of"
+    "headrace/databases/postgres/destination/write_plans:make_types": "made of a number; the type as the server prints it",
+    "headrace/databases/postgres/destination/writing/writes:_move": "`numbered`: columns are numbers there",
+    "headrace/databases/postgres/destination/writing/writes:_plan_insert": "`WriteBuilder` has quoted them",
+    "headrace/databases/postgres/destination/writing/writes:_update": "`numbered`: columns are numbers there",
+    "headrace/databases/postgres/destination/writing/writes:plan_write": "`numbered`: columns are numbers there",
+    "headrace/databases/postgres/destination/rights:sequence_right_findings": _PROSE,
+    "headrace/databases/postgres/event_triggers:_failed_in": "quoted where `names` is made",
+    "headrace/databases/postgres/planning:_schema_steps": _CONSTANT,
+    "headrace/databases/postgres/shapes:domain_findings": "the comment has no name; the statement behind it stands in a line of"
     " its own",
-    "databases/postgres/table_copy:_rewritten": _PROSE,
-    "databases/postgres/table_copy:lacking": "in the sentence; the table of the statement is quoted",
-    "databases/postgres/types:_made_plain": _QUOTED_BEFORE,
-    "databases/postgres/types:missing_alter": _OF_SERVER,
-    "databases/postgres/views:_of": _CONSTANT,
-    "headrace/deployment:_remove_from_left": "the site, in the sentence; the slot is quoted",
+    "headrace/databases/postgres/table_copy:_rewritten": _PROSE,
+    "headrace/databases/postgres/table_copy:lacking": "in the sentence; the table of the statement is quoted",
+    "headrace/databases/postgres/types:_made_plain": _QUOTED_BEFORE,
+    "headrace/databases/postgres/types:missing_alter": _OF_SERVER,
+    "headrace/databases/postgres/views:_of": _CONSTANT,
+    "headrace/deployment/deployment:_remove_from_left": "the site, in the sentence; the slot is quoted",
     "headrace/commands/sequences:_line": "`SequencePosition.name` is quoted",
-    "headrace/commands/sequences:collisions": "`SequencePosition.name` is quoted",
+    "headrace/databases/sequence_collisions:collisions": "`SequencePosition.name` is quoted",
     "headrace/demo/load:_table_differences": _CONSTANT,
     "headrace/demo/load:_watch": _CONSTANT,
     "headrace/demo/load:_write": _CONSTANT,
     "headrace/demo/load:differences": _CONSTANT,
-    "rules/transformations/calling:_check_values": _PROSE,
+    "headrace/rules/transformations/calling:_check_values": _PROSE,
     "spark_apply/copy/marked_columns:replaced_columns": _PROSE,
     "topology/proof/meetings:unseen_conflicts": "a site, in the sentence; the table is quoted",
     "topology/transformations:_rule_columns": _PROSE,

@@ -8,19 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = (
-    "headrace",
-    "simulation",
-    "actors",
-    "spark_apply",
-    "topology",
-    "redo",
-    "databases",
-    "protos",
-    "rules",
-    "streams",
-)
+from tests.support.packages import PACKAGES, ROOT
+
 # What 500 lines had at most before the formatter broke them.
 STATEMENTS_MAX = 376
 P90_MAX = 14

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.console import Output
+from headrace.console.output import Output
 from tests.support.topologies import ONE_WAY
 
 

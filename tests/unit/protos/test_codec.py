@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.base.errors import ProtocolError
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import NO_OBJECT, ObjectNumber
+from headrace.links.ports import header_of
 from protos import codec, lcr_pb2
-from streams.errors import ProtocolError
-from streams.lcr_batch import LcrBatch
-from streams.links import header_of
-from streams.scn import NO_OBJECT, ObjectNumber
 from tests.support.lcr_batches import assert_same_batch, insert_batch, lcr_batches
 
 

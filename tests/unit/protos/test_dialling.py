@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from headrace.base.errors import HeadraceError, PropagationError
 from protos.links import GrpcLinks
-from streams.errors import PropagationError, StreamsError
 from tests.support.system import wait_until
 
 WAIT_S = 30.0  # each of these takes milliseconds
@@ -58,7 +58,7 @@ def test_closing_does_not_wait_for_an_address_and_leaves_nothing_behind():
 
 def test_nobody_at_the_address_is_an_error_of_the_stream():
     stream = links(lambda _: "127.0.0.1:1", threading.Event()).subscriber("q_gone")
-    with pytest.raises(StreamsError):
+    with pytest.raises(HeadraceError):
         stream.subscribe({"dbs1": 0}, 1)
     wait_until("its thread has ended", lambda: has_ended("q_gone"), WAIT_S)
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from headrace.base.errors import RateExceeded, Retry
 from protos import apply_pb2, queue_pb2, rates, redo_pb2
 from protos.admission import Admission
 from protos.rates import (
@@ -22,7 +23,6 @@ from protos.rates import (
     Limit,
     Rates,
 )
-from streams.errors import RateExceeded, Retry
 
 METHOD, SITE = "headrace.v1.Queue/Dequeue", "ipv4:10.0.0.1"
 LIMIT = Limit(messages_per_s=100, calls_per_s=10)

@@ -14,20 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.base import errors
+from headrace.base.errors import HeadraceError, PropagationError, ProtocolError
+from headrace.lcr.row_lcr import LcrError
 from protos import fragments, lcr_pb2, queue_pb2, transport
 from protos.admission import Admission
 from protos.compression import PIECE_BYTES_MIN, Compressor
 from protos.fragments import FRAGMENT_BYTES, Reassembly
 from protos.transport import PROTOCOL_VERSION
-from streams import errors
-from streams.errors import PropagationError, ProtocolError, StreamsError
-from streams.lcr import LcrError
 
 
-def subclasses(kind: type[StreamsError] = StreamsError) -> Iterator[type[StreamsError]]:
+def subclasses(kind: type[HeadraceError] = HeadraceError) -> Iterator[type[HeadraceError]]:
     yield kind
     for child in kind.__subclasses__():
-        if child.__module__.startswith("streams"):
+        if child.__module__.startswith("headrace."):
             yield from subclasses(child)
 
 
@@ -48,12 +48,12 @@ class Ended(grpc.RpcError):
 
 
 def test_every_error_of_the_vocabulary_is_in_the_parameters() -> None:
-    declared = {each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, StreamsError)}
+    declared = {each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, HeadraceError)}
     assert declared | {LcrError} <= set(subclasses())
 
 
 @pytest.mark.parametrize("kind", list(subclasses()), ids=lambda kind: kind.__name__)
-def test_error_crosses_a_process_border_whole(kind: type[StreamsError]) -> None:
+def test_error_crosses_a_process_border_whole(kind: type[HeadraceError]) -> None:
     error = kind("what is wrong, naïve", hint="do this", scn=2**62, table="hr.employees")
     status = Ended(*transport.to_status(error))
     for copy in (pickle.loads(pickle.dumps(error)), transport.as_streams_error(status, "queue q")):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from databases.memory.source import MemorySource
-from redo.awaited_builds import BUILD_LATE_S
-from redo.log_writer import LogWriter
-from redo.records import RecordType
-from redo.segments import RedoReader
-from rules.rule import Rule, RuleSet
-from streams.clock import VirtualClock
-from streams.scn import FIRST_SCN, Scn
+from headrace.base.clock import VirtualClock
+from headrace.databases.memory.source import MemorySource
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.redo.awaited_builds import BUILD_LATE_S
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.records import RecordType
+from headrace.redo.segments import RedoReader
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.redo_logs import Names, committed, drain, log_writer, mine, miner, received, write_redo
 
 ROOT_ONLY = RuleSet(include=(Rule(owner="s", name="hot"),))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from redo.checkpoints import RETENTION_SAMPLES, CaptureScns, RequiredCheckpoints
-from streams.clock import VirtualClock
-from streams.errors import ConfigError, LogGone
-from streams.scn import FIRST_SCN, Scn, scn_text
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import ConfigError, LogGone
+from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
+from headrace.redo.checkpoints import RETENTION_SAMPLES, CaptureScns, RequiredCheckpoints
 from tests.support.redo_logs import committed, mine, miner, received
 from tests.support.retained_redo import Source
 

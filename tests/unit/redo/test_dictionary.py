@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from databases.ports import DictionaryBuild, DictionaryTable
-from redo.dictionary import Dictionary
-from redo.records import decode_dictionary, encode_dictionary
-from streams.lcr_batch import Column, OldImage, TableVersion, content_version
-from streams.scn import NO_OBJECT, ObjectNumber
+from headrace.databases.ports import DictionaryBuild, DictionaryTable
+from headrace.lcr.batch import Column, OldImage, TableVersion, content_version
+from headrace.lcr.scn import NO_OBJECT, ObjectNumber
+from headrace.redo.dictionary import Dictionary
+from headrace.redo.records import decode_dictionary, encode_dictionary
 
 
 def described(number: int, name: str, *columns: str) -> TableVersion:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from databases.memory.source import MemorySource
-from redo.key_search import CHANGES_MAX, FoundChange, KeyPart, KeySearch
-from redo.log_writer import LogWriter
-from redo.mining import BYTES_MAX_DEFAULT, ROWS_MAX_DEFAULT
-from streams.errors import LogGone
-from streams.scn import FIRST_SCN, Scn
-from streams.tags import Tag
+from headrace.base.errors import LogGone
+from headrace.databases.memory.source import MemorySource
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.tags import Tag
+from headrace.redo.key_search import CHANGES_MAX, FoundChange, KeyPart, KeySearch
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import BYTES_MAX_DEFAULT, ROWS_MAX_DEFAULT
 from tests.support.redo_logs import SOURCE, decoder, write_redo
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from databases.memory.source import MemorySource
-from redo.mined_labels import MinedLabel
-from rules.rule import Rule, RuleSet
-from streams.lcr_batch import LcrBatch
-from streams.tracking import LABELS_PER_BATCH_MAX
+from headrace.databases.memory.source import MemorySource
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.tracking import LABELS_PER_BATCH_MAX
+from headrace.redo.mined_labels import MinedLabel
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.redo_logs import mine, miner, write_redo
 
 ONLY_T = RuleSet(include=(Rule(owner="hr", name="t"),))

@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from redo.mined_tables import MinedTables
-from rules.evaluation import RuleEvaluation
-from rules.rule import Rule, RuleSet
-from streams.lcr_batch import Column, OldImage, TableVersion
-from streams.tags import Tag
+from headrace.lcr.batch import Column, OldImage, TableVersion
+from headrace.lcr.tags import Tag
+from headrace.redo.mined_tables import MinedTables
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.seeds import seeds
 
 

@@ -14,19 +14,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.memory.source import MemorySource
-from redo.mined_tables import TAGS_KEPT
-from redo.mining import Miner
-from redo.names import NameOfNow
-from redo.segments import list_segments
-from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
-from streams.clock import VirtualClock
-from streams.errors import CaptureError, DatabaseUnavailable, LogGone, RedoError, TableLeftRules
-from streams.lcr import RowLcr
-from streams.lcr_batch import Column, LcrBatch, OldImage, Partition
-from streams.links import RedoPosition
-from streams.scn import FIRST_SCN, Scn
-from streams.tags import Tag
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import CaptureError, DatabaseUnavailable, LogGone, RedoError, TableLeftRules
+from headrace.databases.memory.source import MemorySource
+from headrace.lcr.batch import Column, LcrBatch, OldImage, Partition
+from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.tags import Tag
+from headrace.links.ports import RedoPosition
+from headrace.redo.mined_tables import TAGS_KEPT
+from headrace.redo.mining import Miner
+from headrace.redo.names import NameOfNow
+from headrace.redo.segments import list_segments
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from tests.support.redo_logs import (
     SOURCE,
     TAG,

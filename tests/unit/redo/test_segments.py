@@ -13,14 +13,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.memory.source import MemorySource
-from redo.records import HEADER_BYTES, RecordHeader, RecordType
-from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, SegmentWriter, list_segments, read_head, scan_segment
-from redo.standby.kept_segments import KeptSegments
-from streams.clock import VirtualClock
-from streams.errors import LogGone, RedoError
-from streams.links import RedoPosition
-from streams.scn import Scn
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import LogGone, RedoError
+from headrace.databases.memory.source import MemorySource
+from headrace.lcr.scn import Scn
+from headrace.links.ports import RedoPosition
+from headrace.redo.records import HEADER_BYTES, RecordHeader, RecordType
+from headrace.redo.segments import (
+    PREAMBLE_BYTES,
+    RedoFull,
+    RedoReader,
+    SegmentWriter,
+    list_segments,
+    read_head,
+    scan_segment,
+)
+from headrace.redo.standby.kept_segments import KeptSegments
 from tests.support.redo_logs import SOURCE, committed, drain, log_writer, mine, miner, received, write_redo
 from tests.support.seeds import scaled
 from tests.support.workloads import Workload

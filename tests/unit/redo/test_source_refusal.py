@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from databases.memory.source import MemorySource
-from redo.source_refusal import SourceRefusal
-from streams.clock import VirtualClock
-from streams.errors import DatabaseSetBack, LogGone
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import DatabaseSetBack, LogGone
+from headrace.databases.memory.source import MemorySource
+from headrace.redo.source_refusal import SourceRefusal
 from tests.support.redo_logs import drain, log_writer, write_redo
 
 

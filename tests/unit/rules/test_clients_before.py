@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from rules.clients_before import ClientsBefore
-from rules.evaluation import RuleEvaluation
-from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
-from rules.transformations.transformation import RenameSchema, RenameTable, Transformation
+from headrace.rules.clients_before import ClientsBefore
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
+from headrace.rules.transformations.transformation import RenameSchema, RenameTable, Transformation
 from tests.support.lcr_batches import table_version
 
 INTO_SALES = Transformation(operations=(RenameSchema(owner="sales"),))

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory.source import MemorySource
-from rules.evaluation import RuleEvaluation
-from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition, TruthValue
-from streams.lcr_batch import LcrBatch
-from streams.scn import Scn
-from streams.tags import Tag
+from headrace.databases.memory.source import MemorySource
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
+from headrace.lcr.tags import Tag
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition, TruthValue
 from tests.support.redo_logs import mine, miner, received, rows_of, write_redo
 from tests.support.workloads import Workload
 

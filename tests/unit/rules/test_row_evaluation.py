@@ -9,16 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.postgres.comparable import PostgresValueTypes
-from rules.conditions.condition import parse
-from rules.conditions.nodes import ConditionError, Image, of_image
-from rules.conditions.rowwise import truth_values
-from rules.evaluation import RuleEvaluation
-from rules.needs import refusals
-from rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TruthValue
-from streams.errors import BugError
-from streams.lcr import RowLcr
-from streams.lcr_batch import (
+from headrace.base.errors import BugError
+from headrace.databases.postgres.comparable import PostgresValueTypes
+from headrace.lcr.batch import (
     ABSENT,
     NULL,
     UNCHANGED,
@@ -30,7 +23,14 @@ from streams.lcr_batch import (
     TableVersion,
     Truncate,
 )
-from streams.tags import Tag
+from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.tags import Tag
+from headrace.rules.conditions.condition import parse
+from headrace.rules.conditions.nodes import ConditionError, Image, of_image
+from headrace.rules.conditions.rowwise import truth_values
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.needs import refusals
+from headrace.rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TruthValue
 from tests.support.lcr_batches import assert_same_batch, column_values, insert_batch, transactions
 from tests.support.seeds import scaled
 

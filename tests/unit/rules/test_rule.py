@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
-from rules.rule import UNTAGGED as NULL_TAG
+from headrace.rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
+from headrace.rules.rule import UNTAGGED as NULL_TAG
 
 FALSE, MAYBE, TRUE = TruthValue.FALSE, TruthValue.MAYBE, TruthValue.TRUE
 OTHER, UNTAGGED, ANY = Rule(name="other"), Rule(), Rule(tags=ANY_TAG)

@@ -9,27 +9,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from databases.connectors import value_types
-from rules.conditions.condition import parse
-from rules.evaluation import RuleEvaluation
-from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformations.reshaping import _may_name
-from rules.transformations.transformation import (
-    CURRENT_TIMESTAMP,
-    AddColumn,
-    DeleteColumns,
-    KeepColumns,
-    RenameColumn,
-    RenameSchema,
-    RenameTable,
-    Transformation,
-    TransformationError,
-    in_order,
-)
-from streams.clock import VirtualClock
-from streams.errors import BugError
-from streams.lcr import RowLcr
-from streams.lcr_batch import (
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import BugError
+from headrace.databases.connectors import value_types
+from headrace.lcr.batch import (
     ABSENT,
     NULL,
     UNCHANGED,
@@ -43,7 +26,24 @@ from streams.lcr_batch import (
     Truncate,
     content_version,
 )
-from streams.table_name import TableName
+from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.table_name import TableName
+from headrace.rules.conditions.condition import parse
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
+from headrace.rules.transformations.reshaping import _may_name
+from headrace.rules.transformations.transformation import (
+    CURRENT_TIMESTAMP,
+    AddColumn,
+    DeleteColumns,
+    KeepColumns,
+    RenameColumn,
+    RenameSchema,
+    RenameTable,
+    Transformation,
+    TransformationError,
+    in_order,
+)
 from tests.support.lcr_batches import column_values, lcr_batches, transactions
 from tests.support.seeds import scaled
 

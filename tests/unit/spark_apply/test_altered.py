@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.memory.store import MemoryStore
+from headrace.databases.memory.store import MemoryStore
+from headrace.lcr.batch import Column, Command, OldImage
 from spark_apply.dependencies.equality import Equality
 from spark_apply.tables.fits import TableVersions
-from streams.lcr_batch import Column, Command, OldImage
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Table, Transaction, cut_batches
 from tests.support.apply_world import PART_ROWS, MemoryPlace, World
@@ -238,7 +238,7 @@ def test_what_a_key_of_another_form_may_depend_on_is_applied_first(
     world, at = retyped_world(seed, place)
     engine = world.engine(seed, parallelism=4, group_transactions=1)
     # The values fit the destination as they are: only the form that hashes are made of differs.
-    monkeypatch.setattr("databases.memory.rows.missing_alter", lambda *_: "")
+    monkeypatch.setattr("headrace.databases.memory.rows.missing_alter", lambda *_: "")
     monkeypatch.setattr("spark_apply.tables.fits.equality_of", _other_form)
     idle: list[bool] = []
     original = engine.reader.retry_unfit

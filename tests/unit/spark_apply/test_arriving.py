@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import ApplyProgress, Instantiation, PartOf
-from rules.rule import Rule, RuleSet
-from rules.transformations.reshaping import transformed_version
-from rules.transformations.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
+from headrace.base.errors import UnfitTableError
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import ApplyProgress, Instantiation, PartOf
+from headrace.lcr.batch import Column, Command, Partition, TableVersion, Truncate, content_version
+from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.reshaping import transformed_version
+from headrace.rules.transformations.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.parts import parts_of
 from spark_apply.copy.standing import standings, table_starts
@@ -19,10 +23,6 @@ from spark_apply.driver.joining import TableJoins
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
 from spark_apply.tables.fits import TableVersions
-from streams.errors import UnfitTableError
-from streams.lcr_batch import Column, Command, Partition, TableVersion, Truncate, content_version
-from streams.scn import ObjectNumber, Scn
-from streams.table_name import TableName
 from tests.support.apply_reading import Reading, commits
 from tests.support.lcr_batches import insert_batch, table_version
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rules.rule import Rule, RuleSet
+from headrace.lcr.batch import Command, OldImage
+from headrace.lcr.tracking import Label
+from headrace.rules.rule import Rule, RuleSet
 from spark_apply.tables.arriving import TableStart
-from streams.lcr_batch import Command, OldImage
-from streams.tracking import Label
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Reference, Table, Transaction, batch_of
 from tests.support.apply_world import MemoryPlace, World, in_order

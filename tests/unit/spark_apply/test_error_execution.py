@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.ports import ErrorTransaction
+from headrace.databases.ports import ErrorTransaction
+from headrace.lcr.batch import Command, OldImage
 from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.server import error_execution
-from streams.lcr_batch import Command, OldImage
 from tests.support.apply_engine import APPLY, STEPS_MAX, TOPOLOGY, Engine, arm
 from tests.support.apply_history import TABLES, Change, Reference, Table, Transaction, batch_of
 from tests.support.apply_world import MemoryPlace, World, in_order

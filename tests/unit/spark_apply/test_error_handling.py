@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.ports import ErrorEdit
+from headrace.base.errors import ConfigError
+from headrace.databases.ports import ErrorEdit
+from headrace.lcr.batch import Command, OldImage
+from headrace.lcr.row_lcr import LcrError, RowLcr
 from protos import codec
 from spark_apply.conversation.groups import OnError
 from spark_apply.driver.error_edits import EditedPart, EditRequest, ValueEdit, edited_part
-from streams.errors import ConfigError
-from streams.lcr import LcrError, RowLcr
-from streams.lcr_batch import Command, OldImage
 from tests.support.apply_engine import APPLY, STEPS_MAX, TOPOLOGY, Engine, arm
 from tests.support.apply_history import Change, Reference, Table, Transaction, batch_of
 from tests.support.apply_world import MemoryPlace, World, in_order

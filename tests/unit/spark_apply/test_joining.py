@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulation.observing.history import Source
+from headrace.simulation.observing.history import Source
 from spark_apply.copy.standing import standings, table_starts
 from spark_apply.tables.arriving import TableStart
 from tests.support.apply_engine import Engine, arm, table_of

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.base.errors import ProtocolError
 from protos import apply_pb2 as pb
 from protos.apply_link import PIECE_BYTES, Joiner, split
 from spark_apply.conversation import groups, messages
-from streams.errors import ProtocolError
 
 
 def _strategy(kind: object) -> st.SearchStrategy[object]:

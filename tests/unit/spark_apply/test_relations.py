@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databases.connectors import DatabaseAccess
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import DestinationTable, ForeignKey
-from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import DestinationTable, ForeignKey
+from headrace.lcr.batch import Command, OldImage
+from headrace.rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.dependencies.hashes import DependencyTracker, hash_batch, held_transactions, stored_hashes
 from spark_apply.dependencies.holds import ErrorHolds, bounded_hashes
 from spark_apply.tables.fits import TableFits
-from streams.lcr_batch import Command, OldImage
 from tests.support.apply_engine import Engine
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.memory.store import destination_column
+from headrace.databases.memory.store import destination_column
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
+from headrace.rules.transformations.transformation import AddColumn, RenameColumn, RenameTable, Transformation
 from protos import codec
-from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformations.transformation import AddColumn, RenameColumn, RenameTable, Transformation
 from spark_apply.tables.arriving import TableStart
 from tests.support.apply_engine import arm
 from tests.support.apply_history import TABLES, Reference, Row, Table

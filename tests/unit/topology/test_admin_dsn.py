@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from databases.operator_ports import LEFT_TO_ADMIN
-from headrace.deployment import Deployment
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.databases.ports.operator import LEFT_TO_ADMIN
+from headrace.deployment.deployment import Deployment
 from topology.edits.stored import entrusted, spec_to_json
 from topology.file.admin import admin_dsn
 from topology.file.reading import examine, read_topology

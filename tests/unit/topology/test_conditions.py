@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rules.rule import ANY_TAG, UNTAGGED
-from streams.table_name import TableName
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import ANY_TAG, UNTAGGED
 from tests.support.topologies import problems, read, read_anyway
 from topology.change_classes import ChangeClasses
 from topology.checks import check

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from databases.conflict_lists import conflict_list_findings
-from databases.memory.store import MemoryStore, destination_column
-from rules.conflict_handlers import (
+from headrace.databases.conflict_lists import conflict_list_findings
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.lcr.batch import OldImage
+from headrace.lcr.table_name import TableName
+from headrace.rules.conflict_handlers import (
     TIMED_KINDS,
     ConflictHandler,
     ConflictRules,
@@ -16,8 +18,6 @@ from rules.conflict_handlers import (
     RowTimes,
     UncomparedColumns,
 )
-from streams.lcr_batch import OldImage
-from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read
 from tests.support.writes import version_of
 from topology.checks import check

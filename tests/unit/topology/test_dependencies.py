@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from databases.dependency_columns import dependency_column_findings
-from databases.memory.store import MemoryStore, destination_column
-from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
-from streams.lcr_batch import OldImage, TableVersion
-from streams.table_name import TableName
+from headrace.databases.dependency_columns import dependency_column_findings
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.lcr.batch import OldImage, TableVersion
+from headrace.lcr.table_name import TableName
+from headrace.rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
 from tests.support.topologies import SITES, problems
 from tests.support.writes import version_of
 from topology.edits.stored import spec_from_json, spec_to_json

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.inspection import check_topology
+from headrace.deployment.inspection import check_topology
 from topology.checks import check
 from topology.file.reading import read_topology
 from topology.plan import make_plan
@@ -114,7 +114,7 @@ def test_the_tls_example_is_in_order_with_the_certificates_that_headrace_makes(t
         [
             sys.executable,
             "-c",
-            "from headrace.entry import main; main()",
+            "from headrace.cli.entry import main; main()",
             "certs",
             str(tmp_path / "certs"),
             "--topology",
@@ -134,7 +134,7 @@ def test_what_certs_prints_is_what_the_file_needs(tmp_path):
     file = tmp_path / "two_way.yaml"
     file.write_text(plain)
     made = subprocess.run(
-        [sys.executable, "-c", "from headrace.entry import main; main()", "certs", "keys", "--topology", file.name],
+        [sys.executable, "-c", "from headrace.cli.entry import main; main()", "certs", "keys", "--topology", file.name],
         capture_output=True,
         check=True,
         text=True,

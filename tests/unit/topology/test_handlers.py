@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.inspection import check_topology
-from rules.user_code.binds import read_statement
-from rules.user_code.handlers import NO_HANDLERS, HandlerRules
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.deployment.inspection import check_topology
+from headrace.rules.user_code.binds import read_statement
+from headrace.rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from topology.edits.changes import changes
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import read_topology

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.inspection import check_topology, plan_topology
+from headrace.deployment.inspection import check_topology, plan_topology
 from tests.support.topologies import ONE_WAY, findings, problems, read
 from topology.edits.changes import changes
 from topology.file.reading import read_topology

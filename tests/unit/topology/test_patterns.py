@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rules.rule import Rule
+from headrace.rules.rule import Rule
 from topology.patterns import examples, parse_schema, parse_table
 
 NAMES = st.text('ab.[] "', min_size=1, max_size=6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from databases.ports import Finding, PlannedStatement, SourceTable
+from headrace.databases.ports import Finding, PlannedStatement, SourceTable
 from tests.support.topologies import SITES, read, read_anyway
 from topology.file.reading import read_topology
 from topology.plan import LiveSite, make_plan

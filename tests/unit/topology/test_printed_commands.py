@@ -18,20 +18,22 @@ from rich.table import Table
 from rich.text import Text
 from typer.main import get_command
 
-from headrace.cli import app
-from headrace.console import Output
+from headrace.cli.app import app
+from headrace.console.output import Output
+from tests.support.packages import PACKAGES, ROOT
 from topology.printed_commands import FILE_VERBS, commands_with_file, with_file
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("actors", "databases", "headrace", "protos", "redo", "rules", "spark_apply", "streams", "topology")
 FILE = "hr.yaml"
 # Not to be typed as they are.
 SPOKEN_OF = {
-    ("databases/connectors.py", "copy hr.yaml"): "what a session calls itself",
-    ("databases/postgres/table_copy.py", "copy hr.yaml"): "what a session calls itself",
-    ("databases/destination_views.py", "errors show hr.yaml"): "says of a view's column where the whole of it is",
-    ("databases/postgres/planning.py", "track hr.yaml"): "says what a row that is to be granted is for",
-    ("headrace/cli.py", "down hr.yaml --purge"): "one of two ends of a slot; it lists what it removes, and asks",
+    ("headrace/databases/connectors.py", "copy hr.yaml"): "what a session calls itself",
+    ("headrace/databases/postgres/table_copy.py", "copy hr.yaml"): "what a session calls itself",
+    (
+        "headrace/databases/destination_views.py",
+        "errors show hr.yaml",
+    ): "says of a view's column where the whole of it is",
+    ("headrace/databases/postgres/planning.py", "track hr.yaml"): "says what a row that is to be granted is for",
+    ("headrace/cli/app.py", "down hr.yaml --purge"): "one of two ends of a slot; it lists what it removes, and asks",
     ("topology/edits/capture_scns.py", "capture hr.yaml 7 7 7"): "the second 7 is an option of two",
 }
 

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from tests.support.topologies import SITES, problems, read
 from topology.edits.stored import spec_from_json, spec_to_json, without_secrets
 from topology.file.reading import read_topology

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from databases.ports import CapturedTable
-from rules.clients_before import ClientsBefore
-from rules.evaluation import RuleEvaluation
-from streams.table_name import TableName
+from headrace.databases.ports import CapturedTable
+from headrace.lcr.table_name import TableName
+from headrace.rules.clients_before import ClientsBefore
+from headrace.rules.evaluation import RuleEvaluation
 from tests.support.topologies import SITES, findings, problems, read, read_anyway
 from tests.support.transformed_ways import RENAME, VERSION, one_way, the_way
 from topology.combined import combination

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from streams.table_name import TableName
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from tests.support.topologies import SITES, read
 from topology.checks import check
 from topology.file.shorthand import Flow, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way, tag_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.plain_data import from_json
+from headrace.base.plain_data import from_json
 from topology.combined import combination, dequeued, readers_of
 from topology.edits.changes import changes, components_of, interests_of
 from topology.edits.stored import spec_from_json, spec_to_json

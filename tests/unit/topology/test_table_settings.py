@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from databases.applied_tables import unfit_key, with_settings
-from databases.memory.store import MemoryStore, destination_column
+from headrace.databases.applied_tables import unfit_key, with_settings
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.lcr.table_name import TableName
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings, TriggerFiring
 from headrace.tracing.explain import key_at_source
-from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings, TriggerFiring
-from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import read_topology

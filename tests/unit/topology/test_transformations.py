@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from databases.ports import CapturedTable, ShapedPartition, TableShape
-from databases.postgres.shapes import shape_findings
-from headrace.inspection import handler_findings
-from rules.transformations.transformation import AddColumn, RenameTable, Transformation
-from streams.errors import UnfitTableError
-from streams.lcr_batch import Column, TableVersion
-from streams.table_name import TableName
+from headrace.base.errors import UnfitTableError
+from headrace.databases.ports import CapturedTable, ShapedPartition, TableShape
+from headrace.databases.postgres.shapes import shape_findings
+from headrace.deployment.inspection import handler_findings
+from headrace.lcr.batch import Column, TableVersion
+from headrace.lcr.table_name import TableName
+from headrace.rules.transformations.transformation import AddColumn, RenameTable, Transformation
 from tests.support.topologies import SITES, problems, read, read_anyway
 from tests.support.transformed_ways import MASK, ONE_WAY, RENAME, VERSION, one_way, the_way
 from topology.combined import combination

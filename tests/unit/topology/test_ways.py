@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from rules.evaluation import RuleEvaluation
-from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from rules.transformations.transformation import RenameSchema, RenameTable, Transformation
-from streams.table_name import TableName
+from headrace.lcr.table_name import TableName
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from headrace.rules.transformations.transformation import RenameSchema, RenameTable, Transformation
 from tests.support.lcr_batches import table_version
 from tests.support.seeds import scaled
 from tests.support.topologies import SITES, problems, read, read_anyway

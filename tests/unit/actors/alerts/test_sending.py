@@ -25,10 +25,10 @@ import pytest
 from actors.alerts import sending, watch
 from actors.alerts.sending import Alerts, Sender, deliver
 from actors.controller import Controller
-from databases.ports import Finding
-from headrace.status_view import notes
-from streams.clock import SystemClock, VirtualClock
-from streams.errors import DatabaseUnavailable
+from headrace.base.clock import SystemClock, VirtualClock
+from headrace.base.errors import DatabaseUnavailable
+from headrace.console.status_view import notes
+from headrace.databases.ports import Finding
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started, with_another_destination
 from topology.alerts import AlertsSpec, AlertTarget

@@ -15,8 +15,8 @@ from cryptography import x509
 from actors.security.authority import AUTHORITY_DAYS, SITE_DAYS, make_certificates
 from actors.security.examination import tls_findings
 from actors.site.wire import identity_of
-from headrace.inspection import check_topology
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.deployment.inspection import check_topology
 from tests.support.command_line import run
 from topology.file.reading import read_topology
 from topology.problems import TopologyError

@@ -11,9 +11,9 @@ import pytest
 from actors.records.requests import Requests
 from actors.splitting.facts import required_of
 from actors.splitting.phases import MERGE_MIN_S, Splitting
-from streams.clock import VirtualClock
-from streams.errors import ConfigError, PropagationError
-from streams.scn import Scn
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import ConfigError, PropagationError
+from headrace.lcr.scn import Scn
 from tests.support.controllers import one_way_spec, with_another_destination
 from topology.spec import TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING, Split

@@ -12,11 +12,11 @@ import pytest
 
 from actors.staging.propagation import PropagationCore, PropagationStatistics
 from actors.staging.queue import QueueCore
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import LogGone
+from headrace.links.ports import header_of
+from headrace.rules.rule import RuleSet
 from protos import codec
-from rules.rule import RuleSet
-from streams.clock import VirtualClock
-from streams.errors import LogGone
-from streams.links import header_of
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
 from topology.spec import ApplySpec, PropagationSpec, QueueSpec, TopologySpec

@@ -11,12 +11,12 @@ import pytest
 from actors.staging.pacing import PIECE_BYTES_MIN, Gate, Pacer
 from actors.staging.propagation import PropagationCore, PropagationRunner, PropagationStatistics
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import PropagationError
+from headrace.links.ports import PublisherProgress, header_of
+from headrace.rules.rule import RuleSet
 from protos import codec
 from protos.fragments import FRAGMENT_BYTES
-from rules.rule import RuleSet
-from streams.clock import VirtualClock
-from streams.errors import PropagationError
-from streams.links import PublisherProgress, header_of
 from tests.support.lcr_batches import insert_batch
 from tests.support.seeds import seed_of
 from tests.support.staging import DirectDequeue, DirectEnqueue, DirectLinks, History, Subscriber, one_way

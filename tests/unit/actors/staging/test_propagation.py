@@ -14,15 +14,15 @@ from actors.staging.propagation import (
     PropagationRunner,
 )
 from actors.staging.queue_sessions import SubscriberSession
+from headrace.base.errors import LogGone, PropagationError
+from headrace.lcr.batch import ABSENT, Command
+from headrace.lcr.building import batch_of_values
+from headrace.lcr.row_lcr import RowLcr, ValueType
+from headrace.lcr.scn import Scn
+from headrace.rules.conditions.condition import parse
+from headrace.rules.rule import Rule, RuleSet
 from protos import codec
 from protos.links import GrpcLinks
-from rules.conditions.condition import parse
-from rules.rule import Rule, RuleSet
-from streams.building import batch_of_values
-from streams.errors import LogGone, PropagationError
-from streams.lcr import RowLcr, ValueType
-from streams.lcr_batch import ABSENT, Command
-from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch, table_version
 from tests.support.staging import one_way
 from tests.support.two_queues import TwoQueues

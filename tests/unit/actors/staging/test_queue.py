@@ -13,9 +13,9 @@ from actors.staging import queue as queue_module
 from actors.staging import spill as spill_module
 from actors.staging.queue import BATCH_BYTES_MIN
 from actors.staging.queue_space import ENTRY_BYTES, SPILL_RETRY_S, QueueSpace
+from headrace.base.errors import ProtocolError, QueueError
+from headrace.lcr.batch import LcrBatch
 from protos import codec
-from streams.errors import ProtocolError, QueueError
-from streams.lcr_batch import LcrBatch
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import CREDIT, Queue
 from tests.support.staging import Subscriber

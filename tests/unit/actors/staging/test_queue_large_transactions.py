@@ -11,10 +11,10 @@ import pytest
 
 from actors.staging.queue_log import SourceLog
 from actors.staging.queue_sessions import REFUSED_HOLD_S
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
+from headrace.links.ports import Delivery, header_of
 from protos import codec
-from streams.lcr_batch import LcrBatch
-from streams.links import Delivery, header_of
-from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
 from tests.support.seeds import seeds

@@ -11,8 +11,8 @@ from actors.staging.positions import PositionsFile
 from actors.staging.queue_sessions import REFUSED_HOLD_S, PublisherSession, SubscriberSession
 from actors.staging.refusals import Refusals
 from actors.staging.subscribers import forget_former_subscribers
-from streams.errors import LogGone, QueueError
-from streams.scn import Scn
+from headrace.base.errors import LogGone, QueueError
+from headrace.lcr.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
 

@@ -12,12 +12,12 @@ import pytest
 from actors.staging.positions import PositionsFile
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
+from headrace.base.clock import VirtualClock
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import ProtocolError, QueueError
+from headrace.lcr.scn import Scn
+from headrace.links.ports import header_of
 from protos import codec
-from streams.clock import VirtualClock
-from streams.durable_file import replace_file
-from streams.errors import ProtocolError, QueueError
-from streams.links import header_of
-from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
 from tests.support.staging import one_way

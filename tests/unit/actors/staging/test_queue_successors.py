@@ -12,7 +12,7 @@ from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
 from actors.staging.queue_sessions import SubscriberSession
 from actors.staging.subscribers import forget_former_subscribers
-from streams.scn import Scn
+from headrace.lcr.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
 from tests.support.staging import one_way

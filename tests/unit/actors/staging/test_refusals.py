@@ -8,8 +8,8 @@ import pytest
 
 from actors.combined import forget_refusal
 from actors.staging.refusals import Refusals
-from streams.errors import QueueError
-from streams.scn import Scn
+from headrace.base.errors import QueueError
+from headrace.lcr.scn import Scn
 from tests.support.staging import one_way
 
 

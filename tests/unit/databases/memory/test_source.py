@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from databases.memory.log import MemoryLogDecoder
-from databases.memory.source import MemorySource
-from databases.ports import DecodedChunk
-from streams.errors import ConfigError, DatabaseUnavailable, LogGone, ProtocolError
-from streams.scn import FIRST_SCN, Scn
+from headrace.base.errors import ConfigError, DatabaseUnavailable, LogGone, ProtocolError
+from headrace.databases.memory.log import MemoryLogDecoder
+from headrace.databases.memory.source import MemorySource
+from headrace.databases.ports import DecodedChunk
+from headrace.lcr.scn import FIRST_SCN, Scn
 from tests.support.redo_logs import committed
 from tests.support.workloads import Workload
 

@@ -11,10 +11,10 @@ from ipaddress import ip_address
 import pytest
 from psycopg.types.range import Range
 
-from databases.connectors import column_of_type
-from databases.postgres.python_values import decoded, encoded
-from streams.lcr import LcrError
-from streams.lcr_batch import Column
+from headrace.databases.connectors import column_of_type
+from headrace.databases.postgres.python_values import decoded, encoded
+from headrace.lcr.batch import Column
+from headrace.lcr.row_lcr import LcrError
 
 VALUES = [
     ("bool", True),

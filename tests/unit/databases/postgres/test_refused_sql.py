@@ -6,9 +6,9 @@ import psycopg
 import pytest
 from psycopg.pq import DiagnosticField
 
-from databases.postgres.connection import translate
-from databases.postgres.destination.handler_sql import refused_sql
-from streams.errors import DatabaseUnavailable, DataError
+from headrace.base.errors import DatabaseUnavailable, DataError
+from headrace.databases.postgres.connection import translate
+from headrace.databases.postgres.destination.handler_sql import refused_sql
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from databases.destination_views import VIEWS
-from databases.postgres.destination.schema import VERSIONS
+from headrace.databases.destination_views import VIEWS
+from headrace.databases.postgres.destination.schema import VERSIONS
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "views.md").read_text(encoding="utf-8")
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import typer
 
-import headrace.cli
+import headrace.cli.app
 from headrace.audit.log import FILE, AuditLog
 from headrace.audit.verbs import NOTED, READ_ONLY, written_arguments
-from headrace.cli import app, main
-from headrace.deployment import Deployment
-from headrace.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED, WRONG_USE
-from streams.errors import ApplyError, ConfigError
+from headrace.base.errors import ApplyError, ConfigError
+from headrace.cli.app import app, main
+from headrace.console.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED, WRONG_USE
+from headrace.deployment.deployment import Deployment
 
 OWN = pwd.getpwuid(os.getuid()).pw_name
 # Of each noted verb what it is called with behind FILE; it is refused, as nothing runs.
@@ -79,7 +79,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 def test_each_verb_is_noted_or_reads_only():
     assert set(NOTED).isdisjoint(READ_ONLY)
     assert sorted(VERBS) == sorted({*NOTED, *READ_ONLY}), "a new verb: say in headrace.audit.verbs what it is"
-    assert {name for name, verb in VERBS.items() if not isinstance(verb, headrace.cli._Verb)} == set()
+    assert {name for name, verb in VERBS.items() if not isinstance(verb, headrace.cli.app._Verb)} == set()
 
 
 def test_options_that_decide_whether_a_verb_is_noted_exist():
@@ -193,10 +193,10 @@ def test_what_an_operator_declines_is_no_deed(run, topology, log, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_command_that_a_signal_ended_is_seen(topology, log, number):
     program = (
-        "import sys, time; import headrace.cli, headrace.deployment\n"
+        "import sys, time; import headrace.cli.app, headrace.deployment.deployment\n"
         "def hang(*_, **__): print('there', flush=True); time.sleep(60)\n"
-        "headrace.deployment.Deployment.switch = hang\n"
-        f"sys.argv = ['headrace', 'stop', {str(topology)!r}, 'capture_a']; headrace.cli.main()\n"
+        "headrace.deployment.deployment.Deployment.switch = hang\n"
+        f"sys.argv = ['headrace', 'stop', {str(topology)!r}, 'capture_a']; headrace.cli.app.main()\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from databases.memory.destination import MemoryDestination
-from databases.ports import ConflictRecord
 from headrace.commands.conflicts import list_conflicts
-from headrace.console import Output
+from headrace.console.output import Output
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.ports import ConflictRecord
 
 RECORD = ConflictRecord(
     apply="a1",

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from databases.destination_views import ERRORS_MAX
-from headrace.cli import main
+from headrace.base.errors import PropagationError
+from headrace.cli.app import main
 from headrace.commands.described import with_descriptions
-from headrace.deployment import Deployment, NotUp
-from streams.errors import PropagationError
+from headrace.databases.destination_views import ERRORS_MAX
+from headrace.deployment.deployment import Deployment, NotUp
 from tests.support.topologies import ONE_WAY
 
 

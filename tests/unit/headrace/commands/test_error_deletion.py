@@ -8,8 +8,8 @@ import pytest
 
 from headrace.commands import error_deletion
 from headrace.commands.error_deletion import delete_together
-from headrace.console import Output
-from headrace.exit_codes import DONE, FINDING
+from headrace.console.exit_codes import DONE, FINDING
+from headrace.console.output import Output
 
 ERRORS = [{"apply": apply, "number": number} for apply, number in [("a", 1), ("a", 2), ("a", 3), ("b", 2)]]
 

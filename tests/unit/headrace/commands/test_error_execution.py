@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from headrace.base.errors import ApplyError, PropagationError
 from headrace.commands.error_execution import Execution
-from headrace.exit_codes import FINDING
-from streams.errors import ApplyError, PropagationError
+from headrace.console.exit_codes import FINDING
 
 FAILS = {"number": 7, "done": False, "problem": "again", "failure": {"message": "again", "position": 0}}
 DONE = {"number": 8, "done": True, "problem": "", "failure": {}}

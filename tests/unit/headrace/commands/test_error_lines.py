@@ -5,7 +5,7 @@ import pytest
 from headrace.commands import error_deletion
 from headrace.commands.error_deletion import delete_together
 from headrace.commands.error_queue import _line
-from headrace.console import Output
+from headrace.console.output import Output
 
 ERROR = {
     "number": 3,

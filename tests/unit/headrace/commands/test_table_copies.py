@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from headrace.base.errors import ApplyError, ConfigError
 from headrace.commands import table_copies
 from headrace.commands.table_copies import copied_line, copy_again, different_tables, wait_copied
-from streams.errors import ApplyError, ConfigError
 
 SPEC: Any = SimpleNamespace(applies=(SimpleNamespace(name="to_b", site="b"), SimpleNamespace(name="to_c", site="c")))
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.base.errors import ConfigError
 from headrace.commands.verification import difference_lines, discarding_conditions, handlers_of, table_name
-from streams.errors import ConfigError
-from streams.table_name import TableName
+from headrace.lcr.table_name import TableName
 from topology.file.reading import read_topology
 
 

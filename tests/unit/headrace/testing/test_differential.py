@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from databases.connectors import value_types
+from headrace.databases.connectors import value_types
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.scn import Scn
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import RuleSet
 from headrace.testing import Rules, Table, row_lcr, values_of
 from headrace.testing.lcrs import batch_of, view
 from protos import codec
-from rules.evaluation import RuleEvaluation
-from rules.rule import RuleSet
-from streams.lcr import RowLcr
-from streams.lcr_batch import LcrBatch
-from streams.scn import Scn
 from tests.support.example_tables import EXAMPLES, TABLES, TIMES
 from tests.support.seeds import seeds
 from tests.support.two_queues import TwoQueues

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.base.errors import ConfigError, UnfitTableError
+from headrace.lcr.row_lcr import LcrError, RowLcr
+from headrace.rules.transformations.transformation import TransformationError
 from headrace.testing import Destination, Rules, Table, row_lcr, transform, values_of
-from rules.transformations.transformation import TransformationError
-from streams.errors import ConfigError, UnfitTableError
-from streams.lcr import LcrError, RowLcr
 from topology.problems import TopologyError
 
 EXAMPLES = Path(__file__).parents[4] / "examples"

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from databases.ports import ErrorTransaction, Instantiation
+from headrace.databases.ports import ErrorTransaction, Instantiation
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.redo.key_search import FoundChange
+from headrace.rules.conditions.condition import parse
+from headrace.rules.rule import Rule, RuleSet
+from headrace.rules.transformations.transformation import Transformation
 from headrace.tracing.causes import Evidence, Verdict, explain
-from redo.key_search import FoundChange
-from rules.conditions.condition import parse
-from rules.rule import Rule, RuleSet
-from rules.transformations.transformation import Transformation
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.custom_functions import custom
 from tests.support.lcr_batches import column_values, insert_batch
 from tests.support.topologies import read

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.base.errors import ConfigError, LogGone, PropagationError
+from headrace.redo.key_search import CHANGES_MAX, FoundChange, SearchedRedo
 from headrace.tracing.explain import REDO_WAIT_S, RESTARTS_MAX, Findings, parsed_key, searched
-from redo.key_search import CHANGES_MAX, FoundChange, SearchedRedo
-from streams.errors import ConfigError, LogGone, PropagationError
 
 
 def change(scn: int) -> FoundChange:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import HeadraceError, PropagationError
+from headrace.lcr.tracking import Label, TrackLog
 from headrace.tracing.following import Arrival, Tracking, follow
-from streams.clock import VirtualClock
-from streams.errors import PropagationError, StreamsError
-from streams.tracking import Label, TrackLog
 from tests.support.topologies import read
 from topology.spec import TopologySpec
 
@@ -74,7 +74,7 @@ class Notes:
         *,
         watermarks: Mapping[str, int] | None = None,
         queued: Any = None,
-        silent: Mapping[str, StreamsError] | None = None,
+        silent: Mapping[str, HeadraceError] | None = None,
     ) -> Tracking:
         answers: dict[str, Any] = {name: log.answer(LABEL) for name, log in self.logs.items()} | dict(silent or {})
         statuses = {f"apply:{name}": {"low_watermark_scn": scn} for name, scn in (watermarks or {}).items()}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from headrace.console import Output
-from headrace.exit_codes import DONE, FINDING
+from headrace.base.errors import ConfigError, PropagationError
+from headrace.console.exit_codes import DONE, FINDING
+from headrace.console.output import Output
+from headrace.lcr.tracking import Label, TrackLog
 from headrace.tracing import track as tracking
 from headrace.tracing.following import Arrival, Followed, Step, Tracking
 from headrace.tracing.track import checked_label, look, track
-from streams.errors import ConfigError, PropagationError
-from streams.tracking import Label, TrackLog
 from tests.support.staging import one_way
 
 AT_US = 1_700_000_000_000_000

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from databases.operator_ports import KeyValue
+from headrace.base.errors import ConfigError, DatabaseUnavailable
+from headrace.databases.ports.operator import KeyValue
+from headrace.lcr.table_name import TableName
 from headrace.tracing.causes import explain
 from headrace.tracing.explain import Findings, RowQuestion, _Asked
-from streams.errors import ConfigError, DatabaseUnavailable
-from streams.table_name import TableName
 from tests.support.topologies import read
 from tests.support.transformed_ways import one_way, the_way
 

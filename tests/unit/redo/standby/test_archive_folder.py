@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from redo.segments import list_segments
-from redo.standby import archive_folder
-from redo.standby.archive_folder import ArchiveFolder
-from streams.errors import LogGone, ProtocolError, RedoError
-from streams.failpoints import failpoint
-from streams.standby import Shipped
+from headrace.base.errors import LogGone, ProtocolError, RedoError
+from headrace.base.failpoints import failpoint
+from headrace.links.standby import Shipped
+from headrace.redo.segments import list_segments
+from headrace.redo.standby import archive_folder
+from headrace.redo.standby.archive_folder import ArchiveFolder
 from tests.support.redo_logs import SOURCE, committed, drain, mine, miner, received
 from tests.support.seeds import seeds
 from tests.support.standby_redo import RECEIVER, Stream, log_bytes, standby_log
@@ -311,7 +311,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_tried_again(site, 
     place = log.place
     assert place.segment == 1
     shutil.copy(complete(site)[0].path, archive)
-    module = "redo.standby.archive_folder"
+    module = "headrace.redo.standby.archive_folder"
     with monkeypatch.context() as patch:
         if what.startswith("os."):
             real = os.open if what == "os.open" else os.pread
@@ -342,7 +342,7 @@ def test_a_disk_that_refuses_the_standby_redo_is_not_the_fault_of_the_file(site,
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     shutil.copy(complete(site)[0].path, archive)
     with monkeypatch.context() as patch:
-        patch.setattr("redo.standby.standby_log.failpoint", failing(failpoint, OSError(errno.EIO, "broken")))
+        patch.setattr("headrace.redo.standby.standby_log.failpoint", failing(failpoint, OSError(errno.EIO, "broken")))
         with pytest.raises(RedoError, match="cannot be written"):
             files.take(log)
     assert files.problem == ""

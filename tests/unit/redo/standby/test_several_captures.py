@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from redo.log_writer import LogWriter
-from redo.mining import Miner
-from redo.segments import list_segments
-from redo.standby.standby_log import StandbyLog
-from rules.rule import ANY_TAG, Rule, RuleSet
-from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import FIRST_SCN
+from headrace.redo.log_writer import LogWriter
+from headrace.redo.mining import Miner
+from headrace.redo.segments import list_segments
+from headrace.redo.standby.standby_log import StandbyLog
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.support.redo_logs import committed, miner, received
 from tests.support.seeds import seeds
 from tests.support.standby_redo import standby_log

@@ -10,13 +10,13 @@ import shutil
 
 import pytest
 
-from redo.checkpoints import RequiredCheckpoints
-from redo.segments import list_segments
-from redo.standby.shipping import RedoShipping
-from streams import failpoints
-from streams.errors import LogGone, ProtocolError, QueueError, RedoError
-from streams.scn import FIRST_SCN, Scn
-from streams.standby import StandbyPlace
+from headrace.base import failpoints
+from headrace.base.errors import LogGone, ProtocolError, QueueError, RedoError
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.links.standby import StandbyPlace
+from headrace.redo.checkpoints import RequiredCheckpoints
+from headrace.redo.segments import list_segments
+from headrace.redo.standby.shipping import RedoShipping
 from tests.support.redo_logs import committed, mine, miner, received
 from tests.support.seeds import seeds
 from tests.support.standby_redo import RECEIVER, Stream, cut_frames, log_bytes, receive, standby_log

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.postgres.comparable import PostgresValueTypes
-from rules.conditions.compiled import CompiledCondition, Rows, check_types
-from rules.conditions.condition import parse
-from rules.conditions.logic import FALSE, NULL, TRUE, Known, possible
-from rules.conditions.nodes import ConditionError, Node, columns_of
-from rules.conditions.rowwise import truth_values
-from rules.conditions.values import like_pattern
-from rules.user_code.time_limit import time_limit
-from streams.cutting import row_transactions
-from streams.lcr import RowLcr
-from streams.lcr_batch import ABSENT, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion
-from streams.lcr_batch import NULL as NULL_LENGTH
-from streams.tags import Tag
+from headrace.databases.postgres.comparable import PostgresValueTypes
+from headrace.lcr.batch import ABSENT, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion
+from headrace.lcr.batch import NULL as NULL_LENGTH
+from headrace.lcr.cutting import row_transactions
+from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.tags import Tag
+from headrace.rules.conditions.compiled import CompiledCondition, Rows, check_types
+from headrace.rules.conditions.condition import parse
+from headrace.rules.conditions.logic import FALSE, NULL, TRUE, Known, possible
+from headrace.rules.conditions.nodes import ConditionError, Node, columns_of
+from headrace.rules.conditions.rowwise import truth_values
+from headrace.rules.conditions.values import like_pattern
+from headrace.rules.user_code.time_limit import time_limit
 from tests.support.condition_values import columns, conditions, numeric_bytes, raw_values
 from tests.support.lcr_batches import column_values, transactions
 from tests.support.seeds import scaled

@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rules.conditions.condition import parse
-from rules.conditions.nodes import (
+from headrace.rules.conditions.condition import parse
+from headrace.rules.conditions.nodes import (
     And,
     Attribute,
     Compare,
@@ -26,8 +26,8 @@ from rules.conditions.nodes import (
     Truth,
     ValueOf,
 )
-from rules.conditions.parsing import CONDITION_CHARACTERS_MAX, parsed
-from rules.conditions.spelling import spelled_tree
+from headrace.rules.conditions.parsing import CONDITION_CHARACTERS_MAX, parsed
+from headrace.rules.conditions.spelling import spelled_tree
 from tests.support.condition_values import conditions
 from tests.support.seeds import scaled
 

@@ -7,15 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from databases.connectors import value_types
-from rules.conditions.condition import parse
-from rules.evaluation import RuleEvaluation
-from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformations.custom import LCRS_MAX, CustomTransformation
-from rules.transformations.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
-from streams.building import batch_of_values
-from streams.lcr import RowLcr
-from streams.lcr_batch import (
+from headrace.databases.connectors import value_types
+from headrace.lcr.batch import (
     ABSENT,
     NULL,
     UNCHANGED,
@@ -26,6 +19,13 @@ from streams.lcr_batch import (
     TableVersion,
     content_version,
 )
+from headrace.lcr.building import batch_of_values
+from headrace.lcr.row_lcr import RowLcr
+from headrace.rules.conditions.condition import parse
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
+from headrace.rules.transformations.custom import LCRS_MAX, CustomTransformation
+from headrace.rules.transformations.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
 from tests.support.custom_functions import custom
 from tests.support.lcr_batches import assert_same_batch, lcr_batches
 from tests.support.seeds import scaled
@@ -71,7 +71,7 @@ def insert(*emails: bytes | int) -> LcrBatch:
 
 
 def values(batch: LcrBatch) -> list[tuple[str, list[bytes | int], list[bytes | int]]]:
-    from streams.lcr import ValueType
+    from headrace.lcr.row_lcr import ValueType
 
     lcrs = [RowLcr(batch, row) for row in range(batch.row_count)]
     return [(lcr.command_type, lcr.stored(ValueType.OLD), lcr.stored(ValueType.NEW)) for lcr in lcrs]

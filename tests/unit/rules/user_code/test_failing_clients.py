@@ -20,22 +20,22 @@ from pathlib import Path
 
 import pytest
 
-from databases.connectors import value_types
-from databases.memory.source import MemorySource
-from protos import codec
-from rules.evaluation import RuleEvaluation
-from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformations.transformation import (
+from headrace.databases.connectors import value_types
+from headrace.databases.memory.source import MemorySource
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.scn import FIRST_SCN, ObjectNumber
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
+from headrace.rules.transformations.transformation import (
     AddColumn,
     DeleteColumns,
     Operation,
     Transformation,
     TransformationError,
 )
-from rules.user_code.last_call import LastCall
-from streams.lcr import RowLcr
-from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN, ObjectNumber
+from headrace.rules.user_code.last_call import LastCall
+from protos import codec
 from tests.support.apply_history import TABLES
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.custom_functions import custom

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from databases.connectors import value_types
-from rules.evaluation import RuleEvaluation
-from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformations.transformation import Transformation, TransformationError
-from rules.user_code.last_call import CRASHES_MAX, LastCall
+from headrace.databases.connectors import value_types
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import ANY_TAG, Rule, RuleSet
+from headrace.rules.transformations.transformation import Transformation, TransformationError
+from headrace.rules.user_code.last_call import CRASHES_MAX, LastCall
 from tests.support.custom_functions import custom
 from tests.support.lcr_batches import insert_batch
 

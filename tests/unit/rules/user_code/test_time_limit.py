@@ -13,8 +13,8 @@ from types import FunctionType, SimpleNamespace
 
 import pytest
 
-from rules.user_code import time_limit as module
-from rules.user_code.time_limit import TooLong, time_limit
+from headrace.rules.user_code import time_limit as module
+from headrace.rules.user_code.time_limit import TooLong, time_limit
 
 
 def in_thread(call: Callable[[], object]) -> BaseException | None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rules.user_code.loading import load, place_of
-from rules.user_code.source import NO_CODE, CodeFile, UserCode, UserFunction, read_folder
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.rules.user_code.loading import load, place_of
+from headrace.rules.user_code.source import NO_CODE, CodeFile, UserCode, UserFunction, read_folder
 
 MASKS = "from shared import words\n\ndef mask(lcr):\n    return words.upper(lcr)\n"
 WORDS = "def upper(text):\n    return text.upper()\n"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from databases.connectors import DatabaseAccess
+from headrace.base.errors import ApplyError, ConfigError
+from headrace.databases.connectors import DatabaseAccess
 from spark_apply.application.config import ApplicationConfig, ExecutorResources
 from spark_apply.apply_config import ApplyConfig
-from streams.errors import ApplyError, ConfigError
 
 
 @pytest.mark.parametrize(

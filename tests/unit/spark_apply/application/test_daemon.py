@@ -17,7 +17,7 @@ import json, os, sys, threading
 from spark_apply.application import daemon
 
 daemon.preload()
-import databases.postgres.destination.writing.write_kernels, spark_apply.sets.collapse_kernels, streams.cells_kernels
+import headrace.databases.postgres.destination.writing.write_kernels, spark_apply.sets.collapse_kernels, headrace.lcr.cells_kernels
 from numba.core.dispatcher import Dispatcher
 
 loaded = {}

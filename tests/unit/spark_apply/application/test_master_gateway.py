@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from headrace.base.errors import ApplyError
 from spark_apply.application import raydp_parts
 from spark_apply.application.environment import java_home
 from spark_apply.application.master_gateway import open_gateway
 from spark_apply.application.spark_home import spark_jars
-from streams.errors import ApplyError
 from tests.support.attackers import ask_for_variable
 
 JAVA = str(java_home() / "bin" / "java")

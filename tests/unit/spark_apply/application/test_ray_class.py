@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import ray
 
+from headrace.base.errors import BugError
 from spark_apply.application.ray_class import write_ray_class
-from streams.errors import BugError
 
 CLASS = "io/ray/runtime/RayNativeRuntime.class"
 JAR = Path(ray.__file__).parent / "jars" / "ray_dist.jar"

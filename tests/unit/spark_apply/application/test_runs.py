@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from databases.connectors import DatabaseAccess
+from headrace.base.errors import HeadraceError, PropagationError, ProtocolError
+from headrace.databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
 from protos.admission import Admission
 from protos.apply_link import CoordinatorLink, fetch_access, make_server_hello, serve_apply
@@ -21,7 +22,6 @@ from spark_apply.application.spark import SparkUnavailable
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.runs import ApplicationAccess, TaskRunner
-from streams.errors import PropagationError, ProtocolError, StreamsError
 from tests.support.apply_driver import wait_for
 from tests.support.spark_health import fetch_health
 
@@ -36,7 +36,7 @@ class Application:
         self.jobs: dict[str, threading.Event] = {}
         self.cancelled: list[str] = []
         self.tokens: list[str] = []
-        self.results: list[bytes] | StreamsError | None = None
+        self.results: list[bytes] | HeadraceError | None = None
         self.is_gone = False
 
     def start_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
@@ -53,7 +53,7 @@ class Application:
             assert event.wait(SOON_S)
             del self.jobs[group]
             raise SparkUnavailable(f"{group} was cancelled")
-        if isinstance(self.results, StreamsError):
+        if isinstance(self.results, HeadraceError):
             raise self.results
         return self.results
 

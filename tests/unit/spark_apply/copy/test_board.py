@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from databases.table_digest import TableDigest
+from headrace.databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from spark_apply.copy import board as copy_board
 from spark_apply.copy.board import CopyBoard

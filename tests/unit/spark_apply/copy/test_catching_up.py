@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
+from headrace.base.errors import ApplyError, DatabaseError, DatabaseUnavailable
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.lcr.scn import Scn
 from spark_apply.copy import catching_up as module
 from spark_apply.copy.catching_up import CatchingUp, WaysBack
-from streams.errors import ApplyError, DatabaseError, DatabaseUnavailable
-from streams.scn import Scn
 
 
 class Log:

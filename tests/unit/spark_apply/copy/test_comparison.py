@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from databases.copying import SeenTable
-from rules.transformations.transformation import AddColumn, DeleteColumns, Operation, RenameColumn, Transformation
+from headrace.databases.ports.copying import SeenTable
+from headrace.lcr.table_name import TableName
+from headrace.rules.transformations.transformation import (
+    AddColumn,
+    DeleteColumns,
+    Operation,
+    RenameColumn,
+    Transformation,
+)
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.comparison import ComparedColumns, compared_columns
-from streams.table_name import TableName
 
 
 def compared(

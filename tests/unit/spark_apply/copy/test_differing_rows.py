@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from databases.memory.copying import MemoryTableReader, StoreTables
-from databases.memory.store import MemoryStore, destination_column
+from headrace.base.errors import ApplyError
+from headrace.databases.memory.copying import MemoryTableReader, StoreTables
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.lcr.table_name import TableName
 from spark_apply.copy import differing_rows as comparing
 from spark_apply.copy.differing_rows import (
     STEADY_LOOKS,
@@ -20,8 +22,6 @@ from spark_apply.copy.differing_rows import (
     differing_rows,
     judged_rows,
 )
-from streams.errors import ApplyError
-from streams.table_name import TableName
 from tests.support.seeds import scaled, seed_of
 
 COLUMNS = ("id", "v")

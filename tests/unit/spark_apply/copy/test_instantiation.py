@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import destination_column
+from headrace.base.errors import ApplyError, DatabaseError, DatabaseUnavailable, FencedError
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import destination_column
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
 from spark_apply.copy import instantiation as module
 from spark_apply.copy import rounds, standing
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.obstacles import refused
 from spark_apply.copy.records import TableProgress
-from streams.errors import ApplyError, DatabaseError, DatabaseUnavailable, FencedError
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.copying_threads import FreezingTask
 from tests.support.table_copies import APPLY, TOPOLOGY, World
 

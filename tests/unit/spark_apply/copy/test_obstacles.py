@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from databases.connectors import DatabaseAccess
-from databases.ports import Instantiation, OtherCopy
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import Instantiation, OtherCopy
+from headrace.lcr.table_name import TableName
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.neighbours import not_copied_beside
 from spark_apply.copy.obstacles import refused
 from spark_apply.copy.rounds import what_changes_a_copy
 from spark_apply.copy.standing import Standing
-from streams.table_name import TableName
 
 T = TableName("shop", "orders")
 TABLE = TableToInstantiate(identity="1", source=T, destination=T, object_numbers=())

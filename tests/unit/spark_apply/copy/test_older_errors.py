@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from databases.ports import ErrorTransaction
+from headrace.databases.ports import ErrorTransaction
+from headrace.lcr.batch import LcrBatch, Partition, Truncate
+from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.lcr.table_name import TableName
 from protos import codec
 from spark_apply.copy.older_errors import OlderErrors
 from spark_apply.copy.row_marks import MarkedTable
-from streams.lcr_batch import LcrBatch, Partition, Truncate
-from streams.scn import ObjectNumber, Scn
-from streams.table_name import TableName
 from tests.support.lcr_batches import insert_batch, table_version
 
 TABLE, NEW, BACK, OTHER = 16384, 16390, 16391, 16392

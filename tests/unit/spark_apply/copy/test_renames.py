@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from databases.ports import Instantiation
-from rules.transformations.transformation import RenameTable, Transformation
+from headrace.databases.ports import Instantiation
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.transformations.transformation import RenameTable, Transformation
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.standing import remade_problem, standings
-from streams.scn import Scn
-from streams.table_name import TableName
 
 STAFF = TableName("sales", "staff")
 TABLE = TableToInstantiate(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from databases.connectors import value_types
-from databases.memory.copying import unpacked
-from databases.memory.store import destination_column
-from rules.transformations.custom import CustomTransformation
-from rules.transformations.transformation import (
+from headrace.databases.connectors import value_types
+from headrace.databases.memory.copying import unpacked
+from headrace.databases.memory.store import destination_column
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,
     RenameColumn,
     Transformation,
 )
-from rules.user_code.source import UserFunction
+from headrace.rules.user_code.source import UserFunction
 from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
 from tests.support.handlers import code_of
 from tests.support.table_copies import World

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
-from databases.ports import MarkedColumn, MarkedPart, RowMark
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.ports import MarkedColumn, MarkedPart, RowMark
 from spark_apply.copy.table_marks import TableMarks
-from streams.errors import DatabaseUnavailable
 from tests.support.table_copies import APPLY, TOPOLOGY, World
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import Instantiation
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import Instantiation
+from headrace.lcr.batch import OldImage, TableVersion
+from headrace.lcr.scn import ObjectNumber
+from headrace.lcr.table_name import TableName
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.standing import Standing, missing_rename, rename_findings, rename_statement, renamed, standings
-from streams.lcr_batch import OldImage, TableVersion
-from streams.scn import ObjectNumber
-from streams.table_name import TableName
 
 
 def wanted(identity: str, name: str) -> TableToInstantiate:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from databases.copying import NATIVE, TableReader
-from databases.ports import DestinationSession
-from databases.table_digest import TableDigest
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
+from headrace.databases.ports import DestinationSession
+from headrace.databases.ports.copying import NATIVE, TableReader
+from headrace.databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from spark_apply.copy.tasks import CopyPlaces, PieceCopier
-from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, MemoryHarness
 
 TYPES = {"id": "pg_catalog.text"}

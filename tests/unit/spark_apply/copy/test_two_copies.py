@@ -10,12 +10,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from databases.connectors import DatabaseAccess
-from databases.memory.copying import MemoryTableReader, SourceTables, StoreTables
-from databases.memory.destination import MemoryDestination
-from databases.memory.source import MemorySource
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import Instantiation
+from headrace.base.errors import DatabaseError
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.memory.copying import MemoryTableReader, SourceTables, StoreTables
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.source import MemorySource
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import Instantiation
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy import instantiation as module
 from spark_apply.copy import standing
@@ -23,9 +26,6 @@ from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.standing import Standing
 from spark_apply.copy.tasks import CopyPlaces
-from streams.errors import DatabaseError
-from streams.scn import Scn
-from streams.table_name import TableName
 from tests.support.copying_threads import ThreadWorkers
 from tests.support.table_copies import one_way
 

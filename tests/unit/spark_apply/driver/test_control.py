@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore
-from databases.ports import Instantiation
+from headrace.base.errors import ApplyError, DatabaseUnavailable
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore
+from headrace.databases.ports import Instantiation
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
 from protos import apply_pb2 as pb
 from spark_apply.copy.records import TableProgress
 from spark_apply.driver import control as module
 from spark_apply.driver.control import ApplyControl
-from streams.errors import ApplyError, DatabaseUnavailable
-from streams.scn import Scn
-from streams.table_name import TableName
 
 
 class Coordinator:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from databases.memory.destination import MemoryDestination
-from databases.ports import ApplyProgress, ScnRange
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.ports import ApplyProgress, ScnRange
+from headrace.lcr.scn import Scn
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import RuleSet
 from protos import codec
-from rules.evaluation import RuleEvaluation
-from rules.rule import RuleSet
 from spark_apply.conversation.groups import (
     PARTS_AHEAD,
     AppliedRange,
@@ -38,7 +39,6 @@ from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader, LargeDropped, Mark
 from spark_apply.tables.arriving import ArrivingTables
-from streams.scn import Scn
 from tests.support.coordinator_talk import FITS, Talk, assignments, brief, made, part, run
 
 

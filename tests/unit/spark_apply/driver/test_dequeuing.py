@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from actors.staging.queue import QueueCore
-from databases.connectors import DatabaseAccess
+from headrace.base.backoff import RETRY_DELAY_MIN_S
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import PropagationError, QueueError
+from headrace.databases.connectors import DatabaseAccess
+from headrace.lcr.scn import Scn
 from protos.transport import epoch_incarnation
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.dequeuing import Dequeuing
-from streams.backoff import RETRY_DELAY_MIN_S
-from streams.clock import VirtualClock
-from streams.errors import PropagationError, QueueError
-from streams.scn import Scn
 from tests.support.staging import DirectLinks, one_way
 
 CONFIG = ApplyConfig(

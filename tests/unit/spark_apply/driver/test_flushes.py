@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from databases.ports import LogPositions
+from headrace.databases.ports import LogPositions
+from headrace.lcr.scn import FIRST_SCN, Scn
 from spark_apply.driver.flushes import FORCE_AFTER_S, POLL_INTERVAL_S, FlushGate
-from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.seeds import seeds
 

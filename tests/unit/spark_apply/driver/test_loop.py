@@ -17,15 +17,32 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from databases.connectors import DatabaseAccess
-from databases.destination_views import rows_said
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore
-from databases.ports import ErrorEdit, Instantiation
+from headrace.base.backoff import RETRY_DELAY_MAX_S
+from headrace.base.clock import VirtualClock
+from headrace.base.errors import (
+    ApplyError,
+    DatabaseError,
+    DatabaseUnavailable,
+    DestinationRestarted,
+    FencedError,
+    HeadraceError,
+    LogGone,
+    PropagationError,
+    ProtocolError,
+)
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.destination_views import rows_said
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore
+from headrace.databases.ports import ErrorEdit, Instantiation
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
+from headrace.lcr.cutting import resume_after
+from headrace.lcr.scn import Scn
+from headrace.links.ports import Delivery, header_of
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb
 from protos import codec
-from rules.evaluation import RuleEvaluation
-from rules.rule import RuleSet
 from spark_apply.application.spark import SparkUnavailable
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.conversation.messages import coordinator_message_from_wire, server_message_to_wire
@@ -43,23 +60,6 @@ from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
-from streams.backoff import RETRY_DELAY_MAX_S
-from streams.clock import VirtualClock
-from streams.cutting import resume_after
-from streams.errors import (
-    ApplyError,
-    DatabaseError,
-    DatabaseUnavailable,
-    DestinationRestarted,
-    FencedError,
-    LogGone,
-    PropagationError,
-    ProtocolError,
-    StreamsError,
-)
-from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
-from streams.links import Delivery, header_of
-from streams.scn import Scn
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
 from tests.support.apply_history import TABLES, Reference, Source, cut_batches
 from tests.support.destination_contract import error_transaction
@@ -91,7 +91,7 @@ class QueueStream:
     def __init__(self, queue: Queue, *, is_open: bool) -> None:
         self._queue, self.is_open = queue, is_open
         self.arrived: deque[Delivery] = deque()
-        self.problem: StreamsError | None = None
+        self.problem: HeadraceError | None = None
         self.acknowledged: list[int] = []
 
     def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
@@ -736,12 +736,12 @@ def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_no
 
 def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driver) -> None:
     """The thread that copies tables asks at any moment, and an orderly end waits for it."""
-    answers: list[StreamsError] = []
+    answers: list[HeadraceError] = []
 
     def call() -> None:
         try:
             driver.host.call(lambda: None)
-        except StreamsError as error:
+        except HeadraceError as error:
             answers.append(error)
 
     waiting = threading.Thread(target=call)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.base.errors import ApplyError, ConfigError
 from spark_apply.conversation.groups import Failure, GroupRetry, RetryReason
 from spark_apply.driver import operator_executions
 from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.operator_executions import OperatorExecutions
-from streams.errors import ApplyError, ConfigError
 from tests.support.coordinator_talk import Talk, assignments, made, run
 
 FAILED = Failure(position=0, conflict_type="x", sqlstate="", message="again")

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from databases.memory.destination import MemoryDestination
-from databases.ports import ApplyProgress
-from rules.rule import Rule, RuleSet
+from headrace.base.errors import DatabaseUnavailable, ProtocolError
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.ports import ApplyProgress
+from headrace.lcr.batch import LcrBatch, Partition, TableVersion, Truncate
+from headrace.lcr.tags import Tag
+from headrace.rules.rule import Rule, RuleSet
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Run
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
-from streams.errors import DatabaseUnavailable, ProtocolError
-from streams.lcr_batch import LcrBatch, Partition, TableVersion, Truncate
-from streams.tags import Tag
 from tests.support.apply_reading import Reading, commits
 from tests.support.lcr_batches import column_values, insert_batch, transactions
 
@@ -174,7 +174,7 @@ def test_everything_before_the_transaction_that_does_not_fit_goes_on() -> None:
 
 
 def _row(batch: LcrBatch, number: int) -> object:
-    from streams.cells import Cells
+    from headrace.lcr.cells import Cells
 
     assert batch.groups[0].new is not None
     return Cells.of(batch.groups[0].new).gathered(np.array([number], np.int32))

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
+from headrace.base.errors import DatabaseError, DatabaseUnavailable
+from headrace.lcr.batch import TableVersion
+from headrace.lcr.table_name import TableName
 from spark_apply.driver import source_questions
 from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
-from streams.errors import DatabaseError, DatabaseUnavailable
-from streams.lcr_batch import TableVersion
-from streams.table_name import TableName
 from tests.support.apply_driver import wait_for
 from tests.support.lcr_batches import table_version
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rules.conflict_handlers import ConflictHandler
-from rules.user_code.handlers import DmlHandler, HandlerRules
-from rules.user_code.source import UserFunction
+from headrace.base.errors import DataError
+from headrace.lcr.batch import OldImage
+from headrace.rules.conflict_handlers import ConflictHandler
+from headrace.rules.user_code.handlers import DmlHandler, HandlerRules
+from headrace.rules.user_code.source import UserFunction
 from spark_apply.server import set_groups
-from streams.errors import DataError
-from streams.lcr_batch import OldImage
 from tests.support.conflicts import Lcr, Shown
 from tests.support.conflicts import handler as conflict_handler
 from tests.support.handlers import Handled, code_of, row

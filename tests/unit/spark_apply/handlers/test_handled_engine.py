@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from databases.memory.destination import MemorySession
-from databases.memory.store import destination_column
-from rules.user_code.binds import read_statement
-from rules.user_code.handlers import DmlHandler, HandlerRules
-from rules.user_code.source import UserFunction
-from streams.lcr_batch import Command
+from headrace.databases.memory.destination import MemorySession
+from headrace.databases.memory.store import destination_column
+from headrace.lcr.batch import Command
+from headrace.rules.user_code.binds import read_statement
+from headrace.rules.user_code.handlers import DmlHandler, HandlerRules
+from headrace.rules.user_code.source import UserFunction
 from tests.support.apply_engine import arm
 from tests.support.apply_history import TABLES, Table
 from tests.support.apply_world import MemoryPlace, World

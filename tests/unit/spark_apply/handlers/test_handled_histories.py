@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules.user_code.handlers import DmlHandler
+from headrace.rules.user_code.handlers import DmlHandler
 from spark_apply.server.set_groups import SetsWork
 from spark_apply.sets import collapse
 from tests.support.conflicts import Lcr, Shown

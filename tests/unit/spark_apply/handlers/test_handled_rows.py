@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from databases.memory.destination import MemorySession
-from rules.user_code.binds import read_statement
-from rules.user_code.handlers import DmlHandler
+from headrace.base.errors import DataError, UnfitTableError
+from headrace.databases.memory.destination import MemorySession
+from headrace.rules.user_code.binds import read_statement
+from headrace.rules.user_code.handlers import DmlHandler
 from spark_apply.conversation.groups import GroupResult, GroupRetry, RetryReason
-from streams.errors import DataError, UnfitTableError
 from tests.support.conflicts import handler
 from tests.support.handlers import READ, Handled, deletes, insert_log, inserts, row, rules_of, updates
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from databases.memory.destination import MemorySession
-from databases.ports import SqlResult
-from rules.conflict_handlers import ConflictHandler
-from rules.user_code import time_limit as time_limits
+from headrace.base.errors import ConfigError, DatabaseUnavailable, DataError, HandlerError, Retry
+from headrace.databases.memory.destination import MemorySession
+from headrace.databases.ports import SqlResult
+from headrace.rules.conflict_handlers import ConflictHandler
+from headrace.rules.user_code import time_limit as time_limits
 from spark_apply.conversation.groups import GroupResult, GroupRetry
 from spark_apply.handlers import process_bounds
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.sets import resolution
-from streams.errors import ConfigError, DatabaseUnavailable, DataError, HandlerError, Retry
 from tests.support.handlers import Handled, inserts, only, row, rules_of, updates
 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore
-from databases.ports import ErrorTransaction
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, FencedError
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore
+from headrace.databases.ports import ErrorTransaction
+from headrace.lcr.batch import Command, LcrBatch, OldImage
 from protos import codec
 from spark_apply.conversation.groups import (
     GroupAbandon,
@@ -29,8 +31,6 @@ from spark_apply.conversation.groups import (
     ServerMessage,
 )
 from spark_apply.server.apply_server import ApplyServer
-from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
-from streams.lcr_batch import Command, LcrBatch, OldImage
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, replace_failpoints
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 
@@ -336,7 +336,7 @@ def test_a_refused_connection_ends_the_server_with_nothing_in_the_error_queue(mo
     def refuse(*_: object) -> None:
         raise DatabaseError("not permitted", sqlstate="28000")
 
-    monkeypatch.setattr("databases.memory.destination.MemorySession.write", refuse)
+    monkeypatch.setattr("headrace.databases.memory.destination.MemorySession.write", refuse)
     with pytest.raises(DatabaseError, match="not permitted"):
         at.work()
     assert at.errors() == []

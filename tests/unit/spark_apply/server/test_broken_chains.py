@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.conflict_handlers import UncomparedColumns
+from headrace.rules.conflict_handlers import UncomparedColumns
 from tests.support.conflicts import Lcr
 from tests.support.handlers import Handled, row, rules_of
 
@@ -56,7 +56,7 @@ def test_a_column_that_is_not_compared_breaks_no_chain() -> None:
 
 
 def test_unbroken_changes_of_a_row_are_still_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    from databases.memory.destination import MemorySession
+    from headrace.databases.memory.destination import MemorySession
 
     written: list[int] = []
     write = MemorySession.write

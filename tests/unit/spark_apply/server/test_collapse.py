@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore
+from headrace.base.errors import DataError
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore
+from headrace.lcr.batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage
 from spark_apply.sets.collapse import ExpectedWrite, TruncateTables, plan_sets
 from spark_apply.sets.conflicts import apply_rows, execute_steps
 from spark_apply.sets.resolution import DIFFERS, ConflictSettings, Resolution
 from spark_apply.tables.fits import TableFits
-from streams.errors import DataError
-from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage
 from tests.support.apply_history import TABLES, Change, Reference, Source, Table, Transaction, batch_of
 
 PLAIN = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
 from tests.support.conflict_histories import (
     CHANGED_US,
     SITE,

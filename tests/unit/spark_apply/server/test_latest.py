@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory.destination import MemoryDestination, MemorySession
-from databases.memory.store import MemoryStore, destination_column
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.memory.destination import MemoryDestination, MemorySession
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.rules.conflict_handlers import ConflictRules
 from protos import codec
-from rules.conflict_handlers import ConflictRules
 from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.server.apply_server import FORGET_AGAIN_S, FORGET_EVERY_S, ApplyServer
 from spark_apply.sets.resolution import ConflictSettings
-from streams.errors import DatabaseUnavailable
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, by_time, raw, shown
 from tests.support.seeds import is_soak, seeds

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databases.memory import rows as memory_rows
-from databases.memory.destination import MemoryDestination
-from databases.memory.store import MemoryStore, destination_column
-from databases.ports import ConflictRecord
+from headrace.databases.memory import rows as memory_rows
+from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.ports import ConflictRecord
+from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules, UncomparedColumns
 from protos import codec
-from rules.conflict_handlers import ConflictHandler, ConflictRules, UncomparedColumns
 from spark_apply.conversation.groups import (
     Failure,
     GroupAssignment,
@@ -161,7 +161,7 @@ def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_bac
 
 def test_tables_without_handlers_are_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Serving(replace(MAXIMUM, name="other"), rows=[row(1), row(2, time=15)])
-    monkeypatch.setattr("databases.memory.rows.conflicting", lambda *given: pytest.fail("looked at"))
+    monkeypatch.setattr("headrace.databases.memory.rows.conflicting", lambda *given: pytest.fail("looked at"))
     assert len(at.apply(update(1), update(2)).errors) == 1
 
 

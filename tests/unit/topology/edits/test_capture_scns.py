@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.commands import kept_redo
-from headrace.commands.kept_redo import redo_findings
-from redo.standby.kept_segments import read_oldest_scn
-from streams.scn import FIRST_SCN, Scn
+from headrace.deployment import kept_redo
+from headrace.deployment.kept_redo import redo_findings
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.redo.standby.kept_segments import read_oldest_scn
 from tests.support.retained_redo import Source
 from tests.support.topologies import read
 from topology.edits.capture_scns import scn_findings

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rules.rule import Rule, RuleSet
-from streams.errors import ConfigError
+from headrace.base.errors import ConfigError
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.topologies import SITES, read
 from topology.edits.changes import adopted_first, changes
 from topology.edits.stored import KEY_FILE, spec_from_json, spec_to_json, with_secrets_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from databases.ports import CapturedTable
-from streams.plain_data import as_json, from_json
-from streams.scn import ObjectNumber
+from headrace.base.plain_data import as_json, from_json
+from headrace.databases.ports import CapturedTable
+from headrace.lcr.scn import ObjectNumber
 from tests.support.topologies import SITES, read_anyway
 from topology.edits.receivers import Receivers
 

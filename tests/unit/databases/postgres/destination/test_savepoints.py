@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from databases.postgres.destination.savepoints import Savepoints
-from databases.postgres.destination.writing.pipeline import Statement
-from streams.errors import BugError
+from headrace.base.errors import BugError
+from headrace.databases.postgres.destination.savepoints import Savepoints
+from headrace.databases.postgres.destination.writing.pipeline import Statement
 
 
 def texts(statements: list[Statement]) -> list[str]:

@@ -15,13 +15,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from databases.ports import DecodedChunk, StreamOptions
-from databases.postgres.origins import tag_of_origin
-from databases.postgres.source import pgoutput_kernels as k
-from databases.postgres.source.pgoutput import PostgresLogDecoder
-from streams.errors import ProtocolError
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage, content_version
-from streams.tags import Tag
+from headrace.base.errors import ProtocolError
+from headrace.databases.ports import DecodedChunk, StreamOptions
+from headrace.databases.postgres.origins import tag_of_origin
+from headrace.databases.postgres.source import pgoutput_kernels as k
+from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, OldImage, content_version
+from headrace.lcr.tags import Tag
 from tests.support import pgoutput_messages as pg
 from tests.support.seeds import scaled
 

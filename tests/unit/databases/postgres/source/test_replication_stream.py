@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from databases.ports import LogChunk, StreamOptions
-from databases.postgres.source import replication_stream
-from databases.postgres.source.lsn import format_lsn, parse_lsn
-from databases.postgres.source.replication_stream import REMINDERS_S, PostgresLogStream
-from databases.postgres.source.replication_wire import (
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
+from headrace.databases.ports import LogChunk, StreamOptions
+from headrace.databases.postgres.source import replication_stream
+from headrace.databases.postgres.source.lsn import format_lsn, parse_lsn
+from headrace.databases.postgres.source.replication_stream import REMINDERS_S, PostgresLogStream
+from headrace.databases.postgres.source.replication_wire import (
     GULP_BYTES,
     LOCAL_RECEIVE_BUFFER_BYTES,
     RECEIVE_BUFFER_BYTES,
@@ -23,8 +24,7 @@ from databases.postgres.source.replication_wire import (
     end_of_stream,
     size_receive_buffer,
 )
-from streams.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
-from streams.scn import Scn
+from headrace.lcr.scn import Scn
 from tests.support import pgoutput_messages as pg
 
 OPTIONS = StreamOptions(

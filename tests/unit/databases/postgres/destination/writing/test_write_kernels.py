@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databases.ports import DestinationTable, Write
-from databases.postgres.destination.recent_changes import Horizon
-from databases.postgres.destination.writing.writes import (
+from headrace.base.errors import BugError
+from headrace.databases.ports import DestinationTable, Write
+from headrace.databases.postgres.destination.recent_changes import Horizon
+from headrace.databases.postgres.destination.writing.writes import (
     SetStatement,
     WritePlan,
     _Values,
@@ -19,8 +20,7 @@ from databases.postgres.destination.writing.writes import (
     parameters,
     row_chunks,
 )
-from streams.errors import BugError
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage, TableVersion
+from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, OldImage, TableVersion
 from tests.support.lcr_batches import column_values
 from tests.support.seeds import scaled
 
@@ -118,7 +118,7 @@ def test_value_that_is_not_in_the_lcr_is_refused(missing):
 
 
 def test_rows_are_cut_where_a_statement_would_become_too_large(monkeypatch):
-    monkeypatch.setattr("databases.postgres.destination.writing.writes.CHUNK_BYTES", 100)
+    monkeypatch.setattr("headrace.databases.postgres.destination.writing.writes.CHUNK_BYTES", 100)
     sizes = [10, 40, 40, 20, 300, 5, 5]
     write = insert_of([[b"x" * size for size in sizes], [b""] * 7])
     assert list(row_chunks(statement([0, 1], [25, 25], [0, 0]), write)) == [(0, 3), (3, 4), (4, 5), (5, 7)]

@@ -1,0 +1,1 @@
+"""What every package stands on and what knows none of them: errors, clocks, durable files, failpoints."""

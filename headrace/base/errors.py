@@ -1,0 +1,355 @@
+"""Every error this system raises on purpose.
+
+    HeadraceError
+    +-- ConfigError              the topology or a command is wrong
+    +-- RuleError                a rule condition is wrong
+    +-- DatabaseError            a database said no
+    |   +-- DatabaseUnavailable  not reachable, or the outcome is unknown: call again
+    |   +-- DataError            the database refused the data itself (SQLSTATE classes 22 and 23)
+    |   +-- DestinationRestarted the destination may have lost commits since this apply process began: begin again
+    |   +-- LogGone              the redo or the slot no longer has the SCN that is needed
+    |   +-- UnsupportedType      a type that cannot travel
+    |   +-- RunsElsewhere        another copy of the topology works with this database
+    +-- RedoError                a redo segment is damaged or missing
+    +-- CaptureError
+    +-- QueueError
+    +-- PropagationError
+    +-- ApplyError
+    |   +-- ConflictError        a row conflict nobody resolved
+    |   +-- HandlerError
+    |   +-- FencedError          a newer incarnation of this apply process exists
+    |   +-- UnfitTableError      the destination table does not fit the LCR yet: waits for an ALTER
+    +-- ProtocolError            the peer speaks another version, or broke the protocol
+    |   +-- NotAdmitted          a caller whose certificate, or whom the topology, does not admit here
+    |   +-- RateExceeded         a caller that sends far more messages or calls than any component does
+    +-- BugError                 cannot happen; a defect of Headrace
+
+`WouldBlock`, back-pressure and the end of the log are not errors.
+"""
+
+from __future__ import annotations
+
+import functools
+from enum import Enum
+from typing import Any, ClassVar
+
+__all__ = [
+    "COPY_ONE_AGAIN",
+    "COPY_THE_TABLE",
+    "INSTANTIATE_AGAIN",
+    "NOT_REPLICATED",
+    "ApplyError",
+    "BugError",
+    "CaptureError",
+    "ConfigError",
+    "ConflictError",
+    "DataError",
+    "DatabaseError",
+    "DatabaseUnavailable",
+    "DestinationRestarted",
+    "FencedError",
+    "HandlerError",
+    "LogGone",
+    "NotAdmitted",
+    "PropagationError",
+    "ProtocolError",
+    "QueueError",
+    "RateExceeded",
+    "RedoError",
+    "Retry",
+    "RuleError",
+    "RunsElsewhere",
+    "HeadraceError",
+    "UnfitTableError",
+    "UnsupportedType",
+    "WouldBlock",
+    "counted",
+    "printable",
+]
+
+
+# The way out when transactions are gone for good; part of hints.
+INSTANTIATE_AGAIN = (
+    "`headrace down --purge --keep-servers`, empty the replicated tables at the destinations (where sites write to each"
+    " other, at all but the one whose rows stay), then `headrace up`: the tables are copied again"
+)
+# What an apply process says of a table that is not its own; whoever asked several of them looks for it.
+NOT_REPLICATED = "does not replicate it"
+# The way out where error transactions of a table can never be executed. To delete one loses what it has of other
+# tables.
+COPY_THE_TABLE = (
+    "`headrace copy FILE TABLE` with that table, which deletes the error transactions that it makes obsolete;"
+    " then `headrace errors execute FILE --all`, which writes what others have of other tables"
+)
+# As INSTANTIATE_AGAIN, for one destination, while the others go on.
+COPY_ONE_AGAIN = (
+    "the other destinations go on. Take what goes to this one and comes from it out of the topology file, leave its"
+    " site there and run `headrace up`, empty its replicated tables, put it back and run `headrace up`: its tables are"
+    " copied again. Or restore a later backup, then start its apply process: `headrace start FILE apply:NAME`"
+)
+
+
+class Retry(Enum):
+    """What a supervisor may do about an error."""
+
+    TIMED = "timed"  # try again after retry_delay_s
+    MANUAL = "manual"  # an operator must act first; `hint` says what to do
+    NEVER = "never"  # a bug or a refused input
+
+
+class WouldBlock(Exception):
+    """Nothing to do now; call again when woken."""
+
+
+class HeadraceError(Exception):
+    """Root of every error this system raises on purpose. Guaranteed picklable.
+
+    Args:
+        message: what is wrong and where, one sentence, no row values.
+        hint: what to do about it.
+        context: names, SCNs and counts, never row values.
+    """
+
+    code: ClassVar[str] = "HDR-0000"
+    retry: ClassVar[Retry] = Retry.NEVER
+    is_finding: ClassVar[bool] = False
+    """Something to be mended in the file or at the databases, as `check` finds it: exit code 1."""
+
+    def __init__(self, message: str, *, hint: str = "", **context: str | int) -> None:
+        super().__init__(message)
+        self.hint, self.context = hint, context
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Ray rebuilds exceptions as cls(*args); keyword arguments would be lost without this.
+        context: dict[str, Any] = dict(self.context)
+        return functools.partial(type(self), hint=self.hint, **context), self.args
+
+    @property
+    def message(self) -> str:
+        """The sentence alone, without hint and context."""
+        return str(self.args[0])
+
+    @property
+    def message_and_hint(self) -> str:
+        """Both in one text, for what has no place for a hint."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def described(self) -> dict[str, object]:
+        """The error as JSON-able words, for status, logs and other processes."""
+        return {
+            "error": type(self).__name__,
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "retry": self.retry.value,
+        }
+
+
+class ConfigError(HeadraceError):
+    """The topology or a command line is wrong; nothing was done."""
+
+    code = "HDR-1000"
+
+
+class RuleError(HeadraceError):
+    """A rule's condition cannot be used."""
+
+    code = "HDR-1100"
+
+
+class DatabaseError(HeadraceError):
+    """A database refused a statement for a reason that is neither data nor availability.
+
+    `detail` is what the database added. It may quote rows, so it is shown in the error queue only: it is in no message,
+    and does not leave the process with the error.
+    """
+
+    code = "HDR-2000"
+    retry = Retry.MANUAL
+    detail: str = ""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The database cannot be reached, is out of a resource, or the outcome is unknown: call again.
+
+    Covers SQLSTATE classes 08, 40, 53, 55, 57, 58 and broken connections. Never goes to the error queue.
+    """
+
+    code = "HDR-2001"
+    retry = Retry.TIMED
+
+
+class DataError(DatabaseError):
+    """The database refused the data itself (SQLSTATE classes 21, 22, 23, 44); candidates for the error queue."""
+
+    code = "HDR-2002"
+    retry = Retry.NEVER
+
+
+class LogGone(DatabaseError):
+    """The log no longer has the SCN that is needed."""
+
+    code = "HDR-2003"
+    retry = Retry.MANUAL
+
+
+class DatabaseSetBack(LogGone):
+    """The source database has not all that was read from its log.
+
+    It was set back to an older state, and goes on another way.
+    """
+
+    code = "HDR-2007"
+
+
+class CapturedNoMore(LogGone):
+    """What says which changes are in the source's log was dropped, altered or made again: changes are missing in it."""
+
+    code = "HDR-2008"
+
+
+class DestinationRestarted(DatabaseError):
+    """The destination's server was started again, failed over or restored since this apply process began.
+
+    What was committed before may be gone. The apply process begins again: it reads what the destination has, and the
+    queue sends again what is missing there.
+    """
+
+    code = "HDR-2005"
+    retry = Retry.TIMED
+
+
+class UnsupportedType(DatabaseError):
+    """A column's type cannot travel."""
+
+    code = "HDR-2004"
+
+
+class RunsElsewhere(DatabaseError):
+    """Another copy of the topology, in another folder or on another machine, works with this database."""
+
+    code = "HDR-2006"
+    retry = Retry.MANUAL
+
+
+class RedoError(HeadraceError):
+    """A redo segment is damaged, missing, or cannot be written."""
+
+    code = "HDR-3000"
+    retry = Retry.MANUAL
+
+
+class CaptureError(HeadraceError):
+    """A capture process cannot go on."""
+
+    code = "HDR-3100"
+    retry = Retry.MANUAL
+
+
+class TableLeftRules(CaptureError):
+    """A captured table was renamed, and no rule takes its changes any more: they wait for an operator's decision."""
+
+    code = "HDR-3101"
+
+
+class QueueError(HeadraceError):
+    """A queue refused an operation."""
+
+    code = "HDR-4000"
+    retry = Retry.TIMED
+
+
+class PropagationError(HeadraceError):
+    """A propagation cannot reach its destination."""
+
+    code = "HDR-4100"
+    retry = Retry.TIMED
+
+
+class ApplyError(HeadraceError):
+    """An apply process cannot go on."""
+
+    code = "HDR-5000"
+    retry = Retry.MANUAL
+
+
+class ConflictError(ApplyError):
+    """A row conflict that nobody resolved; context names `conflict_type`."""
+
+    code = "HDR-5001"
+
+
+class HandlerError(ApplyError):
+    """A user's handler raised."""
+
+    code = "HDR-5002"
+
+
+class FencedError(ApplyError):
+    """A newer incarnation of this apply process holds a higher epoch; this one must end."""
+
+    code = "HDR-5003"
+    retry = Retry.NEVER
+
+
+class UnfitTableError(ApplyError):
+    """A destination table does not fit the LCRs yet; `hint` is the ALTER that is missing.
+
+    Or, where the context has `altered`, it is not what it was described as, and may fit once it is described again.
+    """
+
+    code = "HDR-5004"
+    retry = Retry.TIMED
+
+
+class ProtocolError(HeadraceError):
+    """The peer speaks another protocol version, or broke the protocol."""
+
+    code = "HDR-6000"
+    retry = Retry.TIMED
+
+
+class NotAdmitted(ProtocolError):
+    """The caller's certificate is not that of the site it speaks for, or the topology gives it no business here.
+
+    Tried again: either may change while both run, the certificate on disk and the topology with `headrace up`.
+    """
+
+    code = "HDR-6001"
+
+
+class RateExceeded(ProtocolError):
+    """The caller, or its site, sends far more messages or calls than any component does.
+
+    Tried again: the rate of the future is another one.
+    """
+
+    code = "HDR-6002"
+
+
+class BugError(HeadraceError):
+    """Cannot happen; a defect of Headrace."""
+
+    code = "HDR-9000"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts, for a message: "1 problem", "2 problems".
+
+    Args:
+        count: how many.
+        noun: one of them; its plural ends with s.
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def printable(text: str, characters_max: int = 300) -> str:
+    """Text of a caller that nobody knows yet, for a message: cut, without control characters.
+
+    Args:
+        text: anything.
+        characters_max: more are cut off; names are far shorter.
+    """
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text[:characters_max]
+    )

@@ -1,0 +1,105 @@
+"""Dataclasses as plain data for `json`, and back by the types of their fields.
+
+What is kept on disk, and what travels to apply servers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from pathlib import Path
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
+
+from headrace.base.errors import ConfigError
+
+__all__ = ["AsBytes", "SettingsAsBytes", "as_json", "from_json"]
+
+T = TypeVar("T")
+
+
+def as_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
+    """A dataclass as plain data for `json`."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value), default=_plain))
+    return plain
+
+
+def from_json(kind: type[T], document: Any) -> T:  # noqa: ANN401 - what `json` made of a file
+    """Read what `as_json` wrote.
+
+    Args:
+        kind: the dataclass.
+        document: plain data.
+
+    Raises:
+        ConfigError: it is not such a document: another version of Headrace wrote it.
+    """
+    try:
+        found: T = _read(kind, document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"the stored {kind.__name__} cannot be read ({type(error).__name__})") from error
+    return found
+
+
+class AsBytes:
+    """A dataclass that travels to apply servers and tasks."""
+
+    __slots__ = ()
+
+    def to_bytes(self) -> bytes:
+        """As it travels."""
+        return json.dumps(as_json(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote."""
+        return from_json(cls, json.loads(data))
+
+
+class SettingsAsBytes(AsBytes):
+    """One of which every field has a default: where nothing is set, nothing travels."""
+
+    __slots__ = ()
+
+    def to_bytes(self) -> bytes:
+        """As it travels; empty when nothing is set."""
+        return b"" if self == type(self)() else super().to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote."""
+        return super().from_bytes(data) if data else cls()
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Path):
+        return str(value)
+    message = f"{type(value).__name__} cannot be stored"
+    raise TypeError(message)
+
+
+def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401 - by the types of the fields
+    """Build a value of the type `kind` from plain data."""
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: _read(hints[name], each) for name, each in value.items()})  # type: ignore[operator]
+    if get_origin(kind) is types.UnionType:  # "or None", or dataclasses that no two have the same fields
+        kinds = [each for each in get_args(kind) if each is not type(None)]
+        if value is None or len(kinds) == 1:
+            return None if value is None else _read(kinds[0], value)
+        return _read(
+            next(each for each in kinds if {field.name for field in dataclasses.fields(each)} == set(value)), value
+        )
+    if get_origin(kind) is tuple:
+        members = get_args(kind)
+        if len(members) == 2 and members[1] is Ellipsis:
+            return tuple(_read(members[0], each) for each in value)
+        return tuple(_read(member, each) for member, each in zip(members, value, strict=True))
+    if get_origin(kind) is dict:
+        _, members = get_args(kind)
+        return {str(name): _read(members, each) for name, each in value.items()}
+    if kind is bytes:
+        return bytes.fromhex(value)
+    return kind(value)

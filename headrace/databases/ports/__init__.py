@@ -1,0 +1,133 @@
+"""What Headrace needs of a database, as ports. Every connector passes one contract suite (`tests/contract`).
+
+A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and a destination half
+(`DestinationDatabase`, `DestinationSession`); what reads and writes whole tables is in `headrace.databases.ports.copying`. The
+destination half is several ports, one for each thing that it does: a function says which of them it needs. Positions
+are SCNs here; a connector translates its own.
+"""
+
+from __future__ import annotations
+
+from headrace.databases.ports.conflicts import ConflictRecord, LastChange, RowInTheWay, RowQuestion, WriteTimes
+from headrace.databases.ports.destination import (
+    ApplyRecords,
+    DestinationDatabase,
+    DestinationSetUp,
+    DestinationTables,
+    ErrorRecords,
+    InstantiationRecords,
+)
+from headrace.databases.ports.error_queue import ErrorEdit, ErrorTransaction, TakenErrors
+from headrace.databases.ports.handler_sql import HandlerSql, SqlResult
+from headrace.databases.ports.instantiations import BEGUN, ROWS_THERE, Instantiation, OtherCopy, PartOf
+from headrace.databases.ports.log import (
+    DecodedChunk,
+    DictionaryBuild,
+    DictionaryTable,
+    LogChunk,
+    LogDecoder,
+    LogStream,
+    StreamOptions,
+)
+from headrace.databases.ports.planning import (
+    ComputedColumn,
+    DomainColumn,
+    EnumLabels,
+    Finding,
+    LoggedTable,
+    LogNeed,
+    NamedType,
+    PlannedApply,
+    PlannedStatement,
+    ShapedPartition,
+    TableShape,
+)
+from headrace.databases.ports.progress import ApplyProgress, LogPositions, ScnRange
+from headrace.databases.ports.row_marks import MarkedColumn, MarkedField, MarkedLabel, MarkedPart, RowMark
+from headrace.databases.ports.session import (
+    ApplyTransaction,
+    ConflictSession,
+    DestinationSession,
+    ErrorSession,
+    HandlerSession,
+    WriteSession,
+)
+from headrace.databases.ports.source import NEVER_CAPTURED, CapturedTable, Snapshot, SourceDatabase, SourceTable
+from headrace.databases.ports.tables import (
+    DestinationColumn,
+    DestinationTable,
+    Diversion,
+    ForeignKey,
+    FoundRows,
+    are_comparable,
+)
+from headrace.databases.ports.writes import TruncatedTable, Write
+
+__all__ = [
+    "BEGUN",
+    "NEVER_CAPTURED",
+    "ROWS_THERE",
+    "ApplyProgress",
+    "ApplyRecords",
+    "ApplyTransaction",
+    "CapturedTable",
+    "ComputedColumn",
+    "ConflictRecord",
+    "ConflictSession",
+    "DecodedChunk",
+    "DestinationColumn",
+    "DestinationDatabase",
+    "DestinationSession",
+    "DestinationSetUp",
+    "DestinationTable",
+    "DestinationTables",
+    "DictionaryBuild",
+    "DictionaryTable",
+    "Diversion",
+    "DomainColumn",
+    "EnumLabels",
+    "ErrorEdit",
+    "ErrorRecords",
+    "ErrorSession",
+    "ErrorTransaction",
+    "Finding",
+    "ForeignKey",
+    "FoundRows",
+    "HandlerSession",
+    "HandlerSql",
+    "Instantiation",
+    "InstantiationRecords",
+    "LastChange",
+    "LogChunk",
+    "LogDecoder",
+    "LogNeed",
+    "LogPositions",
+    "LogStream",
+    "LoggedTable",
+    "MarkedColumn",
+    "MarkedField",
+    "MarkedLabel",
+    "MarkedPart",
+    "NamedType",
+    "OtherCopy",
+    "PartOf",
+    "PlannedApply",
+    "PlannedStatement",
+    "RowInTheWay",
+    "RowMark",
+    "RowQuestion",
+    "ScnRange",
+    "ShapedPartition",
+    "Snapshot",
+    "SourceDatabase",
+    "SourceTable",
+    "SqlResult",
+    "StreamOptions",
+    "TableShape",
+    "TakenErrors",
+    "TruncatedTable",
+    "Write",
+    "WriteSession",
+    "WriteTimes",
+    "are_comparable",
+]

@@ -1,0 +1,97 @@
+"""What a destination keeps of error transactions, and of the changes that operators made to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.lcr.scn import Scn
+
+__all__ = ["EDITS_AGE_MAX_S", "EDITS_KEPT_MAX", "ErrorEdit", "ErrorTransaction", "TakenErrors"]
+
+# Of edits whose error transaction was executed or deleted: a quarter, for whoever asks who changed a row. Those of
+# transactions that are still there always stay.
+EDITS_AGE_MAX_S = 92 * 86_400.0
+EDITS_KEPT_MAX = 10_000  # some MB: an edit is a few lines of text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorTransaction:
+    """A transaction in the error queue, for listings; row values only in `readable`.
+
+    Args:
+        number: identifies it at the destination; ascending in the order of failing.
+        apply: the apply process.
+        source: source site.
+        transaction_id, commit_scn, commit_time_us: of the source transaction.
+        row_count: LCRs in it.
+        failed_position: 0-based position of the LCR that failed; -1: it waits behind `depends_on`.
+        depends_on: number of the error transaction it waits behind; 0: it failed itself.
+        conflict_type: "update_missing", "insert_exists", ...; empty for other errors.
+        sqlstate: of the database's error, if any.
+        message: what happened, no row values.
+        created_us: when, microseconds since the epoch.
+        readable: the failing LCR's values as text, "column=value"; only for `errors show`.
+        edits: how often an operator edited it; a transaction that failed again after that says why in its place.
+    """
+
+    number: int
+    apply: str
+    source: str
+    transaction_id: int
+    commit_scn: Scn
+    commit_time_us: int
+    row_count: int
+    failed_position: int
+    depends_on: int
+    conflict_type: str
+    sqlstate: str
+    message: str
+    created_us: int
+    readable: tuple[str, ...] = ()
+    edits: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorEdit:
+    """What an operator changed in one LCR of an error transaction.
+
+    Args:
+        number: of the error transaction.
+        edit: which edit of this error transaction it is: 1, 2, ...
+        apply: the apply process.
+        position: 0-based position of the LCR in the transaction.
+        owner, name: the table.
+        command: INSERT, UPDATE or DELETE.
+        changes: "new.salary: 100 -> 200", one per value; "(absent)" where the LCR had none.
+        edited_by: who.
+        edited_us: when, microseconds since the epoch; 0: not kept yet.
+        outcome: what became of the error transaction: EXECUTED or DELETED; empty: it is in the error queue.
+    """
+
+    number: int
+    edit: int
+    apply: str
+    position: int
+    owner: str
+    name: str
+    command: str
+    changes: tuple[str, ...]
+    edited_by: str
+    edited_us: int = 0
+    outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenErrors:
+    """Error transactions that a transaction has deleted, with the rows that it is to apply.
+
+    Args:
+        count: so many of those that were asked for, from the first, are deleted; the others are left as they are.
+        batches: by number, the serialized LcrBatches of each that was there, part by part.
+    """
+
+    count: int
+    batches: Mapping[int, tuple[bytes, ...]]

@@ -1,0 +1,58 @@
+"""What an apply server's session is asked to write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.databases.ports.conflicts import WriteTimes
+    from headrace.databases.ports.tables import DestinationTable
+    from headrace.lcr.batch import ColumnValues, Command, Partition, TableVersion
+
+__all__ = ["TruncatedTable", "Write"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """Rows of one table, one command and one set of columns, written as one set.
+
+    Args:
+        table: where.
+        version: the source's description of the columns the values are in.
+        command: INSERT, UPDATE, DELETE. (TRUNCATE goes through `DestinationSession.truncate`.)
+        old: values that find and check the row, all columns of `version`; None for INSERT.
+        new: values to write, all columns of `version`; None for DELETE.
+        match_columns: positions in `version.columns` that find the row, taken from `old`.
+        compare_columns: positions whose old value must equal the row's.
+        set_columns: positions to write (INSERT: to insert).
+        paired: several rows may have these values (a NULL in the key): each of the write's rows changes one row at
+            most.
+        times: when its rows were changed, of a table with latest_timestamp: a row of it finds no row that was changed
+            later, and is noted as the last change of its key, unless a later one is.
+    """
+
+    table: DestinationTable
+    version: TableVersion
+    command: Command
+    old: ColumnValues | None
+    new: ColumnValues | None
+    match_columns: tuple[int, ...]
+    compare_columns: tuple[int, ...]
+    set_columns: tuple[int, ...]
+    paired: bool = False
+    times: WriteTimes | None = None
+
+    @property
+    def row_count(self) -> int:
+        """Rows in the write."""
+        values = self.new if self.new is not None else self.old
+        return 0 if values is None else values.row_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedTable:
+    """A table to truncate, or one partition of the source's table (None: all of it)."""
+
+    table: DestinationTable
+    partition: Partition | None = None

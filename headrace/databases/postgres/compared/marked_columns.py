@@ -1,0 +1,70 @@
+"""Columns of tables as marks have them (`headrace.databases.ports.row_marks`), read the same way at a source and at a destination."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from headrace.databases.ports.row_marks import MarkedColumn
+from headrace.databases.postgres.connection import qualified
+from headrace.lcr.table_name import TableName
+
+__all__ = ["marked_columns", "marked_columns_of"]
+
+# Nothing here takes a lock of a table, as `pg_get_expr` does: a look waits for no user. The expression of a default is
+# a tree of nodes as text. One of another moment has a function of the clock or of a sequence, or calls one that is not
+# immutable.
+_COLUMNS = """
+SELECT a.attrelid::int8 AS root, a.attname::text AS name, a.attnum::int AS number, coalesce('d' || d.oid, 'x' || a.xmin) AS stamp, a.attgenerated <> '' AS is_generated,
+       a.atthasmissing AND passing.is_so AS has_passing_default, a.attidentity <> '' OR (a.attgenerated = '' AND passing.is_volatile) AS has_own_values,
+       coalesce(b.typname, t.typname)::text AS type_name,
+       CASE WHEN a.atthasmissing THEN quote_literal((a.attmissingval::text::text[])[1]) WHEN NOT a.atthasdef AND a.attidentity = '' THEN '' END AS older
+FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
+CROSS JOIN LATERAL (
+    SELECT count(*) > 0, coalesce(bool_or(each.is_volatile), false) FROM (
+        SELECT d.adbin::text ~ '\\{NEXTVALUEEXPR ' WHERE d.adbin::text ~ '\\{(SQLVALUEFUNCTION|NEXTVALUEEXPR) '
+        UNION ALL SELECT f.provolatile = 'v' FROM regexp_matches(d.adbin::text, ':(?:op)?funcid ([0-9]+)', 'g') AS called (number)
+        JOIN pg_catalog.pg_proc f ON f.oid = called.number[1]::oid AND f.provolatile <> 'i'
+    ) AS each (is_volatile)
+) AS passing (is_so, is_volatile)
+WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+
+def marked_columns(connection: psycopg.Connection[Any], tables: Sequence[int]) -> dict[int, dict[str, MarkedColumn]]:
+    """Read the columns of tables, by the tables' numbers and the columns' names.
+
+    Args:
+        connection: with an empty search_path.
+        tables: their numbers.
+    """
+    found: dict[int, dict[str, MarkedColumn]] = {}
+    with connection.cursor(row_factory=dict_row) as cursor:
+        for row in cursor.execute(_COLUMNS, (list(tables),)):
+            root, name = row.pop("root"), row.pop("name")
+            found.setdefault(root, {})[name] = MarkedColumn(**row)
+    return found
+
+
+def marked_columns_of(
+    connection: psycopg.Connection[Any], tables: Sequence[TableName]
+) -> dict[TableName, dict[str, MarkedColumn]]:
+    """Read the columns of those tables that exist.
+
+    Args:
+        connection: with an empty search_path.
+        tables: their names.
+    """
+    names = [qualified(*table) for table in tables]
+    rows = connection.execute(
+        "SELECT place::int, to_regclass(name)::oid::int8 FROM unnest(%s::text[]) WITH ORDINALITY AS wanted (name,"
+        " place) WHERE to_regclass(name) IS NOT NULL",
+        (names,),
+    )
+    numbers = {tables[place - 1]: number for place, number in rows.fetchall()}
+    found = marked_columns(connection, list(numbers.values())) if numbers else {}
+    return {table: found.get(number, {}) for table, number in numbers.items()}

@@ -1,0 +1,316 @@
+"""Rows and values for a person, as psql shows them: asked of the database that will have to take them.
+
+The server's own output functions write the text, so enumerations show their labels, arrays their braces and times their
+zone, whatever type it is. A value the server does not take (its type is not there) is shown by `value_text`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
+from headrace.base.errors import ConfigError, DatabaseError
+from headrace.databases.ports.operator import KeyValue
+from headrace.databases.postgres.compared.named_types import local_names
+from headrace.databases.postgres.connection import connect, quote, translated
+from headrace.databases.postgres.destination.catalog import FIRST_USER_TYPE, CatalogTable, describe_table
+from headrace.databases.postgres.partitions import without_children
+from headrace.databases.postgres.value_text import value_text
+from headrace.lcr.batch import Column
+from headrace.lcr.type_name import type_parts
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+
+__all__ = ["PostgresRowReader"]
+
+_ROWS_MAX = 2  # one is expected; a second one says that the key does not tell them apart
+_TYPES = """SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a
+    JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+# The second is the type without what may cut or round: of a domain, the one below all of them.
+_COLUMN = """SELECT pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.format_type((
+        WITH RECURSIVE below (oid) AS (
+            SELECT a.atttypid UNION ALL SELECT t.typbasetype FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype = 'd')
+        SELECT below.oid FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype <> 'd'), -1), a.attnotnull
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND a.attnum > 0 AND NOT a.attisdropped"""
+# A partial index has the condition that both rows must meet.
+_EXPRESSIONS = """SELECT ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, n, true) FROM pg_catalog.generate_series(1, i.indnkeyatts) n),
+        pg_catalog.pg_get_expr(i.indpred, i.indrelid)
+    FROM pg_catalog.pg_index i WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)
+    ORDER BY i.indexrelid"""
+_SHORTENED = 60  # characters of a value in a message
+_ELEMENT_OFFSET = 8  # of an array's element type in its binary form: behind the count of dimensions and the flag
+
+
+class PostgresRowReader:
+    """See `headrace.databases.ports.operator.RowReader`. Connects when it is first asked.
+
+    Args:
+        dsn: of the destination's database.
+        settings: of the apply process whose rows they are: which key finds them.
+    """
+
+    def __init__(self, dsn: str, settings: TableSettings = NO_TABLE_SETTINGS) -> None:
+        self._dsn, self._settings = dsn, settings
+        self._connection: psycopg.Connection[Any] | None = None
+        self._types: dict[str, tuple[int, int]] = {}
+
+    def texts(self, columns: Sequence[Column], values: Sequence[bytes | None]) -> tuple[str | None, ...]:
+        """See `RowReader.texts`."""
+        with translated("reading values of an error transaction"):
+            result = self._execute(b"SELECT ", columns, values)
+            if result is not None:
+                return tuple(_text(result.get_value(0, number)) for number in range(len(columns)))
+            if len(columns) == 1:
+                value = values[0]
+                return (None if value is None else value_text(columns[0], value),)
+        # One of them is not understood: the others are.
+        return tuple(text for pair in zip(columns, values, strict=True) for text in self.texts(pair[:1], pair[1:]))
+
+    def beside(
+        self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]
+    ) -> tuple[dict[str, str | None], ...]:
+        """See `RowReader.beside`."""
+        with translated("reading the destination's row"):
+            found = describe_table(self._session(), owner, name, self._settings)
+            if found is None:
+                return ()
+            rows: list[dict[str, str | None]] = []
+            # A row that is in the way may have another key, and the same values in a second unique one.
+            for places in dict.fromkeys((found.table.key, *found.table.unique_keys)):
+                rows += [
+                    row
+                    for row in self._with_values(found, [found.table.columns[place].name for place in places], values)
+                    if row not in rows
+                ]
+            rows += [row for row in self._meeting_expressions(found, values) if row not in rows]
+        return tuple(rows)
+
+    def _meeting_expressions(
+        self, found: CatalogTable, values: Mapping[str, tuple[Column, bytes | None]]
+    ) -> Iterator[dict[str, str | None]]:
+        """The rows of a table that meet these values in a unique index over expressions, as lower(mail).
+
+        None, if the values lack a column of the table.
+        """
+        shown = [column.name for column in found.table.columns]
+        given = [column for column in values if column in shown]
+        if len(given) < len(shown):
+            return  # which of them the expressions need is not known
+        inner = ", ".join(f"${number} AS {quote(column)}" for number, column in enumerate(given, 1))
+        for expressions, predicate in self._session().execute(_EXPRESSIONS, (found.oid,)).fetchall():
+            condition = " AND ".join(f"({each}) = (SELECT {each} FROM (SELECT {inner}) v)" for each in expressions)
+            condition += f" AND ({predicate}) AND (SELECT {predicate} FROM (SELECT {inner}) v)" if predicate else ""
+            query = f"SELECT {', '.join(map(quote, shown))} FROM {found.relation} WHERE {condition} LIMIT {_ROWS_MAX}"
+            result = self._execute(
+                query.encode(), [values[column][0] for column in given], [values[column][1] for column in given]
+            )
+            if result is None:
+                continue
+            for row in range(result.ntuples):
+                yield {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)}
+
+    def _with_values(
+        self, found: CatalogTable, key: Sequence[str], values: Mapping[str, tuple[Column, bytes | None]]
+    ) -> Iterator[dict[str, str | None]]:
+        """The rows of a table that have these values in a key; none, if not all of it are given."""
+        if not key or any(column not in values or values[column][1] is None for column in key):
+            return
+        shown = [column.name for column in found.table.columns]
+        condition = " AND ".join(f"{quote(column)} = ${number}" for number, column in enumerate(key, 1))
+        query = f"SELECT {', '.join(map(quote, shown))} FROM {found.relation} WHERE {condition} LIMIT {_ROWS_MAX}"
+        pairs = [values[column] for column in key]
+        result = self._execute(query.encode(), [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        if result is None:
+            return
+        for row in range(result.ntuples):
+            yield {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)}
+
+    def value_of(self, owner: str, name: str, column: Column, text: str | None) -> tuple[bytes | None, str | None]:
+        """See `RowReader.value_of`. The server reads the text as both types, with the modifier of the column here."""
+        with translated("reading the column's type"):
+            found = self._session().execute(_COLUMN, (owner, name, column.name)).fetchone()
+        if found is None:
+            raise ConfigError(
+                f"{owner}.{name} has no column {column.name} at the destination", hint="name a column of both tables"
+            )
+        whole, base, not_null = found
+        if text is None:
+            if not_null:
+                raise ConfigError(f"column {column.name} is NOT NULL at the destination", hint="give it a value")
+            return None, None
+        number, _ = self._type(column)
+        if number == 0 and column.is_binary:
+            raise ConfigError(
+                f"the type {column.type_name.removeprefix('pg_catalog.')} of column {column.name} is not at the"
+                " destination",
+                hint="its values cannot be edited",
+            )
+        raw = text.encode() if number == 0 else self._read_as(text, number, int(column.is_binary), column)
+        # A cast cuts what is too long for a modifier, where an assignment would refuse it.
+        fits = self._asked(
+            f"SELECT $1::{whole} " + (f"= $2::{base}" if whole != base else "IS NOT NULL"),
+            text,
+            2 if whole != base else 1,
+        )
+        if fits is None and whole != base:  # a type without such an operator, as json
+            fits = self._asked(
+                f"SELECT pg_catalog.concat($1::{whole}) OPERATOR(pg_catalog.=) pg_catalog.concat($2::{base})", text, 2
+            )
+        if fits is None:
+            raise ConfigError(
+                f"{_shortened(text)} is not a value of type {whole}",
+                hint=f"column {column.name} has that type at the destination",
+            )
+        if fits == b"f" and whole != base:
+            raise ConfigError(
+                f"{_shortened(text)} does not fit into {whole}",
+                hint=f"column {column.name} has that type at the destination",
+            )
+        # In the source's form an array of a user's type has the source's number of it, which this database does not
+        # know: as it is read, the number is replaced anyway.
+        return raw, self.texts([column], [raw])[0] if number else text
+
+    def _read_as(self, text: str, number: int, form: int, column: Column) -> bytes:
+        """A text as a value of a type, in one of its two forms."""
+        result = self._session().pgconn.exec_params(b"SELECT $1", [text.encode()], [number], [0], form)
+        if result.status != ExecStatus.TUPLES_OK:
+            raise ConfigError(
+                f"{_shortened(text)} is not a value of type {column.type_name.removeprefix('pg_catalog.')}",
+                hint=f"column {column.name} has that type at the source",
+            )
+        return result.get_value(0, 0) or b""
+
+    def _asked(self, query: str, text: str, parameters: int) -> bytes | None:
+        """The answer to a question about a text, which is each of its parameters; None: the server refused it.
+
+        Of no type: a cast of a text can be a function of the other type's owner, which would run as this role.
+        """
+        result = self._session().pgconn.exec_params(
+            query.encode(), [text.encode()] * parameters, [0] * parameters, [0] * parameters, 0
+        )
+        return result.get_value(0, 0) if result.status == ExecStatus.TUPLES_OK else None
+
+    def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
+        """See `RowReader.key_of`."""
+        found = describe_table(self._session(), owner, name, self._settings)
+        if found is None:
+            raise ConfigError(
+                f"there is no table {owner}.{name}",
+                hint="name it as the source does, with its schema, and a name with a dot in double quotes",
+            )
+        key = [found.table.columns[place].name for place in found.table.key]
+        columns = [column for column, _ in given]
+        if not any(columns):
+            columns = key
+        if not columns or len(columns) != len(given) or not all(columns):
+            raise ConfigError(
+                f"{owner}.{name} is identified by {', '.join(key) or 'no key'}, not by {len(given)} values",
+                hint="name the columns: column=value,column=value",
+            )
+        with translated("reading the key's types"):
+            types = dict(self._session().execute(_TYPES, (owner, name)).fetchall())
+        return tuple(self._key_value(column, text, types) for column, (_, text) in zip(columns, given, strict=True))
+
+    def _key_value(self, column: str, text: str, types: Mapping[str, str]) -> KeyValue:
+        if column not in types:
+            raise ConfigError(f"there is no column {column}", hint=f"known: {', '.join(types)}")
+        query = f"SELECT $1::{types[column]}".encode()
+        forms = []
+        for form in (0, 1):
+            result = self._session().pgconn.exec_params(query, [text.encode()], [0], [0], form)
+            if result.status != ExecStatus.TUPLES_OK:
+                raise ConfigError(
+                    f"{text!r} is not a value of type {types[column]}", hint=f"column {column} has that type"
+                )
+            forms.append(result.get_value(0, 0) or b"")
+        return KeyValue(column=column, text=forms[0].decode("utf-8", "replace"), binary=forms[1])
+
+    def rows_of(self, owner: str, name: str, key: Sequence[KeyValue]) -> tuple[dict[str, str | None], ...] | None:
+        """See `RowReader.rows_of`."""
+        with translated("reading a row"):
+            types = dict(self._session().execute(_TYPES, (owner, name)).fetchall())
+            if any(part.column not in types for part in key):
+                return None
+            condition = " AND ".join(
+                f"{quote(part.column)} = ${number}::{types[part.column]}" for number, part in enumerate(key, 1)
+            )
+            query = (
+                f"SELECT {', '.join(map(quote, types))} FROM {without_children(self._session(), owner, name)}"
+                f" WHERE {condition} LIMIT {_ROWS_MAX}"
+            )
+            result = self._session().pgconn.exec_params(query.encode(), [part.text.encode() for part in key])
+        if result.status != ExecStatus.TUPLES_OK:
+            raise DatabaseError(
+                f"the row in {owner}.{name} cannot be read: {result.error_message.decode('utf-8', 'replace').strip()}"
+            )
+        return tuple(
+            {column: _text(result.get_value(row, number)) for number, column in enumerate(types)}
+            for row in range(result.ntuples)
+        )
+
+    def close(self) -> None:
+        """See `RowReader.close`."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _execute(self, query: bytes, columns: Sequence[Column], values: Sequence[bytes | None]) -> PGresult | None:
+        """Run a query with these parameters ("SELECT " alone: of them); None: the server does not take a value."""
+        connection = self._session()
+        if query == b"SELECT ":
+            query += ", ".join(f"${number}" for number in range(1, len(columns) + 1)).encode()
+        types = [self._type(column) for column in columns]
+        given = [
+            _with_element(value, element) if column.is_binary and element and value else value
+            for column, value, (_, element) in zip(columns, values, types, strict=True)
+        ]
+        result = connection.pgconn.exec_params(
+            query, given, [number for number, _ in types], [int(c.is_binary) for c in columns], 0
+        )
+        return result if result.status == ExecStatus.TUPLES_OK else None
+
+    def _type(self, column: Column) -> tuple[int, int]:
+        """The number of a column's type here, and of its elements if it is an array of a user's type (else 0)."""
+        if 0 < column.type_number < FIRST_USER_TYPE:
+            return column.type_number, 0
+        if column.type_name not in self._types:
+            owner, name = type_parts(
+                local_names(self._session(), [column.type_name]).get(column.type_name, column.type_name)
+            )
+            row = (
+                self._session()
+                .execute(
+                    "SELECT t.oid::int8, CASE WHEN t.typcategory = 'A' THEN t.typelem::int8 ELSE 0 END FROM"
+                    " pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname ="
+                    " %s AND t.typname = %s",
+                    (owner, name),
+                )
+                .fetchone()
+            )
+            self._types[column.type_name] = (int(row[0]), int(row[1])) if row else (0, 0)
+        return self._types[column.type_name]
+
+    def _session(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._dsn, application_name="headrace errors")
+            self._connection.execute("SET default_transaction_read_only = on")
+        return self._connection
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= _SHORTENED else text[:_SHORTENED] + "...")
+
+
+def _with_element(value: bytes, element: int) -> bytes:
+    """An array in binary form, with this database's number of its element type."""
+    return value[:_ELEMENT_OFFSET] + struct.pack(">I", element) + value[_ELEMENT_OFFSET + 4 :]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

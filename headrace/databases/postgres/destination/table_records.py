@@ -1,0 +1,182 @@
+"""What is recorded of tables at a destination.
+
+The rows of `headrace.instantiation`, and which of them concern other apply processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import class_row
+
+from headrace.base.errors import ConfigError
+from headrace.databases.ports import ROWS_THERE, Instantiation, OtherCopy, RowMark
+from headrace.databases.postgres.connection import qualified
+from headrace.databases.postgres.destination.fencing import EPOCH_LIVES
+from headrace.lcr.scn import Scn
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from headrace.lcr.table_name import TableName
+
+__all__ = [
+    "COLUMNS",
+    "IS_GONE",
+    "IS_REMADE",
+    "NAME_NOW",
+    "instantiation_of",
+    "may_hold",
+    "other_copies",
+    "read_row_marks",
+    "recorded_applies",
+    "write_row_marks",
+]
+
+COLUMNS = "source, identity, owner, name, scn, state, row_count, digest, problem"
+# A dump that is restored gives every table another number, this one, too: its rows and this record are of one moment.
+IS_REMADE = """coalesce(recorded_in = 'headrace.instantiation'::regclass
+    AND to_regclass(format('%%I.%%I', owner, name)) <> relation, false)"""
+NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = relation AND recorded_in = 'headrace.instantiation'::regclass)"""
+IS_GONE = """coalesce(recorded_in = 'headrace.instantiation'::regclass AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation), false)
+    AND relation IS NOT NULL"""
+
+# The same table under another name counts, too (see `IS_REMADE` for `recorded_in`), and so do its partitions and what
+# it is a partition of.
+_OTHER_COPIES = """
+WITH asked AS (SELECT to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text)) AS relid),
+family AS (SELECT relid FROM asked UNION SELECT r.relid FROM asked, pg_partition_tree(asked.relid) r UNION SELECT
+    r.relid FROM asked, pg_partition_ancestors(asked.relid) r)
+SELECT topology, apply, source, state, row_count, digest, identity FROM headrace.instantiation
+WHERE (topology, apply) <> (%(topology)s, %(apply)s) AND (state = ANY (%(rows_there)s) OR (state = 'FAILED' AND scn > 0)) AND ((owner = %(owner)s
+  AND name = %(name)s) OR (recorded_in = 'headrace.instantiation'::regclass AND relation IN (SELECT relid FROM family)))
+ORDER BY topology, apply, source, identity
+"""
+
+
+def other_copies(
+    connection: psycopg.Connection[Any], topology: str, apply: str, owner: str, name: str
+) -> tuple[OtherCopy, ...]:
+    """See `DestinationDatabase.other_copies`."""
+    values = {"topology": topology, "apply": apply, "owner": owner, "name": name, "rows_there": sorted(ROWS_THERE)}
+    return tuple(connection.cursor(row_factory=class_row(OtherCopy)).execute(_OTHER_COPIES, values))
+
+
+def instantiation_of(row: Sequence[Any]) -> Instantiation:
+    """The record of a row.
+
+    Args:
+        row: with `COLUMNS`, and maybe `IS_REMADE`, `NAME_NOW` and `IS_GONE`.
+    """
+    return Instantiation(
+        source=row[0],
+        identity=row[1],
+        owner=row[2],
+        name=row[3],
+        scn=Scn(row[4]),
+        state=row[5],
+        row_count=row[6],
+        digest=row[7],
+        problem=row[8],
+        is_remade=len(row) > 9 and row[9],
+        name_now=(row[10][0], row[10][1]) if len(row) > 10 and row[10] else None,
+        is_gone=len(row) > 11 and row[11],
+    )
+
+
+def recorded_applies(connection: psycopg.Connection[Any], topology: str) -> tuple[str, ...]:
+    """See `DestinationDatabase.recorded_applies`."""
+    query = "SELECT DISTINCT apply FROM headrace.instantiation WHERE topology = %s AND state <> 'LEFT' ORDER BY 1"
+    return tuple(str(apply) for (apply,) in connection.execute(query, (topology,)))
+
+
+def read_row_marks(connection: psycopg.Connection[Any], topology: str, apply: str, source: str) -> dict[str, RowMark]:
+    """See `DestinationDatabase.row_marks`."""
+    query = "SELECT identity, mark FROM headrace.row_mark WHERE topology = %s AND apply = %s AND source = %s"
+    found = {}
+    for identity, text in connection.execute(query, (topology, apply, source)):
+        with contextlib.suppress(ConfigError):
+            found[str(identity)] = RowMark.from_text(text)
+    return found
+
+
+def is_current(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> bool:
+    """Whether an epoch has not ended; it does not before the open transaction does.
+
+    Args:
+        connection: in a transaction.
+        topology: its name.
+        apply: the apply process.
+        epoch: of its driver.
+    """
+    return (
+        connection.execute(
+            f"SELECT FROM headrace.apply_process p WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}"
+            " FOR SHARE",
+            (topology, apply, epoch),
+        ).fetchone()
+        is not None
+    )
+
+
+def write_row_marks(
+    connection: psycopg.Connection[Any],
+    topology: str,
+    apply: str,
+    epoch: int,
+    source: str,
+    marks: Mapping[str, RowMark],
+    was: Mapping[str, RowMark] | None,
+) -> bool:
+    """See `DestinationDatabase.record_row_marks`; False: the epoch has ended."""
+    values = {
+        "topology": topology,
+        "apply": apply,
+        "epoch": epoch,
+        "source": source,
+        "identities": list(marks),
+        "marks": [mark.to_text() for mark in marks.values()],
+        "any": was is None,
+        "was": [was[identity].to_text() if was is not None and identity in was else None for identity in marks],
+    }
+    if not is_current(connection, topology, apply, epoch):
+        return False
+    connection.execute(
+        "INSERT INTO headrace.row_mark AS recorded (topology, apply, source, identity, mark)"
+        " SELECT %(topology)s, %(apply)s, %(source)s, given.identity, given.mark"
+        " FROM unnest(%(identities)s::text[], %(marks)s::text[], %(was)s::text[]) AS given (identity, mark, was)"
+        " LEFT JOIN headrace.row_mark AS there ON (there.topology, there.apply, there.source, there.identity) ="
+        " (%(topology)s, %(apply)s, %(source)s, given.identity) WHERE %(any)s OR there.mark IS NOT DISTINCT FROM"
+        " given.was ON CONFLICT (topology, apply, source, identity) DO UPDATE SET mark = excluded.mark, marked_at ="
+        " clock_timestamp()",
+        values,
+    )
+    connection.execute(
+        "DELETE FROM headrace.row_mark m WHERE topology = %(topology)s AND apply = %(apply)s AND source = %(source)s"
+        " AND identity <> ALL (%(identities)s)"
+        " AND NOT EXISTS (SELECT FROM headrace.instantiation i WHERE (i.topology, i.apply, i.source, i.identity) ="
+        " (m.topology, m.apply, m.source, m.identity))",
+        values,
+    )
+    return True
+
+
+def may_hold(connection: psycopg.Connection[Any], table: TableName, part: TableName) -> bool:
+    """See `DestinationDatabase.may_hold`.
+
+    A table that is not partitioned here holds the rows of all the source's partitions.
+    """
+    row = connection.execute(
+        "SELECT c.relkind = 'p', EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.relid ="
+        " to_regclass(%s)) FROM pg_catalog.pg_class c WHERE c.oid = to_regclass(%s)",
+        (qualified(*part), qualified(*table)),
+    ).fetchone()
+    if row is None or (row[0] and not row[1]):
+        return False
+    found = connection.execute(
+        f"SELECT EXISTS (SELECT FROM {qualified(*(part if row[0] else table))})".encode()
+    ).fetchone()
+    return found is not None and bool(found[0])

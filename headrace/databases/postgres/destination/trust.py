@@ -1,0 +1,195 @@
+"""Who else can act as the role that applies: owners of what its statements run, and of the schema headrace.
+
+Functions of checks, index expressions, defaults, generated columns, domains, policies, casts, triggers and rules run as
+the role that writes. Whoever may put one there has that role's rights. What such functions call, and functions behind
+operators, are not looked for. The owner of a schema can drop every table in it, and put one of their own in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from headrace.databases.ports import Finding
+from headrace.databases.postgres.connection import qualified, quote
+from headrace.databases.postgres.destination.catalog import CatalogTable, is_reserved
+from headrace.lcr.table_name import remark
+
+if TYPE_CHECKING:
+    from headrace.lcr.table_name import TableName
+
+__all__ = [
+    "SCHEMA_OWNER",
+    "changes_of_owner",
+    "owner_findings",
+    "owners_of_schema",
+    "reserved_findings",
+    "schema_owner_findings",
+    "schemas_owner_findings",
+]
+
+_NAMED_MAX = 3  # tables: who reads it knows the schema
+
+# Superusers and the database's owner can do what they like anyway.
+_IS_OTHER = """NOT {role}.rolsuper AND {role}.rolname <> current_user
+    AND {role}.oid <> (SELECT datdba FROM pg_catalog.pg_database WHERE datname = current_database())"""
+SCHEMA_OWNER = f"""(SELECT r.rolname FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid = n.nspowner
+    WHERE n.nspname = 'headrace' AND {_IS_OTHER.format(role="r")})"""
+
+# What others own than the role that asks, and the roles that it has the rights of; and what one more role owns.
+_OF_OTHERS = """
+SELECT kind, name, pg_catalog.pg_get_userbyid(owner) FROM (
+  SELECT 0 AS at, 'SCHEMA' AS kind, pg_catalog.quote_ident(nspname) AS name, nspowner AS owner FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'
+  UNION ALL SELECT 1, CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, pg_catalog.format('headrace.%%I', relname), relowner
+    FROM pg_catalog.pg_class WHERE relnamespace = pg_catalog.to_regnamespace('headrace') AND relkind IN ('r', 'v')
+  UNION ALL SELECT 2, 'FUNCTION', oid::pg_catalog.regprocedure::text, proowner
+    FROM pg_catalog.pg_proc WHERE pronamespace = pg_catalog.to_regnamespace('headrace')
+) o WHERE owner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = %s) OR NOT pg_catalog.pg_has_role(owner, 'USAGE') ORDER BY at, name
+"""
+
+_OTHERS_FUNCTIONS = f"""
+WITH tables AS (SELECT %(oid)s::oid AS oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%(oid)s)),
+types AS (SELECT DISTINCT a.atttypid AS oid FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
+using_functions (kind, classid, objid) AS (
+  SELECT 'checks', 'pg_catalog.pg_constraint'::regclass, oid FROM pg_catalog.pg_constraint WHERE contype = 'c' AND conrelid IN (SELECT oid FROM tables)
+  UNION ALL SELECT 'domains', 'pg_catalog.pg_constraint'::regclass, oid FROM pg_catalog.pg_constraint WHERE contypid IN (SELECT oid FROM types)
+  UNION ALL SELECT 'indexes', 'pg_catalog.pg_class'::regclass, indexrelid FROM pg_catalog.pg_index WHERE indrelid IN (SELECT oid FROM tables)
+  UNION ALL SELECT CASE a.attgenerated WHEN '' THEN 'defaults' ELSE 'generated columns' END, 'pg_catalog.pg_attrdef'::regclass, d.oid
+    FROM pg_catalog.pg_attrdef d JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum WHERE d.adrelid IN (SELECT oid FROM tables)
+  UNION ALL SELECT 'policies', 'pg_catalog.pg_policy'::regclass, oid FROM pg_catalog.pg_policy WHERE polrelid IN (SELECT oid FROM tables)
+  UNION ALL SELECT 'rules', 'pg_catalog.pg_rewrite'::regclass, oid FROM pg_catalog.pg_rewrite WHERE ev_enabled IN ('A', 'R') AND ev_class IN (SELECT oid FROM tables)),
+called (kind, function) AS (
+  SELECT u.kind, d.refobjid FROM using_functions u JOIN pg_catalog.pg_depend d ON (d.classid, d.objid) = (u.classid, u.objid)
+    AND d.refclassid = 'pg_catalog.pg_proc'::regclass
+  UNION SELECT 'triggers', tgfoid FROM pg_catalog.pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('A', 'R') AND tgrelid IN (SELECT oid FROM tables)
+  UNION SELECT 'casts', castfunc FROM pg_catalog.pg_cast WHERE castfunc <> 0 AND (castsource IN (SELECT oid FROM types) OR casttarget IN (SELECT oid FROM types)))
+SELECT o.rolname, c.kind, count(DISTINCT f.oid)
+FROM called c JOIN pg_catalog.pg_proc f ON f.oid = c.function JOIN pg_catalog.pg_roles p ON p.oid = f.proowner
+JOIN pg_catalog.pg_class t ON t.oid = %(oid)s JOIN pg_catalog.pg_roles o ON o.oid = t.relowner
+WHERE {_IS_OTHER.format(role="p")} AND {_IS_OTHER.format(role="o")} GROUP BY 1, 2 ORDER BY 2
+"""
+
+# Who may act as a table's owner gets nothing by owning its schema. `public` is the database's owner's by a role of its
+# own.
+_SCHEMAS_OF_OTHERS = f"""
+SELECT n.nspname::text, s.rolname::text, array_agg(c.relname::text ORDER BY c.relname),
+       CASE count(DISTINCT c.relowner) WHEN 1 THEN min(pg_catalog.pg_get_userbyid(c.relowner)::text)
+            ELSE (SELECT pg_catalog.pg_get_userbyid(datdba)::text FROM pg_catalog.pg_database WHERE datname = current_database()) END
+FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
+JOIN pg_catalog.pg_roles s ON s.oid = n.nspowner
+WHERE {_IS_OTHER.format(role="s")} AND s.rolname <> 'pg_database_owner' AND NOT pg_catalog.pg_has_role(s.oid, c.relowner, 'MEMBER')
+GROUP BY 1, 2 ORDER BY 1
+"""
+
+
+def owner_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:
+    """Say that a table's owner can act as the role that applies, where functions of such owners run for what is written.
+
+    Args:
+        connection: as the role that will apply.
+        path: of the finding.
+        catalog: the table.
+    """
+    found = connection.execute(_OTHERS_FUNCTIONS, {"oid": catalog.oid}).fetchall()
+    if found:
+        kinds = ", ".join(f"{kind} ({count})" for _, kind, count in found)
+        yield Finding(
+            path=path,
+            is_error=False,
+            problem=f"its owner {found[0][0]} can act as the role that applies: functions of roles that are no"
+            f" superusers run as it, in {kinds}",
+            fix="nothing, if you trust these roles with all that is replicated here; else let the database's owner"
+            f" have the functions, and the table: ALTER TABLE {qualified(catalog.table.owner, catalog.table.name)}"
+            " OWNER TO ...",
+        )
+
+
+def schemas_owner_findings(
+    connection: psycopg.Connection[Any], site: str, tables: Sequence[TableName]
+) -> Iterator[Finding]:
+    """Say that a schema's owner can put tables of their own in the place of others', where they own the schema alone.
+
+    Args:
+        connection: as the role that will apply.
+        site: for the findings' path.
+        tables: that arrive, and are here.
+    """
+    for schema, owner, names, instead in connection.execute(
+        _SCHEMAS_OF_OTHERS, ([table.owner for table in tables], [table.name for table in tables])
+    ).fetchall():
+        few = ", ".join(names[:_NAMED_MAX]) + (
+            f", and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        )
+        yield Finding(
+            path=f"sites.{site} schema {schema}",
+            is_error=False,
+            problem=f"its owner {quote(owner)} can drop tables that others own, and put tables with functions of their"
+            f" own in their place, which run as the role that applies: {few}",
+            # an owner's right to use a schema goes with the ownership, and who is a member of the owner has that alone
+            fix=f"ALTER SCHEMA {quote(schema)} OWNER TO {quote(instead)}; GRANT USAGE ON SCHEMA {quote(schema)} TO"
+            f" {quote(connection.info.user)}; "
+            + remark(f"or nothing, if you trust {owner} with all that is replicated here"),
+        )
+
+
+def owners_of_schema(connection: psycopg.Connection[Any], role: str = "") -> list[tuple[str, str, str]]:
+    """What is in the schema headrace, and it, of other owners: kind, name for a statement, owner.
+
+    Args:
+        connection: as the role whose own is left out.
+        role: whose objects are found in any case.
+    """
+    return connection.execute(_OF_OTHERS, (role,)).fetchall()
+
+
+def changes_of_owner(found: Iterable[tuple[str, str, str]], role: str) -> str:
+    """The statements that let a role own what `owners_of_schema` found.
+
+    Args:
+        found: see there.
+        role: the owner to be.
+    """
+    return " ".join(f"ALTER {kind} {name} OWNER TO {quote(role)};" for kind, name, _ in found)
+
+
+def schema_owner_findings(
+    connection: psycopg.Connection[Any], path: str, owner: str | None, role: str
+) -> Iterator[Finding]:
+    """Refuse a schema headrace that somebody else owns.
+
+    Who does can put functions of their own in the place of ours, which the role calls.
+
+    Args:
+        connection: as the role that will apply.
+        path: of the finding.
+        owner: of the schema, as `SCHEMA_OWNER` has it; None: it is the role's, or its owner can do what they like
+            anyway.
+        role: that will apply.
+    """
+    if owner is not None:
+        yield Finding(
+            path=path,
+            problem=f"the schema headrace belongs to {quote(owner)}, who can act as the role that applies",
+            fix=f"{changes_of_owner(owners_of_schema(connection), role)} -- or to the database's owner, if several"
+            " roles apply here",
+        )
+
+
+def reserved_findings(site: str, tables: Iterable[TableName]) -> Iterator[Finding]:
+    """Refuse tables of the server's own schemas and of the schema headrace.
+
+    Args:
+        site: for the findings' path.
+        tables: that arrive.
+    """
+    for table in tables:
+        if is_reserved(table.owner):
+            yield Finding(
+                path=f"sites.{site} table {table}",
+                problem=f"the schema {table.owner} is the server's or Headrace's own: no changes are applied there",
+                fix="leave the table out of the rules, or rename it there (rename_table, rename_schema)",
+            )

@@ -1,0 +1,255 @@
+"""What needs more rights at a source than capturing.
+
+Its publication, which only an owner of its tables may make and change.
+
+Job
+    Where a site has an `admin_dsn`, do as its role what `up` and `down --purge` do with the publication. The role of
+    `dsn` then owns neither that nor a table: it may read the log and the tables. The slot is its own: it needs
+    REPLICATION for the log anyway.
+
+Main path
+    `headrace check` -> PostgresSourceAdmin.preflight -> findings. `headrace up` -> prepare, before the controller is
+    asked: the publication names the new tables, too; what runs takes them for strangers until the controller has them
+    in its record (decision 95) -> everything is settled -> take_out: it names those that left no more.
+    `headrace down --purge` -> the site drops its slot -> remove.
+
+Bounds
+    It runs inside a command: no process that goes on has the connection string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import psycopg
+
+from headrace.base.errors import CapturedNoMore, DatabaseError
+from headrace.databases.ports import Finding, PlannedStatement
+from headrace.databases.postgres.administrator import Administrator, Roles, owned_schema_findings
+from headrace.databases.postgres.connection import qualified, quote
+from headrace.databases.postgres.event_triggers import SOURCE_TRIALS, own_ddl, trial_findings
+from headrace.databases.postgres.source.catalog import CatalogTable, captured_tables, select_tables, slot_name
+from headrace.databases.postgres.source.publication import publication_found, publication_steps
+from headrace.lcr.table_name import remark
+
+__all__ = ["PostgresSourceAdmin"]
+
+_LOCK_TIMEOUT = "10s"  # as of what runs: a busy table must not block everybody behind us
+
+_OWNER = """
+SELECT pg_catalog.pg_get_userbyid(p.pubowner), pg_catalog.pg_has_role(p.pubowner, 'USAGE'), pg_catalog.pg_has_role(%s, p.pubowner, 'MEMBER')
+FROM pg_catalog.pg_publication p WHERE p.pubname = %s
+"""
+_HAS_SLOT = "SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)"
+_HAS_PUBLICATION = "SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s)"
+_CLOSED_SCHEMAS = """
+SELECT DISTINCT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid::int8 = ANY (%s) AND NOT has_schema_privilege(n.oid, 'USAGE') ORDER BY 1
+"""
+_OWNED = """
+SELECT n.nspname::text, c.relname::text, pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid::int8 = ANY (%s) AND pg_catalog.pg_has_role(%s, c.relowner, 'MEMBER') ORDER BY 1, 2
+"""
+
+
+class PostgresSourceAdmin:
+    """See the module, and `headrace.databases.ports.operator.SourceAdmin`.
+
+    Args:
+        admin_dsn: of the role that makes and changes the publication.
+        dsn: of the role that captures, to the same database.
+        site: name of the site.
+    """
+
+    def __init__(self, admin_dsn: str, dsn: str, *, site: str) -> None:
+        self._admin_dsn, self._site = admin_dsn, site
+        self._administrator = Administrator(admin_dsn, dsn, site=site)
+
+    def preflight(self, topology: str, rules: Sequence[object]) -> tuple[Finding, ...]:
+        """See `SourceAdmin.preflight`."""
+        running = self._administrator.running_role()
+        with self._administrator.session("checking the source as its administrator") as connection:
+            return tuple(self._findings(connection, running, self._name(topology), select_tables(connection, rules)))
+
+    def prepare(self, topology: str, rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
+        """See `SourceAdmin.prepare`.
+
+        Of a slot whose publication is gone or was altered, and of the publication of a source that lost its slot,
+        nothing is made again: what runs says what is gone.
+        """
+        running, name = self._administrator.running_role(), self._name(topology)
+        with (
+            own_ddl(self._admin_dsn, self._site),
+            self._administrator.session("preparing the source as its administrator") as connection,
+        ):
+            tables = select_tables(connection, rules)
+            for finding in self._findings(connection, running, name, tables):
+                if finding.is_error:
+                    raise DatabaseError(f"site {self._site}: {finding.problem}", hint=finding.fix)
+            statements: list[str] = []
+            is_there, has_slot = _is_true(connection, _HAS_PUBLICATION, name), _is_true(connection, _HAS_SLOT, name)
+            if has_slot and not _is_whole(connection, name):
+                return ()
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
+                if is_there and not has_slot and not was_source:
+                    # Of an earlier time: its entries would say of tables that their changes have been in the log since
+                    # then.
+                    statements += _run(connection, [f"DROP PUBLICATION {quote(name)}"])
+                steps = publication_steps(connection, name, tables)
+                statements += _run(
+                    connection, [step.statement for step in steps if not step.is_done and not _drops(name, step)]
+                )
+            return tuple(statements)
+
+    def take_out(
+        self,
+        topology: str,
+        kept: Collection[str],
+        *,
+        among: Collection[str] | None = None,
+        recorded: Callable[[], Collection[str]] = tuple,
+    ) -> tuple[str, ...]:
+        """See `SourceAdmin.take_out`. A publication of which nothing is left, and that nobody reads, goes whole."""
+        running, name = self._administrator.running_role(), self._name(topology)
+        with (
+            own_ddl(self._admin_dsn, self._site),
+            self._administrator.session("taking tables out as the source's administrator") as connection,
+        ):
+            self._see_same_database(connection, running)
+            there = captured_tables(connection, name)
+            gone = [each for each in there if each.identity not in kept and (among is None or each.identity in among)]
+            if len(gone) == len(there) and not _is_true(connection, _HAS_SLOT, name):
+                return tuple(_run(connection, _drop(connection, name)))
+            if not gone:
+                return ()
+            names = ", ".join(qualified(each.owner, each.name) for each in gone)
+            done: list[str] = []
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
+                statements = tuple(_run(connection, [f"ALTER PUBLICATION {quote(name)} DROP TABLE {names}"]))
+                # Another call may have had one taken up while this one waited for the locks.
+                if not {each.identity for each in gone}.isdisjoint(recorded()):
+                    raise psycopg.Rollback
+                done += statements
+            return tuple(done)
+
+    def remove(self, topology: str) -> tuple[str, ...]:
+        """See `SourceAdmin.remove`. Not while there is a slot, which could not be read without it."""
+        running, name = self._administrator.running_role(), self._name(topology)
+        with (
+            own_ddl(self._admin_dsn, self._site),
+            self._administrator.session("removing as the source's administrator") as connection,
+        ):
+            self._see_same_database(connection, running)
+            return () if _is_true(connection, _HAS_SLOT, name) else tuple(_run(connection, _drop(connection, name)))
+
+    def _see_same_database(self, connection: psycopg.Connection[Any], running: tuple[str, str]) -> None:
+        """Refuse a file that names another database for the administrator than what runs has."""
+        roles, findings = self._administrator.roles(connection, running)
+        if roles is None:
+            raise DatabaseError(f"site {self._site}: {findings[0].problem}", hint=findings[0].fix)
+
+    def _findings(
+        self,
+        connection: psycopg.Connection[Any],
+        running: tuple[str, str],
+        name: str,
+        tables: Sequence[CatalogTable],
+    ) -> Iterator[Finding]:
+        path = f"sites.{self._site}"
+        roles, found = self._administrator.roles(connection, running)
+        yield from found
+        if roles is None:
+            return
+        row = connection.execute(_OWNER, (roles.running, name)).fetchone()
+        if row is None and not roles.may_create:
+            yield Finding(
+                path=path,
+                problem="the role of admin_dsn may not create a publication",
+                fix=f"GRANT CREATE ON DATABASE {quote(roles.database)} TO {quote(roles.admin)};",
+            )
+        elif row is None:
+            yield from trial_findings(connection, path, SOURCE_TRIALS)
+        elif not row[1] or (roles.is_apart and row[2]):
+            yield Finding(
+                path=path,
+                problem=f"the publication {quote(name)} belongs to {quote(row[0])}, and not to the role of admin_dsn",
+                fix=f"ALTER PUBLICATION {quote(name)} OWNER TO {quote(roles.admin)};",
+            )
+        yield from _table_findings(connection, path, roles, tables)
+        if roles.is_apart:
+            yield from owned_schema_findings(connection, path, roles, {table.owner for table in tables})
+
+    def _name(self, topology: str) -> str:
+        return slot_name(topology, self._site)
+
+
+def _table_findings(
+    connection: psycopg.Connection[Any], path: str, roles: Roles, tables: Sequence[CatalogTable]
+) -> Iterator[Finding]:
+    admin, running = quote(roles.admin), quote(roles.running)
+    for (schema,) in connection.execute(
+        _CLOSED_SCHEMAS, ([table.number for table in tables if table.is_owned],)
+    ).fetchall():
+        yield Finding(
+            path=path,
+            problem=f"the role of admin_dsn may not use the schema {schema}",
+            fix=f"GRANT USAGE ON SCHEMA {quote(schema)} TO {admin};",
+        )
+    for table in tables:
+        if not table.is_owned:
+            yield Finding(
+                path=f"{path} table {table.owner}.{table.name}",
+                problem="the role of admin_dsn does not own it and cannot publish it",
+                # Nobody should be made a superuser for this.
+                fix=f"ALTER TABLE {qualified(table.owner, table.name)} OWNER TO {admin};"
+                if table.is_superusers
+                else f"GRANT {quote(table.owner_role)} TO {admin};",
+            )
+    for owner, name, of in (
+        connection.execute(_OWNED, ([table.number for table in tables], roles.running)).fetchall()
+        if roles.is_apart
+        else ()
+    ):
+        own = (
+            f"ALTER TABLE {qualified(owner, name)} OWNER TO {admin}; GRANT SELECT ON {qualified(owner, name)} TO"
+            f" {running}; "
+        )
+        yield Finding(
+            path=f"{path} table {owner}.{name}",
+            is_error=False,
+            problem=f"the role of dsn, {running}, can alter it and write it: it is"
+            f" {'its own' if of == roles.running else f'of {quote(of)}, as whom it can act'}",
+            fix=own + remark("or another owner") if of == roles.running else f"REVOKE {quote(of)} FROM {running};",
+        )
+
+
+def _is_whole(connection: psycopg.Connection[Any], name: str) -> bool:
+    """Whether a publication is there, and leaves out no change of its tables."""
+    try:
+        publication_found(connection, name)
+    except CapturedNoMore:
+        return False
+    return True
+
+
+def _drops(name: str, step: PlannedStatement) -> bool:
+    return step.statement.startswith(f"ALTER PUBLICATION {quote(name)} DROP TABLE ")
+
+
+def _is_true(connection: psycopg.Connection[Any], query: str, name: str) -> bool:
+    row = connection.execute(query.encode(), (name,)).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _drop(connection: psycopg.Connection[Any], name: str) -> list[str]:
+    return [f"DROP PUBLICATION {quote(name)}"] if _is_true(connection, _HAS_PUBLICATION, name) else []
+
+
+def _run(connection: psycopg.Connection[Any], statements: Sequence[str]) -> Iterator[str]:
+    for statement in statements:
+        connection.execute(statement.encode())
+        yield statement

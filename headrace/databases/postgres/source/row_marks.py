@@ -1,0 +1,164 @@
+"""Reads the marks of captured tables (`headrace.databases.ports.row_marks`) from PostgreSQL's catalog.
+
+What says that rows were rewritten, and by what
+
+    a new file        ALTER TABLE with a rewrite; but also VACUUM FULL, CLUSTER, TRUNCATE, another tablespace.
+    a new stamp of    of a column without a default: the transaction that wrote its row of `pg_attribute`; of one with a
+                      default, the number of
+    a column          its default. ALTER COLUMN TYPE changes either; so do SET NOT NULL, SET STATISTICS, SET DEFAULT. VACUUM FULL writes the
+                      attribute's row of a column with a default anew, and no default.
+
+Only both together say that values were made anew (USING, an expression of a generated column, a default of a new column
+that is not the same for all rows). ALTER TABLE does it to a partitioned table and to all its partitions at once, so the
+stamps are of the table alone.
+
+A partition that was created as one has the same transaction in `pg_inherits` and in the rows of its system columns,
+which nothing changes later; one that was attached has another, unless both were done in one transaction, which has its
+rows then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from headrace.databases.ports.row_marks import MarkedField, MarkedLabel, MarkedPart, RowMark
+from headrace.databases.postgres.compared.computed_columns import computed_as
+from headrace.databases.postgres.compared.marked_columns import marked_columns
+from headrace.databases.postgres.connection import qualified
+from headrace.lcr.table_name import TableName
+from headrace.lcr.type_name import type_text
+
+__all__ = ["began_empty", "computed_in", "row_marks"]
+
+# The first rows of a table lie in its first blocks, 8 KiB each: one megabyte is read in milliseconds.
+_FIRST_BLOCKS = 128
+_LOCK_TIMEOUT = "1s"  # for a partition that a user holds: it is asked again at the next look
+
+_TABLES = """
+SELECT c.oid::int8, format('%%s.%%s.%%s.%%s', s.system_identifier, d.oid, c.oid, r.oid)
+FROM pg_catalog.pg_control_system() s
+JOIN pg_catalog.pg_database d ON d.datname = current_database()
+JOIN pg_catalog.pg_publication p ON p.pubname = %s
+JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
+JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+"""
+
+_PARTS = """
+WITH RECURSIVE below (root, number, joined) AS (
+    SELECT number, number, '' FROM unnest(%s::oid[]) AS root (number)
+    UNION ALL
+    SELECT b.root, i.inhrelid, b.joined || '/' || i.xmin::text
+    FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.number AND NOT i.inhdetachpending
+    JOIN pg_catalog.pg_class part ON part.oid = i.inhrelid AND part.relispartition
+)
+SELECT b.root::int8, c.oid::int8, n.nspname::text, c.relname::text, c.relfilenode::int8, b.joined
+FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.number AND c.relkind = 'r' JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+"""
+
+# Types that are not built in: those of the columns, elements of arrays, bounds of ranges, fields of composites, what
+# domains are over.
+_TYPES = """
+WITH RECURSIVE walk (root, number) AS (
+    SELECT a.attrelid, a.atttypid FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 10000
+  UNION
+    SELECT w.root, part.number FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.number
+    CROSS JOIN LATERAL (
+        SELECT t.typelem UNION ALL SELECT t.typbasetype
+        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+        UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS part (number)
+    WHERE part.number >= 10000
+), named AS (
+    SELECT w.root, t.oid, t.typtype, t.typrelid, n.nspname::text AS owner, t.typname::text AS name
+    FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.number JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+)
+SELECT n.root::int8, true, n.owner, n.name, e.oid::int8, e.enumlabel::text, '' FROM named n JOIN pg_catalog.pg_enum e ON e.enumtypid = n.oid
+UNION ALL
+SELECT n.root::int8, false, n.owner, n.name, n.oid::int8, a.attname::text, format('%%s %%s', a.attnum, pg_catalog.format_type(a.atttypid, a.atttypmod))
+FROM named n JOIN pg_catalog.pg_attribute a ON n.typtype = 'c' AND a.attrelid = n.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+_CREATED = """
+WITH RECURSIVE above (number, own, upper_age) AS (
+    SELECT i.inhparent, i.xmin, NULL::int FROM pg_catalog.pg_inherits i WHERE i.inhrelid = %(part)s::oid
+    UNION ALL
+    SELECT i.inhparent, a.own, least(a.upper_age, pg_catalog.age(i.xmin))
+    FROM above a JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.number
+)
+SELECT n.nspname::text, c.relname::text, s.xmin::text
+FROM pg_catalog.pg_attribute s JOIN pg_catalog.pg_class c ON c.oid = s.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE s.attrelid = %(part)s::oid AND s.attnum = -1 AND EXISTS (SELECT FROM above)
+  AND NOT EXISTS (SELECT FROM above WHERE own::text <> s.xmin::text OR upper_age < pg_catalog.age(s.xmin))
+"""
+
+
+def row_marks(connection: psycopg.Connection[Any], publication: str) -> dict[str, RowMark]:
+    """Read the marks of all tables that a publication names, by their identities (`CapturedTable.identity`).
+
+    Args:
+        connection: to the source; in a transaction under a snapshot, what the snapshot sees.
+        publication: its name.
+    """
+    identities = {int(number): str(identity) for number, identity in connection.execute(_TABLES, (publication,))}
+    if not identities:
+        return {}
+    roots = list(identities)
+    marks = {number: RowMark() for number in roots}
+    for root, number, owner, name, file, joined in connection.execute(_PARTS, (roots,)):
+        marks[root].parts[str(number)] = MarkedPart(owner=owner, name=name, file=file, joined=joined)
+    for root, columns in marked_columns(connection, roots).items():
+        marks[root].columns.update(columns)
+    for root, is_label, type_owner, bare_name, number, name, place in connection.execute(_TYPES, (roots,)):
+        type_name = type_text(type_owner, bare_name)
+        if is_label:
+            marks[root].labels[str(number)] = MarkedLabel(type_name=type_name, label=name)
+        else:
+            marks[root].fields[f"{number}.{name}"] = MarkedField(type_name=type_name, name=name, place=place)
+    return {identity: marks[number] for number, identity in identities.items()}
+
+
+def computed_in(connection: psycopg.Connection[Any], identity: str) -> dict[str, str]:
+    """Types and expressions of the columns that are computed in a captured table, by name.
+
+    Args:
+        connection: to the source, with an empty search_path.
+        identity: from `captured_tables`: its third part is the table's number.
+
+    Raises:
+        psycopg.Error: a user has locked it.
+    """
+    query = (
+        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON"
+        " n.oid = c.relnamespace WHERE c.oid = %s"
+    )
+    row = connection.execute(query, (int(identity.split(".")[2]),)).fetchone()
+    return {} if row is None else computed_as(connection, TableName(*row))
+
+
+def began_empty(connection: psycopg.Connection[Any], number: int) -> bool:
+    """Whether a partition was created as one, so that the log has every row that it ever had.
+
+    Args:
+        connection: to the source, in autocommit mode.
+        number: of the partition.
+
+    Raises:
+        psycopg.Error: it is locked, or it may not be read.
+    """
+    created = connection.execute(_CREATED, {"part": number}).fetchone()
+    if created is None:
+        return False
+    owner, name, transaction = created
+    with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
+        query = (
+            f"SELECT EXISTS (SELECT FROM ONLY {qualified(owner, name)} WHERE ctid < '({_FIRST_BLOCKS},0)'::tid"
+            f" AND xmin = '{int(transaction)}'::xid)"
+        )
+        row = connection.execute(query.encode()).fetchone()
+    return row is not None and not row[0]

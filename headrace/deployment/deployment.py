@@ -1,0 +1,961 @@
+"""A topology that can be started, connected to and ended; the basis of every verb of the command line.
+
+Longer than 500 lines: every verb needs several of these steps, over one connection and one lock of the topology's
+files.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
+
+from actors.cluster.local import LocalCluster
+from actors.control.calls import SETTLED
+from actors.control.observation import gather
+from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of
+from actors.processes import process_of
+from actors.records.requests import REQUESTS_FILE
+from actors.records.running import Running
+from actors.site.left import left_in
+from actors.state_folder import check_owned
+from headrace.audit.log import AUDIT_FILES
+from headrace.base.durable_file import remove_file
+from headrace.base.errors import ApplyError, ConfigError, DatabaseUnavailable, HeadraceError, PropagationError
+from headrace.console.status_view import STARTING, everything_runs, notes, summary_line
+from headrace.deployment.administrators import Administrators
+from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
+from headrace.deployment.remembered_cluster import RememberedCluster
+from headrace.lcr.table_name import literal
+from topology.combined import bypassing
+from topology.edits.changes import bypassed_of, components_of
+from topology.edits.stored import KEY_FILE, PREPARED_FILE
+from topology.file.reading import read_topology
+from topology.links import CERTIFICATES, REVOKED, both_ways, makes_certificates
+from topology.problems import TopologyError, nearest
+from topology.split import fitting, prepared_splits, with_splits
+
+if TYPE_CHECKING:
+    from actors.runtime import RayActors
+    from topology.edits.changes import Component
+    from topology.spec import SiteSpec, TopologySpec
+
+__all__ = ["STATE_PARENT", "Deployment", "NotReady", "NotUp", "Progress"]
+
+POLL_S = 0.2  # between two looks of `up` and `wait`
+CONTROLLER_TIMEOUT_S = 5.0
+STATE_PARENT = ".headrace"  # parent of state folders whose place the file does not set; removed with the last of them
+DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
+OTHERS_START_S = 60.0  # a Spark application begins within twenty seconds, on a busy machine within a minute
+TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
+GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
+KILL_AGAIN_S = 1.0  # after it: what is there was begun again by what was killed later
+LOST_TIMEOUT_S = 90.0  # a process whose cluster has lost its head ends within a minute
+NODE_UNITS = 1000.0  # amount of every custom resource that a topology names, on the only node of a local cluster
+
+Progress = Callable[[Mapping[str, Any]], None]
+"""Called with each new overview of the topology."""
+
+
+class NotUp(ConfigError):  # noqa: N818 - says what is the matter
+    """The topology does not run."""
+
+    code = "HDR-7001"
+
+
+class NotReady(ApplyError):  # noqa: N818 - says what is the matter
+    """The topology did not run within the time-out of `up`; it keeps starting."""
+
+    code = "HDR-7003"
+
+
+_NO_DSN = "its site is gone from the file, and so is its connection string"  # however often it is tried
+
+
+@dataclass(slots=True)
+class Deployment:
+    """One topology on one Ray cluster.
+
+    Args:
+        spec: the topology of the file.
+        address: of a Ray cluster; empty: the private one of the topology's state folder.
+        is_remembered: the address is that of the last `up`.
+    """
+
+    spec: TopologySpec
+    address: str = ""
+    is_remembered: bool = False
+    _is_own: bool = field(default=False, init=False)  # what runs at the address was seen to run from this state folder
+
+    @classmethod
+    def read(cls, file: Path, address: str = "", *, to_start: bool = False) -> Deployment:
+        """Read a topology file, and the address of the cluster that it runs on.
+
+        Args:
+            file: the topology's YAML file.
+            address: of a Ray cluster ("host:port" or "auto"); empty: that of the last `up`, else the private one.
+            to_start: see `topology.file.reading.read_topology`.
+
+        Raises:
+            ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`); or its state folder may
+                be another user's.
+        """
+        spec = read_topology(file, to_start=to_start)
+        check_owned(spec.state_dir)  # before anything in it is believed
+        remembered = "" if address else RememberedCluster(spec.state_dir).address()
+        return cls(spec, address or remembered, is_remembered=bool(remembered))
+
+    @property
+    def running(self) -> TopologySpec:
+        """The topology that runs by the file.
+
+        With the streams that are split off (`topology.split`), as the state folder has it.
+        """
+        return with_splits(self.spec, fitting(self.spec, prepared_splits(self.spec.state_dir)))
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """The private cluster of the state folder; it need not run."""
+        resources = {name: NODE_UNITS for site in self.spec.sites for name, _ in site.node}
+        # A worker for every process, so that all start at once, and a few for Spark's executors.
+        cpus = len({process_of(self.spec, component) for component in components_of(self.spec)}) + 3
+        # Connection strings reach the components that need them as arguments; every process of Ray, Spark and the
+        # embedded servers would have an environment variable for as long as it runs.
+        secrets = frozenset(name for site in self.spec.sites for name in site.database.environment)
+        secrets |= frozenset(self.spec.alerts.environment if self.spec.alerts is not None else ())
+        return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources, secrets=secrets)
+
+    # ------------------------------------------------------------------ reaching it
+
+    def is_cluster_there(self) -> bool:
+        """Whether a cluster is known on which it may run.
+
+        One that was named or remembered, or the private one, which answers.
+        """
+        return bool(self.address or self.cluster.address())
+
+    def connect(self) -> RayActors:
+        """Connect to the cluster on which the topology runs.
+
+        Raises:
+            NotUp: there is none.
+            ConfigError: on that cluster a topology of this name runs from another folder.
+        """
+        address = self.address or self.cluster.address()
+        if address is None:
+            facts = self.cluster.facts()
+            if facts is not None and facts.ready:
+                raise NotUp(
+                    f"topology {self.spec.name} does not run any more: its Ray cluster died",
+                    hint=f"headrace up FILE starts it again; {self.spec.state_dir / 'logs'} may say why",
+                )
+            raise NotUp(f"topology {self.spec.name} is not up", hint="headrace up FILE")
+        try:
+            actors = _connect(address, self.spec.name, {} if self.address else self.cluster.client_environment())
+        except ConfigError as error:
+            if not self.is_remembered:
+                raise
+            raise NotUp(
+                f"topology {self.spec.name} was started on another Ray cluster: {error.message}",
+                hint="start that cluster; or forget it with headrace down FILE",
+            ) from error
+        if self.address:
+            self._check_folder(actors)
+        return actors
+
+    def _check_folder(self, actors: RayActors) -> None:
+        """Refuse what another state folder runs under the same name.
+
+        A private cluster belongs to its folder, one of the user's to many.
+        """
+        folder = None if self._is_own else actors.state_dir()
+        if folder == self.spec.state_dir:
+            self._is_own = True
+        elif folder is not None:
+            raise ConfigError(
+                f"topology {self.spec.name} runs on the Ray cluster at {self.address} from {folder}, not from"
+                f" {self.spec.state_dir}",
+                hint="use the topology file beside that folder; if this is a copy of the project, give its topology"
+                " another name; if the project was moved here while it ran, move it back, `headrace down`, and move it"
+                " then",
+            )
+
+    def disconnect(self) -> None:
+        """Disconnect from the cluster; everything keeps running. Idempotent."""
+        from actors.runtime import disconnect
+
+        disconnect()
+
+    def overview(self) -> dict[str, Any]:
+        """The topology's state as reported by the controller or, if that is dead, by the components.
+
+        Raises:
+            NotUp: it does not run, or it was ended while this process was connected.
+        """
+        actors = self.connect()
+        try:
+            overview: dict[str, Any] = actors.call(CONTROLLER, "overview", timeout_s=CONTROLLER_TIMEOUT_S)
+        except PropagationError as error:
+            if not self.address and self.cluster.address() is None:
+                raise NotUp(f"topology {self.spec.name} was ended meanwhile", hint="headrace up FILE") from error
+            components = gather(actors, components_of(self.running))
+            return {
+                "topology": self.spec.name,
+                "state": "CONTROLLER UNREACHABLE",
+                "problem": error.message,
+                "at_us": time.time_ns() // 1000,
+                "findings": [],
+                "statements": {},
+                "components": components,
+                "flows": [],
+            }
+        return overview
+
+    def component(self, name: str) -> str:
+        """The full name of a component given by full or short name.
+
+        Raises:
+            ConfigError: there is none of that name, or several.
+        """
+        matches = self._named(name)
+        if not matches and (bypassed := self._bypassed(name)) is not None:
+            component, by = bypassed
+            how = (
+                "sends its changes straight to the apply process"
+                if by.startswith("capture:")
+                else "dequeues directly from the queue before it"
+            )
+            raise ConfigError(
+                f"{component.name} does not run: {by} {how}", hint=f"name {by}, or write combined: never into the file"
+            )
+        if not matches:
+            names = [component.name for component in components_of(self.running)]
+            raise ConfigError(f"no component {name!r} in topology {self.spec.name}", hint=nearest(name, names))
+        if len(matches) > 1:
+            raise ConfigError(f"{name!r} is not one component", hint=f"say which: {', '.join(matches)}")
+        return matches[0]
+
+    def _named(self, name: str) -> list[str]:
+        """The components that run by the file and have this full or short name."""
+        names = [component.name for component in components_of(self.running)]
+        return [full for full in names if name in (full, full.partition(":")[2])]
+
+    def _bypassed(self, name: str) -> tuple[Component, str] | None:
+        """The component of this full or short name that the file bypasses, and the component that does.
+
+        None: there is none.
+        """
+        for component, by in bypassed_of(self.spec).items() if not self._named(name) else ():
+            if name in (component.name, component.name.partition(":")[2]):
+                return component, by
+        return None
+
+    def switch(self, name: str, *, on: bool) -> str:
+        """Start or stop a component; it stays so across restarts.
+
+        A component that the file bypasses still runs until `up` has ended it. If it does not run, starting it
+        clears an earlier stop: `up` refuses to bypass it before.
+
+        Args:
+            name: of the component, full or short.
+            on: start it; False: stop it.
+
+        Returns:
+            What was done, as a line of text.
+
+        Raises:
+            ConfigError: there is no such component, or several, or it is bypassed and not stopped.
+        """
+        bypassed = self._bypassed(name)
+        full = self.component(name) if bypassed is None else bypassed[0].name
+        actors = self.connect()
+        if bypassed is not None and full not in actors.names():
+            site = f"site:{bypassed[0].site}"
+            if not on or not actors.call(site, "stopped", (full,)):
+                self.component(name)  # says why it does not run
+            actors.call(site, "forget_stops", (full,))
+            return f"{full}: not stopped any more; {bypassed[1]} bypasses it"
+        actors.call(full, "start_component" if on else "stop_component")
+        without = (
+            ()
+            if on or bypassed is not None or not full.startswith("queue:")
+            else bypassing(self.running, full.partition(":")[2])
+        )
+        others = (
+            f"; {', '.join(without)} {'does without it and goes' if len(without) == 1 else 'do without it and go'} on"
+            if without
+            else ""
+        )
+        return f"{full}: {'started' if on else 'stopped'}{others}"
+
+    def embedded_shells(self) -> list[str]:
+        """The command that opens a shell, for each embedded server that runs, as lines of text."""
+        from actors.site.connection import embedded_server
+
+        servers = [(s.name, embedded_server(self.spec, s)) for s in self.spec.sites if s.database.kind == "embedded"]
+        return [
+            f"{name}: a shell on its server: {server.shell_command()}" for name, server in servers if server.is_running
+        ]
+
+    # ------------------------------------------------------------------ starting
+
+    def up(
+        self,
+        *,
+        environment: Mapping[str, str] | None = None,
+        keep_existing: bool = False,
+        take_over: bool = False,
+        wait: bool = True,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Start missing components and update outdated ones; idempotent. Returns the last overview.
+
+        Args:
+            environment: for the components' processes (armed failpoints).
+            keep_existing: destination tables keep the rows that they hold; only the instantiation SCN is set. This
+                applies only to tables that exist at this call.
+            take_over: take the databases from a copy of this topology that runs elsewhere.
+            wait: until every component runs and every table is instantiated; False: until everything is created.
+            timeout_s: longest wait in seconds; None: unlimited.
+            progress: called with each overview while waiting.
+
+        Raises:
+            NotReady: time-out; the message says what it waited for, and everything keeps starting.
+            TablesNotCopied: everything runs, and these tables need an operator.
+            HeadraceError: why it failed. A refused preflight is no error: the overview's state is then REFUSED.
+        """
+        from headrace.deployment.first_claim import claimed
+
+        self._check_certificates()
+        self._check_handlers()
+        if self.address:
+            self._check_alone()
+        administrators = Administrators(self.spec, keep_existing=keep_existing)
+        # What runs here has claimed the databases itself.
+        with nullcontext() if self.address or take_over or self.cluster.address() else claimed(self.spec):
+            administrators.begin()
+            if not self.address:
+                self.cluster.start()
+        if self.address:
+            RememberedCluster(self.spec.state_dir).remember(self.address)
+        call, was_asked = secrets.token_hex(8), False
+        self._ensure_controller(dict(environment or {}), keep_call=call if keep_existing else "")
+        if take_over:
+            self._take_over()
+        failures, failed_at = Failures(self._look_at_tables), None
+        # at the first look, which may need it to go on; and when the databases are as the file says, which may be what
+        # it needs
+        tried_again: set[bool] = set()
+        began = time.monotonic()
+        while True:
+            overview = self.overview()
+            if progress is not None:
+                progress(overview)
+            self._check_same(overview)
+            if (state := overview.get("calls", {}).get(call)) is None:
+                was_asked |= self._ask(call, earlier=was_asked)
+            if state == SETTLED and overview["state"] != "REFUSED" and administrators.publishes_late():
+                call = secrets.token_hex(8)  # the controller may keep rows for a call that came in between: `was_asked`
+                continue
+            if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
+                told = administrators.end(is_refused=overview["state"] == "REFUSED")
+                return overview | {"findings": [*overview["findings"], *map(asdict, told)]} if told else overview
+            is_settled = state == SETTLED
+            if is_settled not in tried_again:
+                tried_again.add(is_settled)
+                self._start_again(overview)
+                failures.started(overview, once_more=not is_settled)
+            errors = failures.told(overview, time.monotonic(), is_settled=is_settled)
+            failed_at = (failed_at or time.monotonic()) if errors else None
+            if failed_at is not None and (
+                not _others_start(overview, errors) or time.monotonic() - failed_at > OTHERS_START_S
+            ):
+                raise together(errors, everything_runs=everything_runs(overview))
+            if timeout_s is not None and time.monotonic() - began > timeout_s:
+                raise self._not_ready(overview, timeout_s)
+            time.sleep(POLL_S)
+
+    def _check_same(self, overview: Mapping[str, Any]) -> None:
+        """Refuse to wait for what another call of `up` has wanted since.
+
+        Raises:
+            ConfigError: the controller runs by another file, or by another version of this one.
+        """
+        if overview.get("fingerprint", wanted := fingerprint_of(self.spec)) != wanted:
+            raise ConfigError(
+                f"topology {self.spec.name} runs by another file, or another version of {self.spec.file}: another"
+                " `headrace up` has replaced this one",
+                hint="`headrace plan FILE` shows what differs; run `headrace up` again if this file is the right one",
+            )
+
+    def _ask(self, call: str, *, earlier: bool) -> bool:
+        """Ask the controller to look again for this call; False: it does not answer now."""
+        try:
+            self.connect().call(CONTROLLER, "retry", call, earlier)
+        except PropagationError:
+            return False
+        return True
+
+    def _look_at_tables(self, name: str) -> bool:
+        """Have an apply process look at its tables that could not be copied, before anybody is told of them.
+
+        Whether it has.
+        """
+        try:
+            return bool(self.connect().call(name, "look_at_tables", timeout_s=LOOK_CALL_S))
+        except HeadraceError:
+            return False  # it is starting, or gone: it looks by itself
+
+    def _check_alone(self) -> None:
+        """Refuse to start a second copy on the cluster of the address while one runs on another.
+
+        Both would write the same files.
+
+        Raises:
+            ConfigError: one does, or nothing answers at the address.
+        """
+        from actors.runtime import own_address
+
+        private = self.cluster.address()
+        if private not in {None, self.address}:
+            raise self._runs_on("its private cluster on this machine")
+        remembered = ""
+        with suppress(ConfigError):  # a damaged file is written again
+            remembered = RememberedCluster(self.spec.state_dir).address()
+        if remembered not in {"", self.address}:
+            try:
+                actors = _connect(remembered, self.spec.name, {})
+                there = (
+                    own_address() if CONTROLLER in actors.names() and actors.state_dir() == self.spec.state_dir else ""
+                )
+            except ConfigError:
+                there = ""  # that cluster has gone
+            self.connect()
+            if there not in {"", own_address()}:  # else it is the same cluster under another name
+                raise self._runs_on(f"the Ray cluster at {remembered}")
+        self.connect()
+
+    def _runs_on(self, cluster: str) -> ConfigError:
+        return ConfigError(
+            f"topology {self.spec.name} runs on {cluster}, not on that at {self.address}",
+            hint="`headrace down FILE` without --address first, and without HEADRACE_RAY_ADDRESS; or leave both out"
+            " here as well",
+        )
+
+    def _check_certificates(self) -> None:
+        """Make the certificates of a file that names none, and refuse to start what could not speak to each other.
+
+        Raises:
+            TopologyError: with every problem of the certificate files.
+            ConfigError: they cannot be made, or the cluster has several nodes.
+        """
+        if not any(site.tls for site in self.spec.sites):
+            return
+        if makes_certificates(self.spec):
+            self._make_certificates()
+        from actors.security.examination import tls_findings
+
+        errors = [finding for finding in tls_findings(self.spec) if finding.is_error]
+        if errors:
+            raise TopologyError.of(str(self.spec.file), errors)
+
+    def _make_certificates(self) -> None:
+        """Have a certificate for every site in the state folder, which only processes of this machine can read."""
+        from actors.security.upkeep import keep_certificates
+
+        if self.address and (nodes := len(self.connect().nodes())) > 1:
+            raise ConfigError(
+                f"the Ray cluster at {self.address} has {nodes} nodes, and {self.spec.file} has no tls: `up` makes"
+                " certificates for one machine alone",
+                hint=both_ways(self.spec),
+            )
+        keep_certificates(self.spec)
+
+    def _check_handlers(self) -> None:
+        """Refuse to start with users' code that cannot be loaded.
+
+        Raises:
+            TopologyError: with everything that is wrong with it.
+        """
+        from headrace.deployment.inspection import handler_findings
+
+        errors = handler_findings(self.spec)
+        if errors:
+            raise TopologyError.of(str(self.spec.file), errors)
+
+    def _take_over(self) -> None:
+        """Let every site claim its database, even from another copy.
+
+        Raises:
+            HeadraceError: a site's actor or its database does not answer.
+        """
+        actors = self.connect()
+        deadline = time.monotonic() + TAKE_OVER_TIMEOUT_S
+        for site in self.spec.sites:
+            while site.database.kind == "postgres":
+                try:
+                    actors.call(f"site:{site.name}", "take_over", timeout_s=TAKE_OVER_TIMEOUT_S)
+                    break
+                except (PropagationError, DatabaseUnavailable):
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(POLL_S)
+
+    def _not_ready(self, overview: Mapping[str, Any], timeout_s: float) -> NotReady:
+        places: dict[str, list[str]] = {}
+        for note in notes(overview):
+            if note.fix:
+                places.setdefault(note.fix, []).append(
+                    note.problem.partition(": ")[0] if note.is_of_table else note.component
+                )
+        fixes = [f"{', '.join(dict.fromkeys(of))}: {fix}" for fix, of in places.items()]
+        fixes.append("it goes on starting: `headrace status FILE` shows it, `headrace down FILE` ends it")
+        return NotReady(
+            f"topology {self.spec.name} does not run after {timeout_s:g} s: {summary_line(overview)}",
+            hint="; ".join(fixes),
+        )
+
+    def _start_again(self, overview: Mapping[str, Any]) -> None:
+        """Restart aborted components."""
+        for component in overview["components"]:
+            if component["state"] == "ABORTED":
+                self.connect().call(component["name"], "start_component")
+
+    def _ensure_controller(self, environment: Mapping[str, str], *, keep_call: str) -> None:
+        actors = self.connect()
+        wanted = fingerprint_of(self.spec)
+        if CONTROLLER in actors.names():
+            try:
+                status = actors.call(CONTROLLER, "status")
+            except PropagationError:
+                status = {}
+            # One that settles no calls is of an earlier version.
+            if status.get("fingerprint") == wanted and "calls" in status and not environment and not keep_call:
+                actors.call(CONTROLLER, "start_component")
+                return
+            left = self._kill_and_wait(_is_controller)  # first: it creates what it misses
+            if keep_call and not left:
+                # Apply processes that still wait for empty tables: they receive this setting only at their creation.
+                self._end_applies(actors)
+                left = self._kill_and_wait(_is_apply)
+            if left:
+                raise PropagationError(
+                    f"{', '.join(sorted(left))} of topology {self.spec.name} {'does' if len(left) == 1 else 'do'} not"
+                    f" end within {GONE_TIMEOUT_S:g} s",
+                    hint="run `headrace up FILE` again",
+                )
+        self._check_no_other_controller()
+        arguments = {
+            "spec": self.spec,
+            "name": CONTROLLER,
+            "fingerprint": wanted,
+            "environment": dict(environment),
+            "keep_call": keep_call,
+        }
+        actors.create(
+            CONTROLLER,
+            "actors.controller:build",
+            arguments,
+            process=CONTROLLER,
+            state_dir=self.spec.state_dir,
+            node={},
+            environment=dict(environment),
+        )
+
+    def _check_no_other_controller(self) -> None:
+        """Refuse to create a controller that could not begin.
+
+        One of this folder runs on another Ray cluster, which need not answer.
+
+        Raises:
+            ConfigError: a process of this machine still runs it after a while.
+        """
+        try:
+            self._wait_free(CONTROLLER, LOST_TIMEOUT_S)
+        except PropagationError as error:
+            raise ConfigError(
+                f"topology {self.spec.name} runs on another Ray cluster: {error.message}",
+                hint=f"`headrace down FILE` with the --address of that cluster first; {error.hint}",
+            ) from error
+
+    def _wait_free(self, component: str, timeout_s: float) -> None:
+        """Wait for the end of whatever still runs a component of this folder on this machine.
+
+        Args:
+            component: its full name.
+            timeout_s: of a process that is about to end: Ray calls one dead before the kernel has ended it.
+
+        Raises:
+            PropagationError: it still runs, and the process is named.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                Running(self.spec.state_dir, component).release()
+            except PropagationError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+            else:
+                return
+
+    # ------------------------------------------------------------------ ending
+
+    def down(
+        self, *, purge: bool = False, keep_servers: bool = False, progress: Callable[[str], None] | None = None
+    ) -> list[str]:
+        """End everything that runs. Idempotent; also cleans up after a crash.
+
+        Args:
+            purge: also remove Headrace's objects in the databases, and the state folder.
+            keep_servers: embedded servers are not purged: they hold their tables and run on, for what is to be done to
+                these before the next `up`.
+            progress: called with a line of text for each finished step.
+
+        Returns:
+            One line of text for each step that failed; empty: everything was done.
+        """
+        tell = progress or (lambda _: None)
+        problems: list[str] = []
+        try:
+            actors = self.connect()
+        except ConfigError as error:
+            tell("no running cluster")
+            problems += self._forget_address(error)
+            problems += self._remove_from_databases(None, tell, keep_servers=keep_servers) if purge else []
+        else:
+            problems += self._end_components(actors, purge=purge, keep_servers=keep_servers, tell=tell)
+            self.disconnect()
+        is_known = self.cluster.facts() is not None
+        self.cluster.stop()  # also removes what a copied folder says of the original's
+        if is_known:
+            tell("cluster ended")
+        if not (purge and keep_servers):
+            problems += self._stop_servers(purge=purge, tell=tell)
+        # The folder says whose the objects in the databases are: without it nobody could remove them.
+        if purge and all(_NO_DSN in problem for problem in problems):
+            problems += self._remove_state(tell, keep_servers=keep_servers)
+        elif purge and self.spec.state_dir.exists():
+            problems.append(f"{self.spec.state_dir} stays until everything else is removed")
+        return problems
+
+    def _forget_address(self, error: ConfigError) -> list[str]:
+        """Forget a cluster that does not answer, so that the topology can be started elsewhere."""
+        if not self.address:
+            return []
+        RememberedCluster(self.spec.state_dir).forget()
+        return [f"{error.message}: what still runs there was not ended; that cluster is forgotten"]
+
+    def _end_components(
+        self, actors: RayActors, *, purge: bool, keep_servers: bool, tell: Callable[[str], None]
+    ) -> list[str]:
+        self._kill_and_wait(_is_controller)  # first: it creates what it misses
+        names = actors.names()
+        drivers = self._spark_processes(actors, names)
+        if self._end_applies(actors):
+            tell("apply processes ended")
+        self._kill_and_wait(lambda name: not name.startswith("site:"))
+        problems = _wait_gone(drivers)
+        if purge:
+            problems += self._remove_from_databases(actors, tell, keep_servers=keep_servers)
+        if self.address:
+            problems += self._clear_nodes(
+                actors, names, purge=purge and not problems, keep_servers=keep_servers, tell=tell
+            )
+        left = self._kill_and_wait(lambda _: True)
+        actors.clear_away()
+        if left and self.address:  # a private cluster ends with all that it runs
+            return [
+                *problems,
+                f"still running after {GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again",
+            ]
+        tell("components ended")
+        return problems
+
+    def _clear_nodes(
+        self,
+        actors: RayActors,
+        names: set[str],
+        *,
+        purge: bool,
+        tell: Callable[[str], None],
+        keep_servers: bool = False,
+    ) -> list[str]:
+        """End embedded servers, and remove files, on the machines of the sites with a `node`.
+
+        Only their actors reach them.
+        """
+        problems = []
+        for site in self.spec.sites:
+            if not site.node or not (purge or site.database.kind == "embedded"):
+                continue
+            actor, what = (
+                f"site:{site.name}",
+                f"what it keeps in {self.spec.state_dir} of its machine" if purge else "its embedded server",
+            )
+            try:
+                if actor not in names:
+                    raise PropagationError(f"{actor} does not run")
+                # a node that is not there is not waited for
+                actors.call(actor, "status", timeout_s=CONTROLLER_TIMEOUT_S)
+                actors.call(
+                    actor, *(("clear_up", keep_servers) if purge else ("stop_server",)), timeout_s=DATABASE_TIMEOUT_S
+                )
+            except HeadraceError as error:
+                problems.append(f"{site.name}: {error.message}: {what} stays; end or remove it there")
+            else:
+                tell(f"{site.name}: {'removed from' if purge else 'embedded server stopped on'} its machine")
+        return problems
+
+    def _kill_and_wait(self, is_meant: Callable[[str], bool]) -> set[str]:
+        """End the components that are meant, also those that begin (again) meanwhile.
+
+        Returns what is left when the time is over.
+        """
+        actors = self.connect()
+        killed: dict[str, float] = {}
+        deadline = time.monotonic() + GONE_TIMEOUT_S
+        while left := {name for name in actors.names() if is_meant(name)}:
+            now = time.monotonic()
+            for name in sorted(name for name in left if now >= killed.get(name, -math.inf) + KILL_AGAIN_S):
+                actors.kill(name)
+                killed[name] = now
+            if now > deadline:
+                break
+            time.sleep(0.05)
+        return left
+
+    def _end_applies(self, actors: RayActors) -> bool:
+        """End the apply processes orderly: servers finish their groups, and progress is recorded.
+
+        False: there are none.
+        """
+        applies = sorted(filter(_is_apply, actors.names()))
+        if applies:
+            actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
+        return bool(applies)
+
+    def _spark_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
+        """The processes of Spark applications that run on this machine."""
+        sparks = [name for name in names if name.startswith("spark:")]
+        found = []
+        for status in actors.call_all(sparks, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
+            pid = status.get("application_pid") if isinstance(status, Mapping) else None
+            if pid and not self.address:
+                try:
+                    found.append(psutil.Process(pid))
+                except psutil.Error:
+                    continue
+        return found
+
+    def _remove_from_databases(
+        self, actors: RayActors | None, tell: Callable[[str], None], *, keep_servers: bool = False
+    ) -> list[str]:
+        """Remove Headrace's objects from the users' databases; embedded servers that are not kept are removed entirely."""
+        present = actors.names() if actors is not None else set()
+        problems = []
+        for site in self.spec.sites:
+            if site.database.kind != "postgres" and not (keep_servers and site.database.kind == "embedded"):
+                continue
+            try:
+                lines = self._remove_from(site, actors if f"site:{site.name}" in present else None)
+                for line in self._with_admin(site, lines):
+                    tell(f"{site.name}: {line}")
+            except HeadraceError as error:
+                problems.append(f"{site.name}: what the topology made there could not be removed: {error.message}")
+        return problems + self._remove_from_left(actors, present, tell)
+
+    def _remove_from_left(self, actors: RayActors | None, present: set[str], tell: Callable[[str], None]) -> list[str]:
+        """Remove Headrace's objects from users' databases that the file does not name any more."""
+        from actors.site.connection import original_of
+
+        problems = []
+        for each in left_in(self.spec.state_dir):
+            if not each.is_removed or each.kind == "embedded":
+                continue
+            if original := original_of(self.spec, each.name):
+                tell(f"{each.name}: {self._of_original(original)}")
+                continue
+            try:
+                if actors is None or each.component not in present:
+                    raise PropagationError(_NO_DSN)
+                for line in actors.call(each.component, "remove", timeout_s=DATABASE_TIMEOUT_S):
+                    tell(f"{each.name}: {line}")
+            except HeadraceError as error:
+                problems.append(
+                    f"{each.name}: what the topology made there could not be removed: {error.message}; it keeps WAL"
+                    f" until it is dropped there: SELECT pg_drop_replication_slot({literal(each.slot)})"
+                )
+        return problems
+
+    def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
+        from actors.site.connection import claim_on, embedded_server, original_of, remove_from
+
+        if actors is not None:
+            try:
+                lines: tuple[str, ...] = actors.call(f"site:{site.name}", "remove", timeout_s=DATABASE_TIMEOUT_S)
+            except PropagationError:
+                pass  # its actor is dead: clean the database from this process
+            else:
+                return lines
+        if original := original_of(self.spec, site.name):
+            return (self._of_original(original),)
+        if site.database.kind == "embedded":  # its actor is gone; on another machine only that would reach it
+            server = embedded_server(self.spec, site)
+            if not server.folder.exists():
+                return ()
+            server.start()
+            return remove_from(self.spec, site, server.dsn())
+        if actors is None:
+            # On a Ray cluster that does not answer now it may run: the claim takes what this folder's own site holds
+            # for an earlier one's.
+            self._wait_free(f"site:{site.name}", GONE_TIMEOUT_S)
+        with closing(claim_on(self.spec, site)) as claim:
+            claim.hold()  # do not remove what another copy uses
+            return remove_from(self.spec, site, site.database.dsn)
+
+    def _with_admin(self, site: SiteSpec, lines: tuple[str, ...]) -> tuple[str, ...]:
+        """What was removed at a site, with what is left to its administrator."""
+        from actors.site.admin import remove_as_admin
+        from headrace.databases.ports.operator import LEFT_TO_ADMIN
+
+        # the file may have lost it since `up`: then the line says what stays
+        if LEFT_TO_ADMIN not in lines or not site.database.has_admin:
+            return lines
+        return (*(line for line in lines if line != LEFT_TO_ADMIN), *remove_as_admin(self.spec, site))
+
+    def _of_original(self, original: str) -> str:
+        return (
+            f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to"
+            f" {original}"
+        )
+
+    def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+        from actors.site.connection import embedded_server, left_servers
+
+        problems = []
+        servers = {
+            site.name: embedded_server(self.spec, site) for site in self.spec.sites if site.database.kind == "embedded"
+        }
+        for name, server in (servers | left_servers(self.spec)).items():
+            try:
+                is_news = server.folder.exists() if purge else server.is_running
+                if purge:
+                    server.destroy()
+                else:
+                    server.stop()
+            except HeadraceError as error:
+                problems.append(f"{name}: the embedded server could not be stopped: {error.message}")
+            else:
+                if is_news:
+                    tell(f"{name}: embedded server {'removed' if purge else 'stopped'}")
+        return problems
+
+    def _remove_state(self, tell: Callable[[str], None], *, keep_servers: bool) -> list[str]:
+        """Remove Headrace's files from the state folder, and the folder if it is empty then.
+
+        The audit log stays: it has who removed the rest.
+        """
+        import shutil
+
+        from actors.site.connection import remove_but_server
+
+        folder = self.spec.state_dir
+        if not folder.exists():
+            return []
+        # those of this command alone
+        is_news = not {each.name for each in folder.iterdir()} <= {*AUDIT_FILES, "cluster.lock"}
+        for name in ("sites", "components", "logs", CERTIFICATES):
+            path = folder / name
+            if name == "sites" and keep_servers:
+                for site in sorted(path.glob("*")):
+                    remove_but_server(site)
+                with suppress(OSError):
+                    path.rmdir()
+            elif path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        RememberedCluster(folder).forget()
+        remove_file(self.cluster.file)
+        for name in (
+            "cluster.lock",
+            "ray_token",
+            KEY_FILE,
+            PREPARED_FILE,
+            REQUESTS_FILE,
+            REVOKED,
+            "chaos.json",
+            "chaos.lock",
+        ):
+            remove_file(folder / name)
+        for interrupted in folder.glob(f"{KEY_FILE}.*"):
+            interrupted.unlink(missing_ok=True)
+        for empty in (folder, *(folder.parents[:1] if folder.parent.name == STATE_PARENT else ())):
+            if empty.exists() and not any(empty.iterdir()):
+                empty.rmdir()
+        if is_news:
+            tell(
+                "state folder removed"
+                + (", its audit log excepted" if any((folder / name).exists() for name in AUDIT_FILES) else "")
+            )
+        return [f"{folder} could not be removed"] if (folder / "sites").exists() and not keep_servers else []
+
+
+def _connect(address: str, topology: str, environment: Mapping[str, str]) -> RayActors:
+    from actors.runtime import connect, prepare_process
+
+    prepare_process(address, environment)
+    return connect(address, topology)
+
+
+def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
+    if overview["state"] != "RUNNING":
+        return False
+    components = overview["components"]
+    # After a change of the file: a component with its old part is about to change or to be replaced.
+    if any(component.get("outdated", False) for component in components):
+        return False
+    missing = {"NOT CREATED", "UNREACHABLE", "ABORTED"}
+    starting = STARTING | {"RETRYING"}
+    if any(component["state"] in missing or (ready and component["state"] in starting) for component in components):
+        return False
+    applies = [component for component in components if component["kind"] == "apply" and component.get("enabled", True)]
+    return not ready or all(component.get("ready", False) for component in applies)
+
+
+def _others_start(overview: Mapping[str, Any], errors: Sequence[ApplyError]) -> bool:
+    """Whether only tables have failed, and a component that has none of them is starting.
+
+    Whether all else runs is not known yet.
+    """
+    names = {error.context["component"] for error in errors if isinstance(error, TablesNotCopied)}
+    return all(isinstance(error, TablesNotCopied) for error in errors) and any(
+        component["state"] in STARTING or component.get("outdated", False)
+        for component in overview["components"]
+        if component["name"] not in names
+    )
+
+
+def _is_controller(name: str) -> bool:
+    return name == CONTROLLER
+
+
+def _is_apply(name: str) -> bool:
+    return name.startswith("apply:")
+
+
+def _wait_gone(processes: list[psutil.Process]) -> list[str]:
+    _, alive = psutil.wait_procs(processes, timeout=GONE_TIMEOUT_S)
+    for process in alive:
+        process.kill()
+    _, alive = psutil.wait_procs(alive, timeout=GONE_TIMEOUT_S)
+    return [f"process {process.pid} (a Spark driver) could not be ended" for process in alive]

@@ -1,0 +1,191 @@
+"""What keeps `up` and `wait` from their ends although waiting does not help.
+
+Aborted components, and tables that cannot be copied.
+
+A process that begins shows what an earlier one has recorded of its tables until it has looked at them itself, and an
+operator may just have mended what was wrong. So nobody is told of a table before it was looked at again for this call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.base.errors import ApplyError
+from headrace.console.remedies import for_topology
+from headrace.databases.ports import Finding
+
+__all__ = ["LOOK_CALL_S", "Failures", "TablesNotCopied", "together"]
+
+LOOK_CALL_S = 10.0  # an apply process answers after five, whether its look has ended or not
+LOOKED_S = 3.0  # what a look that was asked for has found is in the overview, which is a second old
+# tables that need an operator are checked every ten seconds, and the controller's overview is a second old
+STUCK_S = 20.0
+LOOK_AT_ALL_S = 5.0  # after the first failure: failures that follow within this time are reported with it
+
+
+class TablesNotCopied(ApplyError):  # noqa: N818 - says what is the matter
+    """Everything runs, but some tables cannot be copied until an operator acts: a finding (exit code 1), not a failure.
+
+    Args:
+        message: one sentence that names the tables, or one line per table.
+        findings: one per table.
+        hint: as in `HeadraceError`.
+        context: as in `HeadraceError`.
+    """
+
+    code = "HDR-7006"
+    is_finding = True
+
+    def __init__(
+        self, message: str, *, findings: tuple[Finding, ...] = (), hint: str = "", **context: str | int
+    ) -> None:
+        super().__init__(message, hint=hint, **context)
+        self.findings = findings
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        context: dict[str, Any] = dict(self.context)
+        return functools.partial(type(self), findings=self.findings, hint=self.hint, **context), self.args
+
+
+class Failures:
+    """Those of one call of `up` or `wait`.
+
+    Args:
+        look: has an apply process look at its tables at once; returns whether it has.
+    """
+
+    def __init__(self, look: Callable[[str], bool]) -> None:
+        self._look = look
+        self._since: dict[str, float] = {}
+        self._looked_at: dict[str, float] = {}
+        self._before: set[str] | None = None
+        self._tried_again: set[str] = set()  # components that are tried once more before the call ends
+        self._failed_at: float | None = None
+
+    def told(self, overview: Mapping[str, Any], now: float, *, is_settled: bool) -> list[ApplyError]:
+        """The failures that end the call; none while one may be of an earlier process, or others are about to be known.
+
+        Args:
+            overview: of the topology, as it is now.
+            now: seconds of a clock that never goes back.
+            is_settled: whether the controller has done what the call asked for.
+        """
+        found = _found(overview)
+        if self._before is None:  # an operator may have mended it since, and the retry happens only now
+            self._before = set(found)
+        self._since = {what: self._since.get(what, now) for what in found}
+        outdated = {each["name"] for each in overview["components"] if each.get("outdated", False)}
+        if is_settled:
+            self._ask_to_look(
+                {what: component for what, (component, _) in found.items() if component and component not in outdated},
+                now,
+            )
+        # One that gave up by an earlier part of the file tries again with the new one.
+        waits = self._tried_again | outdated
+        errors = [
+            error
+            for what, (component, error) in found.items()
+            if self._is_of_now(what, component, now, waits=not component and what.partition(" ")[0] in waits)
+        ]
+        if not errors:
+            self._failed_at = None
+            return []
+        self._failed_at = now if self._failed_at is None else self._failed_at
+        is_all = len(errors) == len(found) and _all_looked_at(overview)
+        return errors if is_all or now - self._failed_at > LOOK_AT_ALL_S else []
+
+    def started(self, overview: Mapping[str, Any], *, once_more: bool) -> None:
+        """Components that gave up were started again: what is shown of them is of before.
+
+        Args:
+            overview: of the topology, as it was then.
+            once_more: they are started once more when the controller has done what the call asked for; until then they
+                may give up for what it changes.
+        """
+        aborted = {what: component for what, component in _found(overview).items() if not component[0]}
+        self._before = {*(self._before or ()), *aborted}
+        self._tried_again = {what.partition(" ")[0] for what in aborted} if once_more else set()
+
+    def _ask_to_look(self, tables: Mapping[str, str], now: float) -> None:
+        for component in {
+            component for what, component in tables.items() if self._looked_at.get(component, -1.0) < self._since[what]
+        }:
+            if self._look(component):
+                self._looked_at[component] = now
+
+    def _is_of_now(self, what: str, component: str, now: float, *, waits: bool) -> bool:
+        if now - self._since[what] > STUCK_S:
+            return True
+        if not component:
+            return what not in (self._before or ()) and not waits
+        return self._since[what] <= self._looked_at.get(component, -1.0) < now - LOOKED_S
+
+
+def together(failures: Sequence[ApplyError], *, everything_runs: bool) -> ApplyError:
+    """Several failures as one error that names them all.
+
+    Args:
+        failures: at least one.
+        everything_runs: every component does; then tables that cannot be copied are a finding.
+    """
+    message, hint = failures[0].message, failures[0].hint
+    if len(failures) > 1:
+        message = f"{len(failures)} problems keep the topology incomplete:" + "".join(
+            f"\n  {error.message}" for error in failures
+        )
+        hint = "; ".join(dict.fromkeys(error.hint for error in failures if error.hint))
+    tables = [error for error in failures if isinstance(error, TablesNotCopied)]
+    if everything_runs and len(tables) == len(failures):
+        return TablesNotCopied(
+            message, findings=tuple(finding for error in tables for finding in error.findings), hint=hint
+        )
+    return ApplyError(message, hint=hint)
+
+
+def _found(overview: Mapping[str, Any]) -> dict[str, tuple[str, ApplyError]]:
+    """By what has failed, in which process: whose tables are to be looked at (empty: it is no table), and the error.
+
+    These are not all stuck components (`status_view.stuck_notes`): `up` succeeds while one is stopped or waits for an
+    ALTER.
+    """
+    failures: dict[str, tuple[str, ApplyError]] = {}
+    if overview["state"] == "ABORTED":
+        failures["controller"] = (
+            "",
+            ApplyError(str(overview.get("problem", "the controller gave up")), hint=str(overview.get("fix", ""))),
+        )
+    for component in overview["components"]:
+        name, process = str(component["name"]), component.get("started_us", 0)
+        for table in component.get("instantiation", ()):
+            if table["state"] == "FAILED":
+                full, fix = (
+                    f"{table['owner']}.{table['name']}",
+                    "correct it: the table is checked again every few seconds, and everything else continues meanwhile",
+                )
+                failures[f"{name} {process} {full}"] = (
+                    name,
+                    TablesNotCopied(
+                        f"{name}: table {full}: {table['problem']}",
+                        hint=fix,
+                        findings=(Finding(path=f"{name} table {full}", problem=table["problem"], fix=fix),),
+                        component=name,
+                    ),
+                )
+        # One that is about to be bypassed ends with its error.
+        if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:
+            error = component.get("last_error", {})
+            hint = for_topology(
+                error.get("hint", ""), [(flow["source"], flow["destination"]) for flow in overview.get("flows", ())]
+            )
+            failures[f"{name} {process} {error.get('at_us', 0)}"] = (
+                "",
+                ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=hint),
+            )
+    return failures
+
+
+def _all_looked_at(overview: Mapping[str, Any]) -> bool:
+    """Whether every table was checked: then all tables that cannot be copied are known."""
+    return not any(table["state"] == "PENDING" for c in overview["components"] for table in c.get("instantiation", ()))

@@ -1,0 +1,541 @@
+"""Check and plan: examine a topology and its databases without changing them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.control.earlier_shapes import earlier_of, on_the_way
+from actors.security.examination import tls_findings
+from actors.security.links import link_findings, ray_findings
+from actors.site.admin import admin_findings
+from actors.site.connection import access_to, embedded_server, source_findings
+from actors.state_folder import check_owned, not_owned
+from headrace.base.errors import ConfigError, DatabaseUnavailable, HeadraceError
+from headrace.console.output import bytes_text
+from headrace.databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
+from headrace.databases.ports import Finding, PlannedApply, PlannedStatement
+from headrace.databases.sequence_collisions import collisions
+from headrace.deployment.remembered_cluster import RememberedCluster
+from headrace.deployment.rows_there import Databases, rows_there
+from headrace.lcr.table_name import TableName
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES
+from headrace.rules.user_code.handlers import NO_HANDLERS, ErrorHandler
+from spark_apply.apply_config import COPIES_BESIDE
+from spark_apply.copy.row_marks import MarkedTable, compare_marks
+from spark_apply.copy.standing import renamed, table_findings
+from topology.checks import another_database, lasting_identities, one_database_twice
+from topology.edits.stored import prepared_document, prepared_topology
+from topology.edits.subset_changes import counterpart, shape_changes, subset_changes
+from topology.file.reading import examine
+from topology.functions import custom_transformations
+from topology.links import makes_certificates
+from topology.logging_needs import listed_needs
+from topology.plan import KeptRows, LiveSite, Plan, make_plan
+from topology.proof.meetings import unseen_conflicts
+from topology.proof.reach import Proof, Reach
+from topology.split import prepared_splits
+from topology.transformations import arrival_findings, ways_before
+from topology.ways import arriving, captured_by, ways_to, writes_alone
+
+if TYPE_CHECKING:
+    from headrace.databases.connectors import DatabaseAccess
+    from headrace.databases.ports import LoggedTable, SourceTable
+    from headrace.databases.ports.operator import ColumnSequence
+    from headrace.lcr.batch import TableVersion
+    from topology.spec import ApplySpec, SiteSpec, TopologySpec
+
+__all__ = ["Checked", "check_topology", "handler_findings", "live_sites", "plan_topology"]
+
+_NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What `check` found: problems and warnings, and who gets what."""
+
+    findings: tuple[Finding, ...]
+    reach: tuple[Reach, ...]
+
+    @property
+    def is_proven(self) -> bool:
+        """Every change arrives once wherever it arrives, and none comes home."""
+        return (
+            bool(self.reach)
+            and not any(finding.is_error for finding in self.findings)
+            and all(each.times == "once" and each.site != line.origin for line in self.reach for each in line.reached)
+        )
+
+
+def check_topology(file: Path, *, ask_databases: bool) -> Checked:
+    """Find every problem of a topology file and, on request, of its databases.
+
+    Args:
+        file: the topology file.
+        ask_databases: connect to the databases too; otherwise only the file is checked.
+    """
+    found = examine(file)
+    findings = list(found.findings)
+    spec = found.spec
+    if spec is not None:
+        findings += (refused := tuple(_folder_findings(spec)))
+        findings += () if refused and makes_certificates(spec) else tls_findings(spec)  # they are in that folder
+        findings += link_findings(spec)
+        # Code that could not be read cannot be loaded either.
+        findings += [] if any(finding.is_error for finding in found.findings) else handler_findings(spec)
+    if spec is None or any(finding.is_error for finding in findings):
+        return Checked(findings=tuple(findings), reach=found.reach)
+    if ask_databases:
+        findings += _disk_findings(spec)
+        findings += ray_findings(RememberedCluster(spec.state_dir).address())
+        sites = live_sites(spec)
+        findings += [finding for live in sites.values() for finding in live.findings]
+        findings += [
+            Finding(
+                path=f"sites.{name}",
+                problem="its embedded server does not run: its contents were not checked",
+                fix="headrace up FILE starts it, and checks it before anything else",
+                is_error=False,
+            )
+            for name, live in sites.items()
+            if not live.is_live
+        ]
+        findings += _findings_between(spec, sites, [])
+    # a site's two roles, and two apply processes, may have one
+    return Checked(findings=tuple(dict.fromkeys(findings)), reach=found.reach)
+
+
+def _folder_findings(spec: TopologySpec) -> Iterator[Finding]:
+    """Refuse a state folder that may be another user's, as every command does."""
+    found = not_owned(spec.state_dir)
+    if found is not None:
+        yield Finding(path="state_dir", problem=found[0], fix=found[1])
+
+
+def _disk_findings(spec: TopologySpec) -> Iterator[Finding]:
+    """Warn of a redo log that may grow larger than its disk, where a source keeps it on this machine."""
+    if not any(capture.source == site.name and not site.node for capture in spec.captures for site in spec.sites):
+        return
+    folder = next(each for each in (spec.state_dir, *spec.state_dir.parents) if each.exists())
+    total = shutil.disk_usage(folder).total
+    if spec.redo_bytes_max > total:
+        yield Finding(
+            path="redo_bytes_max",
+            is_error=False,
+            problem=f"is {bytes_text(spec.redo_bytes_max)}, and the disk of {spec.state_dir} has {bytes_text(total)}:"
+            " it is full before the bound is reached, and with one larger transaction for good",
+            fix="write a smaller redo_bytes_max into the file, or name a folder on a larger disk as state_dir",
+        )
+
+
+def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: list[KeptRows]) -> list[Finding]:
+    """Problems between databases that `up` would refuse.
+
+    Args:
+        spec: the topology.
+        sites: what the databases answered.
+        kept: filled with the tables whose rows stay as they are.
+    """
+    from headrace.deployment.kept_redo import redo_findings  # numpy: a file alone is examined without it
+
+    identities = {name: live.identity for name, live in sites.items()}
+    prepared = prepared_document(spec.state_dir).get("identities", {})
+    findings = [
+        *one_database_twice(identities),
+        *another_database(prepared, lasting_identities(spec, identities)),
+        *redo_findings(spec, _access),
+    ]
+    try:
+        findings += _shape_findings(spec)
+        findings += _table_findings(spec, kept)
+        findings += _changed_rows(spec)
+        findings += _sequence_findings(spec)
+    except HeadraceError:
+        # Rights that are already reported may be missing.
+        if not any(finding.is_error for live in sites.values() for finding in (*live.findings, *findings)):
+            raise
+    return findings
+
+
+def _shape_findings(spec: TopologySpec) -> list[Finding]:
+    """Tables that left and would come back in another shape while changes of the old one are on the way.
+
+    Of the databases that can be reached.
+    """
+    shapes, found, seen = earlier_of(prepared_document(spec.state_dir)), {}, []
+    prepared = prepared_topology(spec.state_dir)
+    for apply in spec.applies if shapes else ():
+        if (access := _access(spec, spec.site(apply.site))) is not None:
+            name = (counterpart(apply, (spec if prepared is None else prepared).applies) or apply).name
+            with closing(open_destination(access)) as destination:
+                progress = destination.progress(spec.name, name)
+            found[name] = 0 if progress is None else int(progress.low_watermark)
+            seen.append(apply)
+    return list(on_the_way(shapes, prepared, replace(spec, applies=tuple(seen)), found))
+
+
+def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
+    """Differences between source and destination tables that would stop apply; both databases must be reachable.
+
+    Args:
+        spec: the topology.
+        kept: filled with the tables whose rows stay as they are.
+    """
+    from headrace.databases.conflict_lists import conflict_list_findings  # numpy, as above
+    from headrace.databases.dependency_columns import dependency_column_findings
+
+    findings: list[Finding] = []
+    for apply in spec.applies:
+        source, destination = _access(spec, spec.site(apply.source)), _access(spec, spec.site(apply.site))
+        if source is None or destination is None:
+            continue
+        ways = ways_to(spec, apply)
+        with closing(open_source(source)) as database:
+            versions = database.table_versions(database.tables(captured_by(ways)))
+            shapes = database.table_shapes([TableName.of(version) for version in versions])
+            domains = database.domain_shapes([TableName.of(version) for version in versions])
+            identities = {
+                TableName.of(each.destination): each.source.identity
+                for each in arriving(ways, database.captured(spec.name))
+            }
+        unfit, versions = arrival_findings(apply, ways, versions, ways_before(spec, apply))
+        findings += unfit
+        fitting = {TableName.of(version) for version in versions}
+        shapes, domains = (
+            tuple(shape for shape in each if TableName.of(shape) in fitting) for each in (shapes, domains)
+        )
+        came = arriving(ways, versions)
+        tables = [table.destination for table in came]
+        at_source = {TableName.of(each.destination): TableName.of(each.source) for each in came}
+        with closing(open_destination(replace(destination, tables=apply.tables))) as target:
+            recorded = target.instantiations(spec.name, apply.name)
+            old_names = renamed(identities, recorded)
+            # What a column's type lacks comes before the ALTER that gives the type to the column.
+            findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
+            findings += table_findings(target, tables, old_names, apply.site, at_source=at_source)
+            if apply.conflicts.times is not None:
+                findings += target.preflight_times(
+                    apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones
+                )
+            for each in came if apply.conflicts != NO_CONFLICT_RULES else ():
+                version, table = each.destination, target.describe(each.destination.owner, each.destination.name)
+                findings += (
+                    ()
+                    if table is None
+                    else conflict_list_findings(
+                        apply.name,
+                        apply.conflicts,
+                        version,
+                        table,
+                        at_source=each.source,
+                    )
+                )
+            findings += unseen_conflicts(spec, apply, came)
+            findings += _handlers_of_nothing(apply, tables)
+            findings += _keys_of_nothing(apply, tables)
+            findings += dependency_column_findings(
+                apply.name,
+                apply.dependencies,
+                tables,
+                target.describe,
+                at_source=at_source,
+            )
+            findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
+            findings += rows_there(
+                spec,
+                apply,
+                came,
+                target,
+                Databases(source, destination),
+                recorded=recorded,
+                # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
+                begun={TableName.of(record) for record in recorded} | old_names.keys(),
+                kept=kept,
+            )
+    return findings
+
+
+def _changed_rows(spec: TopologySpec) -> Iterator[Finding]:
+    """Tables that are replicated, and whose rows changed at the source without events.
+
+    Both databases must be reachable.
+    """
+    for apply in spec.applies:
+        source, destination = _access(spec, spec.site(apply.source)), _access(spec, spec.site(apply.site))
+        if source is None or destination is None:
+            continue
+        with closing(open_source(source)) as database, closing(open_destination(destination)) as target:
+            recorded = {
+                each.identity
+                for each in target.instantiations(spec.name, apply.name)
+                if each.state in {"DONE", "KEPT", "JOINING"}
+            }
+            tables = [
+                MarkedTable(
+                    identity=each.source.identity,
+                    source=TableName.of(each.source),
+                    destination=TableName.of(each.destination),
+                    may_be_copied=(alone := writes_alone(spec, apply, TableName.of(each.destination))),
+                    detached=apply.tables.detached_partitions,
+                    copies_parts=alone
+                    and not each.rows
+                    and not any(found.custom is not None for found in each.transformations),
+                    is_reshaped=bool(each.transformations),
+                )
+                for each in arriving(ways_to(spec, apply), database.captured(spec.name))
+                if each.source.identity in recorded
+            ]
+            marks = target.row_marks(spec.name, apply.name, apply.source) if tables else {}
+            found = compare_marks(
+                database,
+                target,
+                [table for table in tables if table.identity in marks],
+                marks,
+                database.row_marks(spec.name) if marks else {},
+            )
+        for table in tables:
+            if (changed := found.problems.get(table.identity)) is not None:
+                yield Finding(
+                    path=f"sites.{apply.site} table {table.destination}",
+                    problem=changed.problem,
+                    fix=changed.fix,
+                    is_error=False,
+                )
+
+
+def handler_findings(spec: TopologySpec) -> list[Finding]:
+    """Users' functions that cannot be loaded, or not be called.
+
+    Loading runs what their modules do when they are imported.
+    """
+    customs = list(custom_transformations(spec))
+    if not customs and all(apply.handlers == NO_HANDLERS for apply in spec.applies):
+        return []
+    from headrace.rules.transformations.calling import loaded_function  # numpy, as above
+    from spark_apply.handlers.loaded import load_all
+
+    findings: dict[str, Finding] = {}
+    for kind, name, custom in customs:
+        try:
+            loaded_function(custom)
+        except ConfigError as error:
+            sections = {"capture": "captures", "propagation": "propagations", "apply": "applies"}
+            findings.setdefault(
+                error.message, Finding(path=f"{sections[kind]}.{name}", problem=error.message, fix=error.hint)
+            )
+    for apply in spec.applies:
+        try:
+            load_all(apply.handlers)
+        except ConfigError as error:
+            findings.setdefault(
+                error.message, Finding(path=f"applies.{apply.name}", problem=error.message, fix=error.hint)
+            )
+    return list(findings.values())
+
+
+def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
+    """Handlers of tables that an apply process does not get."""
+    names = {(version.owner, version.name) for version in tables}
+    for owner, name in sorted(
+        (apply.handlers.handled | {(each.owner, each.name) for each in apply.handlers.errors}) - names
+    ):
+        yield Finding(
+            path=f"applies.{apply.name}",
+            problem=f"has a handler for {owner}.{name}, a table that it does not get from {apply.source}",
+            fix="correct the name, or list the handler under the apply process that gets the table",
+            is_error=False,
+        )
+    for entry, handler in apply.handlers.of_rows():
+        for owner, name in () if isinstance(handler, ErrorHandler) else sorted(set(handler.tables) - names):
+            yield Finding(
+                path=f"applies.{apply.name}.{entry}.tables",
+                problem=f"lists {owner}.{name}, a table that it does not get from {apply.source}: there are no rows"
+                " whose order could be kept",
+                fix="correct the name, or leave it out: only tables that arrive are listed",
+                is_error=False,
+            )
+    for owner, name in sorted(apply.conflicts.tables - names):
+        yield Finding(
+            path=f"applies.{apply.name}",
+            problem=f"has a conflict handler for {owner}.{name}, a table that it does not get from {apply.source}",
+            fix="correct the name, or list the handler under the apply process that gets the table",
+            is_error=False,
+        )
+
+
+def _keys_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
+    """Substitute keys of tables that an apply process does not get."""
+    names = {(version.owner, version.name) for version in tables}
+    for each in apply.tables.key_columns:
+        if (each.owner, each.name) not in names:
+            yield Finding(
+                path=f"applies.{apply.name}.key_columns",
+                is_error=False,
+                problem=f"has a substitute key for {each.owner}.{each.name}, a table that it does not get from"
+                f" {apply.source}",
+                fix="correct the name, or list the key under the apply process that gets the table",
+            )
+
+
+def _sequence_findings(spec: TopologySpec) -> Iterator[Finding]:
+    """Columns of tables that several sites write, whose sequences can give out one value at two of them."""
+    proof = Proof(spec)
+    known: dict[tuple[str, str], dict[str, list[ColumnSequence]]] = {}  # table -> site -> its sequences
+    for site in proof.origins:
+        access = _access(spec, spec.site(site))
+        if access is None:
+            continue
+        with closing(open_source(access)) as source:
+            tables = [(table.owner, table.name) for table in source.tables(spec.capture_rules(site))]
+        shared = [table for table in tables if site in proof.writers(*table)]
+        with closing(open_column_sequences(access)) as sequences:
+            for found in sequences.of(shared) if shared else ():
+                known.setdefault((found.owner, found.table), {}).setdefault(site, []).append(found)
+    for table, at in known.items():
+        sites = [site for site in proof.writers(*table) if site in at]
+        for column in dict.fromkeys(found.column for site in sites for found in at[site]):
+            beside = {site: found for site in sites for found in at[site] if found.column == column}
+            yield from collisions(TableName(*table), column, beside)
+
+
+def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
+    """Make the plan of a topology file.
+
+    Args:
+        file: the topology file.
+        ask_databases: include the present state of the databases.
+
+    Raises:
+        TopologyError: the file has problems.
+        ConfigError: the state folder may be another user's.
+    """
+    found = examine(file)
+    spec, checked = found.topology(to_start=False), found.findings
+    check_owned(spec.state_dir)
+    prepared, splits = prepared_topology(spec.state_dir), prepared_splits(spec.state_dir)
+    if prepared is not None:
+        checked = (*checked, *subset_changes(prepared, spec), *shape_changes(prepared, spec))
+    if not ask_databases:
+        return make_plan(spec, prepared=prepared, checked=checked, splits=splits)
+    sites = live_sites(spec)
+    kept: list[KeptRows] = []
+    found_between = _findings_between(spec, sites, kept)
+    return make_plan(spec, sites, prepared=prepared, found=found_between, checked=checked, splits=splits, kept=kept)
+
+
+def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:
+    """Examine every reachable database; for an embedded server that does not run, plan for an empty one."""
+    answers = {}
+    for site in spec.sites:
+        access = _access(spec, site)
+        if access is None:
+            if site.database.kind == "embedded":
+                answers[site.name] = _unseen(spec, site)
+            continue
+        findings: list[Finding] = []
+        try:
+            answers[site.name] = _ask(spec, site, access, findings)
+        except HeadraceError as error:
+            answers[site.name] = LiveSite(findings=(*findings, *_unanswered(site.name, error, findings)))
+    return answers
+
+
+def _unanswered(site: str, error: HeadraceError, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Why a database did not answer everything.
+
+    Nothing where a right is missing that the findings before it name with its GRANT.
+    """
+    if error.context.get("sqlstate") != _NO_RIGHT:
+        fix = "make sure that the database runs and the connection string is right"
+    elif not any(each.is_error for each in findings):
+        fix = "grant that to the role of the connection string"
+    else:
+        return
+    yield Finding(path=f"sites.{site}", problem=error.message, fix=error.hint or fix)
+
+
+def _access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess | None:
+    if site.database.kind == "none":
+        return None
+    if site.database.kind != "embedded":
+        return access_to(site, site.database.dsn)
+    server = embedded_server(spec, site)
+    try:
+        return access_to(site, server.dsn()) if server.is_running else None
+    except DatabaseUnavailable:
+        return None
+
+
+def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: list[Finding]) -> LiveSite:
+    """Examine one database.
+
+    Args:
+        spec: the topology.
+        site: whose database it is.
+        access: to it.
+        findings: receives them as they are found: what is asked behind them may fail for what they say.
+    """
+    applies = [apply for apply in spec.applies if apply.site == site.name]
+    rules = spec.capture_rules(site.name)
+    statements: list[PlannedStatement] = []
+    tables: tuple[SourceTable, ...] = ()
+    identity = ""
+    logged: tuple[LoggedTable, ...] = ()
+    if rules:
+        with closing(open_source(access)) as source:
+            identity = source.database_identity()
+            findings += source_findings(spec, site, source)
+            findings += (
+                admin_findings(spec, site, prepared_topology(spec.state_dir))
+                if site.database.has_admin and not applies
+                else ()
+            )
+            logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
+            tables = source.tables(rules)
+            statements += source.plan(spec.name, rules)
+            statements.append(plan_copy(access.kind, site.name))
+    if applies:
+        with closing(open_destination(access)) as destination:
+            identity = destination.database_identity()
+            findings += destination.preflight(
+                spec.name,
+                sessions=sum(apply.parallelism for apply in applies),
+                applies=len(applies),
+                copies=COPIES_BESIDE * len(applies),
+            )
+            findings += admin_findings(spec, site, prepared_topology(spec.state_dir)) if site.database.has_admin else ()
+            statements += destination.plan(spec.name, _planned(applies))
+    return LiveSite(
+        statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged
+    )
+
+
+def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
+    """The plan for an embedded server that does not exist yet or does not run."""
+    applies = [apply for apply in spec.applies if apply.site == site.name]
+    statements = plan_unseen(
+        site.database.kind,
+        spec.name,
+        site.name,
+        rules=spec.capture_rules(site.name),
+        applies=_planned(applies),
+        version=site.database.version,
+    )
+    return LiveSite(statements=statements, is_live=False)
+
+
+def _planned(applies: Sequence[ApplySpec]) -> tuple[PlannedApply, ...]:
+    return tuple(
+        PlannedApply(
+            name=apply.name,
+            source=apply.source,
+            parallelism=apply.parallelism,
+            tag=apply.tag or b"",
+            tombstones=tuple(sorted(apply.conflicts.with_tombstones)),
+        )
+        for apply in applies
+    )

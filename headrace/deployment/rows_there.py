@@ -1,0 +1,214 @@
+"""Destination tables with rows before anything was copied.
+
+Which stay as they are, and of which an operator has to say what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.databases.connectors import open_destination, open_source
+from headrace.databases.ports import Finding
+from headrace.lcr.table_name import TableName
+from topology.plan import KeptRows
+from topology.ways import is_sent_on, returned_by, writes_alone
+
+if TYPE_CHECKING:
+    from headrace.databases.connectors import DatabaseAccess
+    from headrace.databases.ports import DestinationDatabase, Instantiation
+    from headrace.lcr.batch import TableVersion
+    from topology.spec import ApplySpec, TopologySpec
+    from topology.ways import ArrivingTable
+
+__all__ = ["Databases", "rows_there"]
+
+
+class Databases(NamedTuple):
+    """Those of an apply process."""
+
+    source: DatabaseAccess
+    destination: DatabaseAccess
+
+
+def rows_there(
+    spec: TopologySpec,
+    apply: ApplySpec,
+    came: Sequence[ArrivingTable[TableVersion]],
+    target: DestinationDatabase,
+    databases: Databases,
+    *,
+    recorded: Sequence[Instantiation],
+    begun: Collection[TableName],
+    kept: list[KeptRows],
+) -> Iterator[Finding]:
+    """The destination tables whose rows `up` would refuse.
+
+    Args:
+        spec: the topology.
+        apply: that gets the tables.
+        came: the tables.
+        target: the destination, open.
+        databases: of the apply process.
+        recorded: what is recorded of its tables.
+        begun: names of the destination tables of which a copy has begun.
+        kept: filled with the tables whose rows stay as they are.
+    """
+    at_source = {TableName.of(each.destination): TableName.of(each.source) for each in came}
+    yield from _out_of_date(spec, apply, target.filled(_coming_back(spec, apply, recorded, at_source)))
+    # A partition of a table that arrives, too, holds rows of that one: nobody is told to empty it, or to keep them as
+    # its own.
+    nested = target.nested_tables(list(at_source))
+    filled = target.filled([name for name in at_source if name not in begun and name not in nested])
+    new = [
+        _TwoWayTable(at_source[name], name, returned_by(spec, apply, each))
+        for each in came
+        if (name := TableName.of(each.destination)) in filled
+    ]
+    stays = _staying(spec, apply, new, databases)
+    kept += [
+        KeptRows(site=apply.site, source=apply.source, why=why, tables=tuple(map(str, names)))
+        for why, names in stays.items()
+    ]
+    asked = [name for name in filled if not any(name in names for names in stays.values())]
+    nothing_of = _empty_at(databases.source, [(name, at_source[name]) for name in asked])
+    yield from _never_copied(spec, apply, asked, target, nothing_of=nothing_of)
+
+
+def _coming_back(
+    spec: TopologySpec, apply: ApplySpec, recorded: Sequence[Instantiation], tables: Iterable[TableName]
+) -> list[TableName]:
+    """Those of the tables whose changes did not come for a while, and that others write, too.
+
+    `up` does not empty them to copy them again.
+    """
+    states: dict[TableName, set[str]] = {}
+    for record in recorded:
+        states.setdefault(TableName.of(record), set()).add(record.state)
+    return [name for name in tables if states.get(name) == {"LEFT"} and not writes_alone(spec, apply, name)]
+
+
+def _out_of_date(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName]) -> Iterator[Finding]:
+    """Destination tables of `_coming_back` that have rows."""
+    from spark_apply.copy.obstacles import REPAIRED_ALONE  # numpy, as above
+
+    for name in filled:
+        yield Finding(
+            path=f"sites.{apply.site} table {name}",
+            problem=f"the rows at the destination are out of date: since they were copied, changes of {apply.source}"
+            " did not arrive for a while",
+            fix=f"{REPAIRED_ALONE}: before step 3"
+            if is_sent_on(spec, apply.site, name)
+            else f"if {apply.source} has the rows that are wanted, empty it: `headrace up FILE` copies it then",
+        )
+
+
+class _TwoWayTable(NamedTuple):
+    """Implements `spark_apply.copy.both_ways.TwoWayTable`."""
+
+    source: TableName
+    destination: TableName
+    returned_by: str
+
+
+def _staying(
+    spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable], databases: Databases
+) -> dict[str, list[TableName]]:
+    """Those destination tables with rows whose rows `up` leaves as they are, by the reason why nothing is copied.
+
+    Args:
+        spec: the topology.
+        apply: that gets the tables.
+        tables: of which no copy has begun.
+        databases: of the apply process.
+    """
+    from spark_apply.copy.both_ways import BothWays, Found
+
+    said = {
+        Found.NOTHING: f"{apply.source} has none",
+        Found.KEEP: f"{apply.source} has a copy of them",
+        Found.WAIT: f"{apply.source} gets a copy of them",
+    }
+    found: dict[str, list[TableName]] = {}
+    if not any(table.returned_by for table in tables):
+        return found
+    with closing(open_destination(databases.source)) as there, closing(open_source(databases.destination)) as here:
+        both = BothWays(
+            topology=spec.name,
+            here=apply.site,
+            there=apply.source,
+            records=there,
+            captured=lambda: {TableName.of(each): each.identity for each in here.captured(spec.name)},
+            position=here.current_scn,
+        )
+        for table in tables:
+            if (reason := said.get(both.of_new(table, has_rows=True))) is not None:
+                found.setdefault(reason, []).append(table.destination)
+    return found
+
+
+def _empty_at(source: DatabaseAccess, tables: Sequence[tuple[TableName, TableName]]) -> frozenset[TableName]:
+    """Those destination tables of which the source has no row.
+
+    Args:
+        source: asked.
+        tables: each as the destination and as the source calls it.
+    """
+    if not tables:
+        return frozenset()
+    with closing(open_destination(source)) as database:
+        filled = database.filled([there for _, there in tables])
+    return frozenset(name for name, there in tables if there not in filled)
+
+
+def _never_copied(
+    spec: TopologySpec,
+    apply: ApplySpec,
+    filled: Sequence[TableName],
+    target: DestinationDatabase,
+    *,
+    nothing_of: Collection[TableName],
+) -> Iterator[Finding]:
+    """Destination tables with rows that no copy has begun; of those in `nothing_of` the source has no row.
+
+    Nobody is told to empty a table that other sites get their rows from, or that has the only rows there are.
+    """
+    keep = "keep them with `headrace up FILE --keep-existing`"
+    for name in filled:
+        path = f"sites.{apply.site} table {name}"
+        if others := [
+            other for other in target.other_copies(spec.name, apply.name, *name) if other.topology != spec.name
+        ]:
+            which = " and ".join(dict.fromkeys(f"{other.apply} of topology {other.topology}" for other in others))
+            yield Finding(
+                path=path,
+                problem=f"the destination table is not empty: apply process {which} has rows there, from site"
+                f" {' and '.join(dict.fromkeys(other.source for other in others))}",
+                fix=f"delete none. If they are from the table that {apply.source} has, take it out of the file of one"
+                " of the two topologies: every change would be applied twice; else, if it holds the rows of"
+                f" {apply.source} as they are now, {keep}",
+            )
+        elif is_sent_on(spec, apply.site, name):
+            yield Finding(
+                path=path,
+                problem=f"the destination table is not empty, and was never copied from {apply.source}; other sites get"
+                " their rows from here",
+                fix=f"if {apply.source} has no row that is not here too, {keep}, while changes of it at {apply.source}"
+                " rest; delete no rows here",
+            )
+        elif name in nothing_of:
+            yield Finding(
+                path=path,
+                problem=f"the destination table is not empty, and {apply.source}, from which it would be copied, has no"
+                " row of it",
+                fix=f"if the rows are to go from {apply.site} to {apply.source}, let the file say so; or {keep}; delete"
+                " none",
+            )
+        else:
+            yield Finding(
+                path=path,
+                problem="the destination table is not empty, and was never copied",
+                fix=f"if it holds the rows of {apply.source} as they are now, {keep}; or empty it, and no other table:"
+                f" {target.how_to_empty(name)}",
+            )

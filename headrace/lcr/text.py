@@ -1,0 +1,104 @@
+"""Row LCRs as SQL: the change as a statement, and the condition that finds its row.
+
+Values stand as $1, $2, ..., and are given beside the text.
+
+Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD: GET_ROW_TEXT, GET_WHERE_CLAUSE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headrace.lcr.batch import Command
+from headrace.lcr.table_name import quoted
+
+if TYPE_CHECKING:
+    from headrace.lcr.row_lcr import LcrValue, RowLcr
+
+__all__ = ["SqlText", "row_text", "where_clause"]
+
+SqlText = tuple[str, tuple["LcrValue", ...]]
+"""A text, and the values of its places in order."""
+
+_WITHOUT_EQUALITY = frozenset(
+    f"pg_catalog.{prefix}{name}"
+    for prefix in ("", "_")
+    for name in (
+        "json",
+        "xml",
+        "point",
+        "line",
+        "lseg",
+        "box",
+        "path",
+        "polygon",
+        "circle",
+        "jsonpath",
+        "txid_snapshot",
+    )
+)
+"""Types that have no `=`, or one that says something else: as the manuals' large objects they take no part in a
+condition.
+"""
+
+
+class _Places:
+    """Numbers the values of one text."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self.values: list[LcrValue] = []
+
+    def of(self, value: LcrValue) -> str:
+        self.values.append(value)
+        return f"${self._first + len(self.values) - 1}"
+
+    def condition(self, values: Iterable[tuple[str, LcrValue]]) -> str:
+        """All of the values."""
+        compared = [(name, value) for name, value in values if value.column.type_name not in _WITHOUT_EQUALITY]
+        return " AND ".join(
+            f"{quoted(name)} IS NULL" if value.is_null else f"{quoted(name)} = {self.of(value)}"
+            for name, value in compared
+        )
+
+
+def where_clause(lcr: RowLcr, first: int) -> SqlText:
+    """The condition that finds the row of an LCR.
+
+    Of an INSERT all new values, of an UPDATE the row behind it, of a DELETE all old values.
+
+    Args:
+        lcr: of a row.
+        first: number of the first place.
+    """
+    places = _Places(first)
+    values = lcr.get_values("old" if lcr.command_type == Command.DELETE.name else "new")
+    return places.condition(values.items()), tuple(places.values)
+
+
+def row_text(lcr: RowLcr, first: int) -> SqlText:
+    """The change as one statement. An UPDATE sets what differs from its old values.
+
+    Args:
+        lcr: of a row.
+        first: number of the first place.
+    """
+    places = _Places(first)
+    table = f"{quoted(lcr.object_owner)}.{quoted(lcr.object_name)}"
+    old, new = (lcr.get_values(kind, use_old=False) for kind in ("old", "new"))
+    if lcr.command_type == Command.INSERT.name:
+        names = ", ".join(map(quoted, new))
+        text = f"INSERT INTO {table} ({names}) VALUES ({', '.join(places.of(value) for value in new.values())})"
+    elif lcr.command_type == Command.DELETE.name:
+        text = f"DELETE FROM {table} WHERE {places.condition(old.items())}"
+    else:
+        keys = {name: value for name, value in new.items() if value.column.is_key and name not in old}
+        changed = {
+            name: value
+            for name, value in new.items()
+            if name not in keys and (name not in old or old[name].raw != value.raw)
+        } or new
+        sets = ", ".join(f"{quoted(name)} = {places.of(value)}" for name, value in changed.items())
+        text = f"UPDATE {table} SET {sets} WHERE {places.condition((keys | old).items())}"
+    return text, tuple(places.values)

@@ -1,0 +1,93 @@
+"""The refusal of a source, and what its log was prepared as, kept beside its redo log.
+
+Two faults of a source show once, and hide afterwards. A database that was restored to an older state has a log that
+ends before the redo log, or lacks redo's last transaction; later its new log has passed that place, and its new
+transactions have taken the old numbers. What says which changes are in the log (the publication) may be dropped or
+altered, and made again as it was; changes in between are missing. So the first refusal is durable: a restart must not
+take the other log for the old one's continuation. Both files go with the redo log (`headrace down --purge`); the second
+one also when the site ends as a source.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from headrace.base.durable_file import replace_file
+from headrace.base.errors import INSTANTIATE_AGAIN, CapturedNoMore, LogGone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["SourceRefusal"]
+
+
+class SourceRefusal:
+    """The two files of one redo log.
+
+    Args:
+        folder: of the redo log.
+        component: full name of the site's component.
+    """
+
+    def __init__(self, folder: Path, component: str) -> None:
+        self._component = component
+        self._refused, self._prepared = folder / "refused.json", folder / "prepared_as.json"
+
+    def check(self) -> None:
+        """Refuse the source if it was refused before.
+
+        Raises:
+            LogGone: it was.
+        """
+        try:
+            found = json.loads(self._refused.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        raise LogGone(
+            f"the source was refused before: {found['message']}",
+            hint=f"{found['hint']}. If no change can be missing (the database's own disk is back, or the dsn led"
+            f" elsewhere), remove {self._refused} and start the site: `headrace start FILE {self._component}`",
+        )
+
+    def record(self, refused: LogGone) -> None:
+        """Keep a refusal; `check` raises it from now on."""
+        if not self._refused.exists():
+            self._write(self._refused, {"message": refused.message, "hint": refused.hint})
+
+    @property
+    def was_prepared(self) -> bool:
+        """Whether this redo log is of a source that was prepared and has not ended.
+
+        It says so without the site's own file.
+        """
+        return self._prepared.exists()
+
+    def end(self) -> None:
+        """Note that the source is none any more: what is here is of no use."""
+        self._prepared.unlink(missing_ok=True)
+
+    def check_prepared(self, identity: str) -> None:
+        """See that what was prepared is what it was when redo began.
+
+        Args:
+            identity: from `SourceDatabase.check_prepared`.
+
+        Raises:
+            CapturedNoMore: it was made again meanwhile.
+        """
+        try:
+            known = json.loads(self._prepared.read_text(encoding="utf-8"))["identity"]
+        except FileNotFoundError:
+            self._write(self._prepared, {"identity": identity})
+            return
+        if known != identity:
+            raise CapturedNoMore(
+                f"{identity} says which changes are in the source's log, it was {known}: it was dropped and made again,"
+                " and changes in between may be missing",
+                hint=INSTANTIATE_AGAIN,
+            )
+
+    def _write(self, file: Path, fields: dict[str, str]) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, json.dumps(fields) + "\n")

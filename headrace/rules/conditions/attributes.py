@@ -1,0 +1,58 @@
+"""The attributes of a row LCR that a condition may ask for, by the manuals' names."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from headrace.lcr.batch import Command
+from headrace.rules.conditions.values import Kind
+
+__all__ = ["ATTRIBUTES", "COMMANDS", "MAY_BE_NULL", "REFUSED_ATTRIBUTES", "UNIX_TO_2000_US", "WITH_ORDER", "instant"]
+
+COMMANDS: Final = tuple(command.name for command in Command)
+
+ATTRIBUTES: Final = {
+    "source_database_name": Kind.TEXT,
+    "command_type": Kind.TEXT,
+    "object_owner": Kind.TEXT,
+    "object_name": Kind.TEXT,
+    "tag": Kind.TAG,
+    "transaction_id": Kind.INTEGER,
+    "scn": Kind.INTEGER,
+    "source_time": Kind.INSTANT,
+}
+
+MAY_BE_NULL: Final = frozenset({"tag", "source_time"})
+"""Every other one is known of each LCR."""
+
+WITH_ORDER: Final = frozenset({Kind.INTEGER, Kind.INSTANT})
+"""Kinds of attributes that `<` and the like compare."""
+
+REFUSED_ATTRIBUTES: Final = {
+    "commit_scn": "it is not known while a large transaction travels in parts; use scn, which orders the LCRs of a"
+    " source",
+}
+"""What rules cannot ask for. The manuals give the commit SCN to handlers alone, too."""
+
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII)
+_FROM_2000: Final = datetime(2000, 1, 1, tzinfo=UTC)
+UNIX_TO_2000_US: Final = 946_684_800 * 1_000_000
+"""From where LCRs count their source time to where `Kind.INSTANT` counts from."""
+
+
+def instant(text: str) -> int:
+    """A literal that the source time is compared with, as `Kind.INSTANT` has it.
+
+    Microseconds since 2000-01-01 00:00 UTC.
+
+    Args:
+        text: of the literal.
+
+    Raises:
+        ValueError: it is no time, or has no offset from UTC.
+    """
+    if _INSTANT.fullmatch(text) is None:
+        raise ValueError(text)
+    return (datetime.fromisoformat(text) - _FROM_2000) // timedelta(microseconds=1)

@@ -1,0 +1,209 @@
+"""Rule evaluation: what one client's rules say of a table, and what they leave of a batch.
+
+The three clients of rules - capture, propagation and apply - each hold one `RuleEvaluation`. What its rules discard
+leaves the batch, and what they transform is another one behind them; the chain of positions stays whole, so that a
+receiver cannot tell a discarded change from none.
+
+Source: Oracle Streams Concepts and Administration 11.2, "Rule Set and Rule Evaluation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import BugError
+from headrace.lcr.batch import LcrBatch, TableVersion
+from headrace.lcr.cutting import select_rows, without_unused
+from headrace.rules.clients_before import ClientsBefore
+from headrace.rules.conditions.values import ValueTypes
+from headrace.rules.row_evaluation import RowEvaluation
+from headrace.rules.rule import UNKNOWN_TAG, KnownTag, Rule, RuleSet, TruthValue, tags_told_apart
+from headrace.rules.transformations.reshaping import Reshaping
+from headrace.rules.user_code.last_call import LastCall
+
+__all__ = ["RuleEvaluation"]
+
+_NAMES_MAX = 4096  # of tables times tags; more only costs time
+
+
+class RuleEvaluation:
+    """Evaluates the rules of one client.
+
+    Args:
+        rules: of the client. Several: an LCR must pass each of them, as if it passed that many clients; the last one is
+            the client's own.
+        types: of the database that the changes are from: needed where rules have conditions, and where functions look
+            at values.
+        clock: for transformations that add the time.
+        last_call: outlives functions that end the process; None: nothing does.
+    """
+
+    def __init__(
+        self,
+        *rules: RuleSet | ClientsBefore,
+        types: ValueTypes | None = None,
+        clock: Clock | None = None,
+        last_call: LastCall | None = None,
+    ) -> None:
+        sets = tuple(each for each in rules if isinstance(each, RuleSet))
+        self._rules = tuple(each for each in sets if each.include is not None or each.exclude)
+        self._before = tuple(each for each in rules if isinstance(each, ClientsBefore))
+        if any(each.transforms for each in sets[:-1]):
+            raise BugError(
+                "only the last client can transform: what follows would evaluate LCRs that are other ones by then"
+            )
+        self._reshaping = (
+            Reshaping(sets[-1].transformation_of, (clock or SystemClock()).time_us, types, last_call)
+            if sets and sets[-1].transforms
+            else None
+        )
+        self._passed: dict[tuple[str, str, KnownTag], bool] = {}  # what `_before` said: it is asked of each batch
+        self._tags = tags_told_apart((*self._rules, *(rules for each in self._before for rules in each.clients)))
+        conditional = tuple(each for each in self._rules if each.looks_at_rows)
+        if conditional and types is None:
+            raise BugError("rules with conditions need the types of the database that the changes are from")
+        self._by_rows = tuple(RowEvaluation(each, types) for each in conditional if types is not None)
+
+    @property
+    def keeps_all(self) -> bool:
+        """There are no rules: everything passes, and nothing needs to be looked at."""
+        return not self._rules and not self._before
+
+    def answer(self, table: TableVersion, *, tag: KnownTag = UNKNOWN_TAG) -> TruthValue:
+        """Say what the rules say of row LCRs of a table version; needs no rows.
+
+        Args:
+            table: the version.
+            tag: of the LCRs; not known: the answer may be MAYBE.
+        """
+        if self._before and not self._has_passed(table, tag):
+            return TruthValue.FALSE
+        answers = {rules.prefilter(table.owner, table.name, tag=tag) for rules in self._rules}
+        return next((answer for answer in (TruthValue.FALSE, TruthValue.MAYBE) if answer in answers), TruthValue.TRUE)
+
+    def _has_passed(self, table: TableVersion, tag: KnownTag) -> bool:
+        """Whether the clients before this one may have let row LCRs of a table version pass."""
+        if tag is not UNKNOWN_TAG and tag not in self._tags:
+            tag = self._tags[-1]  # no rule lists it, and users may give each transaction one of its own
+        key = table.owner, table.name, tag
+        if key not in self._passed:
+            if len(self._passed) >= _NAMES_MAX:
+                self._passed.clear()
+            self._passed[key] = all(each.keeps(table.owner, table.name, tag=tag) for each in self._before)
+        return self._passed[key]
+
+    def keeps(self, table: TableVersion, tags: Sequence[bytes | None]) -> list[bool]:
+        """Whether row LCRs of a table version may pass, for each of `tags`.
+
+        Args:
+            table: the version, under the name that its LCRs have here.
+            tags: any; None: the NULL tag.
+
+        Returns:
+            One answer per tag; False: none passes. True: they pass, or a row must be looked at.
+        """
+        return [self.answer(table, tag=tag) is not TruthValue.FALSE for tag in tags]
+
+    def keeps_any(self, table: TableVersion) -> bool:
+        """Whether row LCRs of a table version may pass with some tag."""
+        return any(self.keeps(table, self._tags))
+
+    def reshaped(self, table: TableVersion) -> TableVersion:
+        """A table version as its LCRs have it behind the client; needs no rows.
+
+        Args:
+            table: before the client.
+
+        Raises:
+            TransformationError: a transformation cannot be applied to the table.
+        """
+        return table if self._reshaping is None else self._reshaping.version(table)
+
+    def named(self, table: TableVersion) -> TableVersion:
+        """A table version under the name that it has behind the client; its columns stay.
+
+        Args:
+            table: before the client.
+        """
+        return table if self._reshaping is None else self._reshaping.named(table)
+
+    def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
+        """Return the positive rules that match none of `tables` (owner, name): probably a misspelt name."""
+        known = tuple(tables)
+        return tuple(rule for rules in self._rules for rule in rules.unmatched(known))
+
+    def is_undecided(self, batch: LcrBatch) -> bool:
+        """Whether prefiltering does not do all that `filter` does.
+
+        The answer of some table in the batch is MAYBE, or it is transformed.
+        """
+        if self._reshaping is not None and any(self._reshaping.changes(table) for table in batch.tables):
+            return True
+        tags = _tags(batch)
+        used = [tags[place] for place in np.unique(batch.transactions.tag)]
+        return any(self.answer(table, tag=tag) is TruthValue.MAYBE for table in batch.tables for tag in used)
+
+    def filter(self, batch: LcrBatch) -> LcrBatch:
+        """Evaluate the rules against every row LCR of a batch.
+
+        Args:
+            batch: any batch.
+
+        Returns:
+            A batch with what the rules keep, transformed, and the same positions; the same object when nothing changes.
+            When
+            they keep nothing: a progress mark, or, of a transaction in parts, a part without rows.
+
+        Raises:
+            ConditionError: a condition cannot be evaluated.
+            TransformationError: a transformation cannot be applied to a table.
+        """
+        if batch.is_progress_mark or self.keeps_all:
+            return batch
+        kept = self._by_names(batch)
+        before = kept
+        for each in self._by_rows:
+            if kept.row_count:
+                kept = each.filter(kept)
+        kept = kept if kept is before else without_unused(kept)
+        return kept if self._reshaping is None else self._reshaping.batch(kept)
+
+    def _by_names(self, batch: LcrBatch) -> LcrBatch:
+        """The batch without what name and tag discard."""
+        tags = _tags(batch)
+        found = [self.keeps(table, tags) for table in batch.tables]
+        if all(all(each) for each in found):
+            return batch
+        verdicts = np.array(found, np.bool_).reshape(-1, len(tags))
+        if verdicts[:, np.unique(batch.transactions.tag)].all():
+            return batch
+        tag = np.repeat(batch.transactions.tag, np.diff(batch.transactions.first_row))
+        keep = np.zeros(batch.row_count, np.bool_)
+        for group in batch.groups:
+            keep[group.row_numbers] = verdicts[group.table, tag[group.row_numbers]]
+        kept = self._truncates(batch, verdicts, tag, keep)
+        if keep.all() and kept.truncates == batch.truncates:
+            return batch
+        return without_unused(select_rows(kept, keep))
+
+    @staticmethod
+    def _truncates(
+        batch: LcrBatch, verdicts: NDArray[np.bool_], tag: NDArray[np.int16], keep: NDArray[np.bool_]
+    ) -> LcrBatch:
+        """The batch with TRUNCATEs of the tables that pass; `keep` says which TRUNCATEs have one."""
+        truncates = []
+        for truncate in batch.truncates:
+            tables = tuple(table for table in truncate.tables if verdicts[table, tag[truncate.row_number]])
+            keep[truncate.row_number] = bool(tables)
+            truncates.append(replace(truncate, tables=tables))
+        return replace(batch, truncates=tuple(truncates))
+
+
+def _tags(batch: LcrBatch) -> tuple[bytes | None, ...]:
+    """The tags of a batch by their places; the last one is NULL, whose place is -1."""
+    return (*(tag.value for tag in batch.tags), None)

@@ -1,0 +1,386 @@
+"""Transformations of positive rules: what a table is called, and which columns it has, behind a client.
+
+A transformation is a list of operations on one row LCR, in the manuals' order: by step number, and within a step
+
+    0 keep_columns   1 delete_columns   2 rename_column   3 add_column   4 rename_table   5 rename_schema
+
+each of which sees the result of the one before. None of them looks at a row, so what becomes of a table's columns
+(`Transformation.shape`) is found out once; `headrace.rules.transformations.reshaping` does the same to table versions and batches.
+
+Absent columns
+    A column that is to be kept, deleted or renamed, and is not there, is ignored, as the manuals say. A column that
+    would get the name of another one, or is added and there already, is an error that stops the client.
+
+What a row needs to be found
+    Under a replica identity that logs key columns only, these must travel: a row could not be found without one of
+    them, or another row would be. So deleting one is an error (`TransformationError`), and under an identity that logs
+    the whole row it is none.
+
+Added columns
+    The new row has the value. The old one has it too where the whole old row is logged: every row of this source has it
+    at the destination. `current_timestamp` is of the moment in which the client evaluates the LCR; an old value of it
+    is not known. Added columns stand before the source's own: `spark_apply.tables.fits` tells renamed columns by their
+    order, in which new ones come last.
+
+Functions
+    Behind its declarative operations a transformation may have a function of the user's, which changes values and
+    nothing else (`headrace.rules.transformations.custom`): what is said here of names and columns holds with it, too.
+
+Source: Oracle Streams Concepts and Administration 11.2, "Rule-Based Transformations"; `DBMS_STREAMS_ADM.ADD_COLUMN` and
+its neighbours; `semantics.md` 4.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from headrace.base.errors import HeadraceError, Retry
+from headrace.lcr.table_name import TableName
+from headrace.rules.transformations.custom import CustomTransformation
+
+__all__ = [
+    "CURRENT_TIMESTAMP",
+    "CURRENT_TIMESTAMP_NUMBER",
+    "AddColumn",
+    "DeleteColumns",
+    "KeepColumns",
+    "Operation",
+    "RenameColumn",
+    "RenameSchema",
+    "RenameTable",
+    "Shape",
+    "Transformation",
+    "TransformationError",
+    "columns_at_the_end",
+    "in_order",
+]
+
+_NO_NAME = TableName("", "")  # what becomes of it is what the transformation gives
+CURRENT_TIMESTAMP = "pg_catalog.timestamptz"
+CURRENT_TIMESTAMP_NUMBER = 1184  # as PostgreSQL has it
+"""The type of an added column whose value is the moment of the evaluation."""
+
+
+class TransformationError(HeadraceError):
+    """A transformation cannot be applied to a table; nothing of it went on."""
+
+    code = "HDR-1220"
+    retry = Retry.MANUAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepColumns:
+    """Leave out every other column."""
+
+    kept: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"only {', '.join(self.kept)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteColumns:
+    """Leave out these columns."""
+
+    deleted: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"without {', '.join(self.deleted)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameColumn:
+    """Give a column another name."""
+
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.before} as {self.after}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddColumn:
+    """Give every new row one more value.
+
+    Args:
+        name: of the column.
+        type_name: of its type, schema-qualified.
+        value: in the type's text form; None: NULL, or the time.
+        is_now: the moment of the evaluation is the value.
+    """
+
+    name: str
+    type_name: str
+    value: str | None = None
+    is_now: bool = False
+
+    def __str__(self) -> str:
+        value = "current_timestamp" if self.is_now else "NULL" if self.value is None else repr(self.value)
+        return f"with {self.name} = {value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameTable:
+    """Give the table another name, and another schema."""
+
+    owner: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"as {self.owner}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameSchema:
+    """Put the table into another schema."""
+
+    owner: str
+
+    def __str__(self) -> str:
+        return f"in schema {self.owner}"
+
+
+Operation = KeepColumns | DeleteColumns | RenameColumn | AddColumn | RenameTable | RenameSchema
+_PRECEDENCE: dict[type[Operation], int] = {
+    KeepColumns: 0,
+    DeleteColumns: 1,
+    RenameColumn: 2,
+    AddColumn: 3,
+    RenameTable: 4,
+    RenameSchema: 5,
+}
+
+
+def in_order(operations: Iterable[tuple[int, Operation]]) -> tuple[Operation, ...]:
+    """Operations with their step numbers, in the order in which they are applied."""
+    return tuple(each for _, each in sorted(operations, key=lambda found: (found[0], _PRECEDENCE[type(found[1])])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A table's columns behind a client, in the order they travel in.
+
+    Args:
+        columns: name there, and what gives its value: the column before the client, or what adds it.
+    """
+
+    columns: tuple[tuple[str, str | AddColumn], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names behind the client."""
+        return tuple(name for name, _ in self.columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformation:
+    """What a rule makes of the LCRs that it takes.
+
+    Args:
+        operations: declarative ones, in the order in which they are applied.
+        custom: the function that is called behind them; None: none. There is one operation at least, or a function.
+    """
+
+    operations: tuple[Operation, ...] = ()
+    custom: CustomTransformation | None = None
+
+    @property
+    def renames(self) -> bool:
+        """Whether the table may get another name."""
+        return any(isinstance(each, RenameTable | RenameSchema) for each in self.operations)
+
+    @property
+    def new_name(self) -> TableName | None:
+        """The name that every table gets; None: it keeps its own, or the schema alone is another one."""
+        found = self.named(_NO_NAME)
+        return found if found.name else None
+
+    @property
+    def new_owner(self) -> str:
+        """The schema into which tables come under their own names; empty: none."""
+        found = self.named(_NO_NAME)
+        return "" if found.name else found.owner
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether columns change, or their names."""
+        return any(not isinstance(each, RenameTable | RenameSchema) for each in self.operations)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether columns are left out."""
+        return any(isinstance(each, KeepColumns | DeleteColumns) for each in self.operations)
+
+    @property
+    def added(self) -> tuple[AddColumn, ...]:
+        """What it adds."""
+        return tuple(each for each in self.operations if isinstance(each, AddColumn))
+
+    def named(self, table: TableName) -> TableName:
+        """The table's name behind the client."""
+        for each in self.operations:
+            if isinstance(each, RenameTable):
+                table = TableName(each.owner, each.name)
+            elif isinstance(each, RenameSchema):
+                table = TableName(each.owner, table.name)
+        return table
+
+    def shape(self, names: Sequence[str], *, table: str) -> Shape:
+        """The columns behind the client.
+
+        Args:
+            names: of the columns before it.
+            table: for messages.
+
+        Raises:
+            TransformationError: two columns would have one name, or none is left.
+        """
+        columns: list[tuple[str, str | AddColumn]] = [(name, name) for name in names]
+        for each in self.operations:
+            there = [name for name, _ in columns]
+            match each:
+                case KeepColumns():
+                    columns = [column for column in columns if column[0] in each.kept]
+                case DeleteColumns():
+                    columns = [column for column in columns if column[0] not in each.deleted]
+                case RenameColumn():
+                    if each.before in there and each.before != each.after:
+                        _must_be_free(each.after, there, table)
+                        columns = [(each.after if name == each.before else name, origin) for name, origin in columns]
+                case AddColumn():
+                    _must_be_free(each.name, there, table)
+                    columns = [(each.name, each), *columns]
+                case _:
+                    pass
+        if names and not any(isinstance(origin, str) for _, origin in columns):
+            raise TransformationError(
+                f"no column of {table} is left",
+                hint="keep at least the key columns; or leave the table out of the rules",
+                table=table,
+            )
+        return Shape(columns=tuple(columns))
+
+    def origin(self, name: str) -> str | None:
+        """What a column behind the client is called before it; None: it is added here, or cannot be there.
+
+        Where it is not known which columns there are: as if every one that is renamed were there. `columns_at_the_end`
+        knows.
+
+        Args:
+            name: behind the client.
+        """
+        for each in reversed(self.operations):
+            match each:
+                case RenameColumn():
+                    if name == each.after:
+                        name = each.before
+                    elif name == each.before:
+                        return None
+                case AddColumn() if each.name == name:
+                    return None
+                case DeleteColumns() if name in each.deleted:
+                    return None
+                case KeepColumns() if name not in each.kept:
+                    return None
+                case _:
+                    pass
+        return name
+
+    def after(self, name: str) -> str | None:
+        """What a column is called behind the client; None: it is not there.
+
+        Args:
+            name: before the client.
+        """
+        for each in self.operations:
+            match each:
+                case KeepColumns() if name not in each.kept:
+                    return None
+                case DeleteColumns() if name in each.deleted:
+                    return None
+                case RenameColumn() if name == each.before:
+                    name = each.after
+                case _:
+                    pass
+        return name
+
+    def leaves_alone(self, name: str) -> bool:
+        """Whether a column, where it is, is there behind the client as well, under the same name and with the same values."""
+        is_taken = any(
+            each.after == name if isinstance(each, RenameColumn) else isinstance(each, AddColumn) and each.name == name
+            for each in self.operations
+        )
+        return self.after(name) == name and not is_taken and not self.may_change(name)
+
+    def may_change(self, name: str) -> bool:
+        """Whether a function may change a column's values.
+
+        Args:
+            name: behind the client.
+        """
+        return self.custom is not None and self.custom.may_change(name)
+
+    def without_code(self) -> Transformation:
+        """What a table's copy depends on: the same for every version of a function."""
+        return self if self.custom is None else replace(self, custom=self.custom.without_code())
+
+    def unmet(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Columns that are to be kept, deleted, renamed or changed and are not there.
+
+        Args:
+            names: of the columns before the client.
+        """
+        there, missing = set(names), []
+        for each in self.operations:
+            match each:
+                case KeepColumns():
+                    missing += [name for name in each.kept if name not in there]
+                    there &= set(each.kept)
+                case DeleteColumns():
+                    missing += [name for name in each.deleted if name not in there]
+                    there -= set(each.deleted)
+                case RenameColumn():
+                    missing += [] if each.before in there else [each.before]
+                    there = there - {each.before} | {each.after}
+                case AddColumn():
+                    there.add(each.name)
+                case _:
+                    pass
+        if self.custom is not None:
+            missing += [name for name in self.custom.columns or () if name not in there]
+        return tuple(dict.fromkeys(missing))
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, (*self.operations, *([] if self.custom is None else [self.custom]))))
+
+
+def columns_at_the_end(
+    names: Sequence[str], transformations: Sequence[Transformation], *, table: str
+) -> tuple[tuple[str, str | AddColumn], ...]:
+    """The columns of a table behind several clients: name there, and the column at the source, or what adds it.
+
+    Args:
+        names: of its columns at the source.
+        transformations: one client after the other.
+        table: for messages.
+
+    Raises:
+        TransformationError: one of them cannot be applied to the table.
+    """
+    known: dict[str, str | AddColumn] = {name: name for name in names}
+    for each in transformations:
+        shape = each.shape(list(known), table=table)
+        known = {name: origin if isinstance(origin, AddColumn) else known[origin] for name, origin in shape.columns}
+    return tuple(known.items())
+
+
+def _must_be_free(name: str, there: Sequence[str], table: str) -> None:
+    if name in there:
+        raise TransformationError(
+            f"{table} has a column {name}, and a transformation would give another one this name",
+            hint="delete or rename the column first (a lower step), or take another name",
+            table=table,
+            column=name,
+        )

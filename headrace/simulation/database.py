@@ -1,0 +1,227 @@
+"""The database of a simulated site: a source and a destination at once, on one content.
+
+`MemorySource` has the users' tables and the log, `MemoryStore` the transactions of apply processes. What users commit
+is put into the store; what an apply process commits is put into the log, with its tag, as in a real database whose log
+has everything. Its commits need not wait for the disk; who reads the log gets them when they are there, and a crash
+takes those that are not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from headrace.base.clock import Clock
+from headrace.databases.memory.source import MemorySource, MemoryTransaction
+from headrace.databases.memory.store import (
+    MemoryStore,
+    Row,
+    StoredChange,
+    StoredCommit,
+    StoredTable,
+    destination_column,
+)
+from headrace.lcr.batch import Command
+from headrace.lcr.scn import Scn
+from headrace.lcr.tags import Tag
+from headrace.simulation.observing.history import Change, Table
+
+__all__ = ["SiteDatabase"]
+
+
+class SiteDatabase:
+    """One site's database.
+
+    Args:
+        site: its name.
+        clock: the simulation's.
+        gulp_bytes: most bytes of the log in one read, called before each.
+        has_log: capture processes mine its log; False: what apply processes commit need not be in it.
+        committed: called with every commit: the site, the commit SCN (0: not in the log, or not yet), who made it ("":
+            a user) and the changes.
+        logged: called with the commit of an apply process that is in the log: the site, the commit SCN and the changes.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        clock: Clock,
+        gulp_bytes: Callable[[], int],
+        *,
+        has_log: bool,
+        committed: Callable[[str, Scn, str, Sequence[StoredChange]], None],
+        logged: Callable[[str, Scn, Sequence[StoredChange]], None],
+    ) -> None:
+        self.site, self.has_log, self._committed, self._logged = site, has_log, committed, logged
+        self.source = MemorySource(system_identifier=f"memory-{site}", gulp_bytes=gulp_bytes)
+        self.store = MemoryStore(clock=clock)
+        self.store.on_commit, self.store.on_durable = self._applied, self._flushed
+        self.is_down = False  # its log does not answer
+        self._time_us = 0  # of its last commit, where commit times decide
+
+    def create(self, table: Table) -> None:
+        """Create a table, empty."""
+        columns = table.version.columns
+        key = tuple(column.name for column in columns if column.is_key)
+        self.source.create_table(table.qualified_name, columns, key=key, old_image=table.old_image)
+        table.create(self.store)
+
+    def fill(self, table: Table, rows: Sequence[Row]) -> None:
+        """Put rows into a table that every site has before anything is captured.
+
+        Args:
+            table: of the site.
+            rows: in the order of its columns.
+        """
+        for row in rows:
+            self.source.table(table.qualified_name).add(row)
+        self.store.insert(table.owner, table.name, rows)
+
+    def keep_times(self) -> None:
+        """Commit times decide which change of a row wins.
+
+        Each is later than the last one here, and than what was applied here, as the product sees to.
+        """
+        self.source.commit_time = self._next_time_us
+
+    def _next_time_us(self) -> int:
+        noted = (each.noted_us or 0 for changes in self.store.changes.values() for each in changes.values())
+        self._time_us = max(self.store.clock.time_us(), self._time_us + 1, max(noted, default=0) + 1)
+        return self._time_us
+
+    def changed(self, change: Change, time_us: int) -> None:
+        """Note when a user changed a row, as the real server does.
+
+        Args:
+            change: the user's.
+            time_us: of the commit.
+        """
+        table, old, new = change.table, change.old, change.new
+        if old is not None and (new is None or new[0] != old[0]):
+            self.store.changed_here(table.owner, table.name, old[:1], time_us, is_gone=True)
+        if new is not None:
+            self.store.changed_here(table.owner, table.name, new[:1], time_us)
+
+    def add_column(self, table: Table, column: str) -> None:
+        """ALTER TABLE ... ADD COLUMN; no transaction is open.
+
+        Args:
+            table: of the site.
+            column: a name; it is there already: nothing is done.
+        """
+        names = [each.name for each in self.source.table(table.qualified_name).version.columns]
+        if column in names:
+            return
+        self.source.add_column(table.qualified_name, column)
+        columns = self.source.table(table.qualified_name).version.columns
+        self.store.create_table(
+            table.owner,
+            table.name,
+            key=("id",),
+            columns=[
+                destination_column(c.name, c.type_name, equality="integer" if n == 0 else "bytes")
+                for n, c in enumerate(columns)
+            ],
+        )
+
+    def commit(self, tag: bytes | None, changes: Sequence[Change]) -> Scn:
+        """Commit a user's transaction.
+
+        Args:
+            tag: that the user gave it; None: none.
+            changes: of rows that no open transaction of an apply process has touched.
+        """
+        self.store.flush()  # a user's commit waits for the disk, and takes all before it there
+        made: list[StoredChange] = []
+        with self.source.transaction(None if tag is None else Tag(value=tag)) as transaction:
+            for change in changes:
+                _make(transaction, change)
+                made.append(self._store(change))
+        scn = Scn(self.source.log[-1].commit_scn)
+        self._committed(self.site, scn, "", made)
+        return scn
+
+    def _store(self, change: Change) -> StoredChange:
+        table = change.table
+        stored = self.store.tables[table.owner, table.name]
+        if change.command is Command.TRUNCATE:
+            for number in list(stored.rows):
+                stored.put(number, None)
+            return StoredChange(table.owner, table.name, change.command, None, None)
+        old = _padded(stored, change.old)
+        new = _padded(stored, change.new)
+        if (
+            change.command is Command.UPDATE
+            and old is not None
+            and new is not None
+            and len(change.new or ()) < len(new)
+        ):
+            new = (*new[: len(change.new or ())], *old[len(change.new or ()) :])
+        if old is None:
+            self.store.next_row += 1
+            number = self.store.next_row
+        else:
+            number = _find(stored, old)
+        stored.put(number, new)
+        return StoredChange(table.owner, table.name, change.command, old, new)
+
+    def write_log(self, rng: random.Random, share: float) -> None:
+        """The server's WAL writer takes its turn.
+
+        Args:
+            rng: decides how far it comes.
+            share: of its turns in which it does anything.
+        """
+        if self.store.unflushed and rng.random() < share:
+            self.store.flush(rng.randrange(1, 4))
+
+    def _applied(self, commit: StoredCommit) -> None:
+        self._committed(self.site, Scn(0), commit.apply, commit.changes)
+
+    def _flushed(self, commit: StoredCommit) -> None:
+        if not self.has_log or not commit.changes:
+            return
+        tag = Tag(value=commit.tag, topology=commit.topology, apply=commit.apply) if commit.tag else None
+        with self.source.transaction(tag) as transaction:
+            transaction.labels += commit.labels
+            for change in commit.changes:
+                self._log(transaction, change)
+        self._logged(self.site, Scn(self.source.log[-1].commit_scn), commit.changes)
+
+    def _log(self, transaction: MemoryTransaction, change: StoredChange) -> None:
+        name = f"{change.owner}.{change.name}"
+        columns = [column.name for column in self.source.table(name).version.columns]
+        old, new = (dict(zip(columns, row or (), strict=False)) for row in (change.old, change.new))
+        if change.command is Command.TRUNCATE:
+            transaction.truncate(name)
+        elif change.command is Command.INSERT:
+            transaction.insert(name, **new)
+        elif change.command is Command.DELETE:
+            transaction.delete(name, old)
+        else:
+            transaction.update(name, old, unchanged=(), **new)
+
+
+def _padded(stored: StoredTable, row: Row | None) -> Row | None:
+    return None if row is None else (*row, *(None,) * (len(stored.table.columns) - len(row)))
+
+
+def _find(stored: StoredTable, row: Row) -> int:
+    if stored.unique:
+        return stored.unique[0][tuple(row[column] for column in stored.table.unique_keys[0])]
+    return next(number for number, found in stored.rows.items() if found == row)
+
+
+def _make(transaction: MemoryTransaction, change: Change) -> None:
+    """Make one change of a random history at the source."""
+    name, columns = change.table.qualified_name, change.table.columns
+    old = dict(zip(columns, change.old or (), strict=False))
+    new = dict(zip(columns, change.new or (), strict=False))
+    if change.command is Command.INSERT:
+        transaction.insert(name, **new)
+    elif change.command is Command.DELETE:
+        transaction.delete(name, old)
+    elif change.command is Command.TRUNCATE:
+        transaction.truncate(name)
+    else:
+        transaction.update(name, old, unchanged=[columns[c] for c in sorted(change.unchanged)], **new)

@@ -1,0 +1,196 @@
+"""Downstream capture: the redo of a source is copied to another site, and mined there.
+
+    log writer -> redo ~~ frames ~~> redo:dbs1@dbs2 -> standby redo log -> capture processes of that site
+                       <~~ acknowledgements ~~
+
+Frames are cut anywhere and wait on their way; a cut stream loses what is in flight. The receiver is killed anywhere,
+and what it had not synced may be missing, partial or zeros. With `transport: sync`, what the source was told is never
+more than what the receiver has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from actors.site.connection import redo_folder
+from actors.site.redo_keeper import register_captures
+from headrace.base.errors import PropagationError
+from headrace.lcr.scn import FIRST_SCN
+from headrace.links.standby import RedoFrame, StandbyPlace
+from headrace.redo.standby.standby_log import StandbyLog
+from headrace.simulation.components import Component
+from headrace.simulation.observing.violations import Invariant, require
+from topology.downstream import receiver_of
+
+if TYPE_CHECKING:
+    from headrace.redo.log_writer import LogWriter
+    from headrace.simulation.world import Simulation
+    from topology.downstream import RedoReceiver
+
+__all__ = ["ReceiverProcess"]
+
+_PIECES = (1, 60, 200, 900, 4000)  # bytes of a frame: within a header, a record, several records
+_IN_FLIGHT_MAX = 20  # frames: then the line is full
+
+
+class ReceiverProcess(Component):
+    """The redo receiver, as `actors.downstream_database` hosts it, with both ends of its stream.
+
+    Args:
+        sim: the simulation.
+        receiver: of its topology.
+    """
+
+    def __init__(self, sim: Simulation, receiver: RedoReceiver) -> None:
+        super().__init__(sim, receiver.component, receiver.site)
+        self._receiver = receiver
+        self._topology = sim.topology  # that it has adopted: a process that dies begins again with that
+        self.source = receiver.source
+        self.folder = redo_folder(sim.topology, source=receiver.source, site=receiver.site)
+        self.log: StandbyLog | None = None
+        self.durable_scn = sim.databases[receiver.source].source.confirmed_scn
+        self._writer: LogWriter | None = None
+        self._shipment: Any = None
+        self._down: deque[RedoFrame] = deque()
+        self._up: deque[StandbyPlace] = deque()
+        self._is_cut = self._has_synced = False
+
+    @property
+    def keeper(self) -> StandbyLog | None:
+        """What keeps the redo that is mined; None: it does not run."""
+        return self.log
+
+    def open(self) -> None:
+        """See `Component.open`."""
+        sim = self.sim
+        if self.log is None:
+            self.log = StandbyLog(self.folder, self.source, redo_bytes_max=sim.topology.redo_bytes_max, clock=sim.clock)
+            self._keep_redo()
+            found = self.log.position.scn
+            require(
+                found >= self.durable_scn or not self._has_synced,
+                Invariant.PROMISES,
+                self.name,
+                f"{self.durable_scn} was acknowledged, and {found} is here",
+            )
+            self.durable_scn = max(found, self.durable_scn)  # it may have died behind its fsync
+        self.log.rollback()
+        site = sim.sites[self.source]
+        if (
+            site.writer is None
+            or not site.is_open
+            or not sim.network.is_reachable(self.site, self.source)
+            or sim.rng.random() < 0.05
+        ):
+            raise PropagationError("the source does not answer")
+        self._shipment = site.writer.shipping.begin(self._receiver.name, sim.network.incarnation(), self.log.place)
+        self._writer, self._is_cut = site.writer, False
+
+    def adopt(self) -> None:
+        """As `actors.downstream_database.RedoReceiver`.
+
+        Keeps redo for the capture processes of the changed topology only.
+        """
+        self._topology = self.sim.topology
+        self._receiver = receiver_of(self._topology, self._receiver.name)
+        self._keep_redo()
+
+    def _keep_redo(self) -> None:
+        if self.log is not None:
+            register_captures(self.log.required_checkpoints, self._topology, self._receiver.captures)
+
+    def work(self) -> None:
+        """Take frames, sync, acknowledge."""
+        log, sim = self.log, self.sim
+        assert log is not None
+        if (
+            self._is_cut
+            or sim.sites[self.source].writer is not self._writer
+            or not sim.network.is_reachable(self.site, self.source)
+        ):
+            raise PropagationError("the stream to the source broke")
+        self._serve()
+        log.purge()
+        sim.seen["standby redo purged"] += log.statistics().purged_bytes > 0
+        if log.is_full:
+            sim.seen["standby redo full"] += 1
+            return
+        before, before_scn = log.place, log.position.scn
+        try:
+            for _ in range(sim.rng.randrange(6)):
+                if self._down:
+                    log.take(self._down.popleft())
+            log.sync()
+        finally:
+            self._has_synced |= log.position.scn > FIRST_SCN
+            self.durable_scn = max(self.durable_scn, log.position.scn)
+        if log.place != before:
+            sim.trace.note(self.name, "durable in the standby redo log", self.source, before_scn, log.position.scn)
+            self._up.append(log.place)
+            assert self._writer is not None
+            require(
+                log.position <= self._writer.position,
+                Invariant.PROMISES,
+                self.name,
+                "the copy is ahead of what is durable at the source",
+            )
+
+    def check(self) -> None:
+        """With `transport: sync` the source forgets nothing that is not here."""
+        if self._receiver.is_sync:
+            confirmed = self.sim.databases[self.source].source.confirmed_scn
+            require(
+                confirmed <= self.durable_scn,
+                Invariant.PROMISES,
+                self.name,
+                f"the source was told that everything up to {confirmed} is durable, and only {self.durable_scn} is"
+                " here",
+            )
+
+    def _serve(self) -> None:
+        """The source's end: acknowledgements come in, frames go out."""
+        rng = self.sim.rng
+        for _ in range(rng.randrange(3)):
+            if self._up:
+                self._shipment.acknowledge(self._up.popleft())
+        if len(self._down) > _IN_FLIGHT_MAX or (frame := self._shipment.next_frame()) is None:
+            return
+        start = 0
+        while start < len(frame.data):
+            size = rng.choice(_PIECES)
+            self._down.append(replace(frame, offset=frame.offset + start, data=frame.data[start : start + size]))
+            start += size
+
+    def cut(self) -> bool:
+        """Lose what is in flight, both ways."""
+        if self._shipment is None or self._is_cut:
+            return False
+        self._is_cut = True
+        return True
+
+    def close(self) -> None:
+        """See `Component.close`."""
+        if self._shipment is not None:
+            self._shipment.close()
+        self._shipment = self._writer = None
+        self._down.clear()
+        self._up.clear()
+
+    def forget(self) -> None:
+        """Die: what was not synced may be missing."""
+        self.close()
+        log, self.log = self.log, None
+        segment = None if log is None else log._segment
+        if segment is None:
+            return
+        segment.close()
+        if segment.path.exists() and self.sim.rng.random() < 0.5:
+            self.sim.fired["standby power loss"] += 1
+            self.sim.trace.note(self.name, "power lost")
+            size = segment.path.stat().st_size
+            os.truncate(segment.path, self.sim.rng.randint(segment.durable, max(size, segment.durable)))
+            if self.sim.rng.random() < 0.5:
+                os.truncate(segment.path, size)

@@ -1,0 +1,110 @@
+"""What `check` says of links to others that anybody on the way could read or answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.deployment.inspection import check_topology
+
+FILE = """
+topology: t
+sites:
+  a: {database: {kind: postgres, dsn: "${A_DSN}"}}
+  b: {database: {kind: embedded}}
+replicate: [{tables: [public.t], from: a, to: [b]}]
+"""
+
+
+def findings_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, **variables: str
+) -> dict[str, tuple[str, str]]:
+    for name in ("PGHOST", "PGSSLMODE", "PGSSLROOTCERT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "t.yaml"
+    file.write_text(text)
+    checked = check_topology(file, ask_databases=False).findings
+    assert not [each for each in checked if each.is_error]
+    return {each.path: (each.problem, each.fix) for each in checked}
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "host=db.example.com dbname=x",
+        "postgresql://u@10.1.2.3/x",
+        "host=/run/postgresql,db dbname=x",
+        "hostaddr=10.0.0.1 host=localhost",
+        "host=db sslmode=require",
+        "postgresql://u@db/x?sslmode=prefer",
+        "host=db sslmode=require sslrootcert=system",
+    ],
+)
+def test_a_server_that_nothing_proves_is_named_with_what_proves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str
+):
+    found = findings_of(tmp_path, monkeypatch, FILE, A_DSN=dsn)
+    problem, fix = found.pop("sites.a")
+    assert not found
+    assert "nothing proves that" in problem
+    assert fix.startswith("in ${A_DSN}: sslmode=verify-full sslrootcert=")
+    mended = dsn.replace(" sslmode=require", "").replace(" sslrootcert=system", "").replace("?sslmode=prefer", "")
+    mended += (
+        "?sslmode=verify-full&sslrootcert=ca.pem"
+        if mended.startswith("postgresql")
+        else " sslmode=verify-full sslrootcert=ca.pem"
+    )
+    assert findings_of(tmp_path, monkeypatch, FILE, A_DSN=mended) == {}
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "host=/run/postgresql dbname=x",
+        "host=localhost dbname=x",
+        "dbname=x",
+        "hostaddr=127.0.0.5 host=db",
+        "postgresql://[::1]/x",
+        "host=db sslmode=verify-ca",
+        "host=db sslrootcert=system",
+        "service=main",
+    ],
+)
+def test_this_machine_and_servers_that_prove_themselves_are_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str
+):
+    assert findings_of(tmp_path, monkeypatch, FILE, A_DSN=dsn) == {}
+
+
+def test_the_variables_of_libpq_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert findings_of(tmp_path, monkeypatch, FILE, A_DSN="host=db", PGSSLMODE="verify-full") == {}
+    assert "sites.a" in findings_of(
+        tmp_path, monkeypatch, FILE, A_DSN="host=db sslmode=disable", PGSSLMODE="verify-full"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "is_named"),
+    [
+        ("http://alerts.example.com/x", True),
+        ("http://10.0.0.1:9000/x", True),
+        ("https://alerts.example.com/x", False),
+        ("http://127.0.0.1:9000/x", False),
+        ("http://localhost/x", False),
+        ("http://[::1]:9000/x", False),
+    ],
+)
+def test_a_token_that_everybody_on_the_way_can_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, is_named: bool
+):
+    text = FILE + "alerts: {to: [{webhook: '" + url + "', token: '${T}'}]}\n"
+    found = findings_of(tmp_path, monkeypatch, text, A_DSN="dbname=x", T="secret-token")
+    assert bool(found) is is_named
+    for problem, fix in found.values():
+        assert "goes over http://" in problem
+        assert "https://" in fix
+        assert "secret-token" not in problem + fix
+    assert findings_of(tmp_path, monkeypatch, text.replace(", token: '${T}'", ""), A_DSN="dbname=x", T="x") == {}

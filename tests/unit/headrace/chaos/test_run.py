@@ -1,0 +1,375 @@
+"""Chaos without a topology: what a seed draws, which links there are, what is undone, and what counts as fine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.base.errors import ConfigError
+from headrace.chaos import run
+from headrace.chaos.errors import NotFired
+from headrace.chaos.faults import ACTIONS, Fault
+from headrace.chaos.invariants import Invariants
+from headrace.chaos.links import links_of
+from headrace.chaos.processes import ProcessesInForce, is_stopped
+from headrace.chaos.report import Fired, Report, rendered
+from headrace.chaos.run import keep_in_force, own_servers, refuse_others
+from headrace.chaos.schedule import EVERY_FAULT, fault_kinds, schedule_of, seconds_of
+from headrace.console.output import Output
+from headrace.deployment.deployment import Deployment
+from tests.support.packages import ROOT
+from tests.support.topologies import read
+from topology.edits.changes import components_of
+from topology.file.reading import read_topology
+from topology.spec import TopologySpec
+
+EXAMPLES = ROOT / "examples"
+ACTIONS_SHOWN = 100
+
+
+def example(name: str) -> TopologySpec:
+    return read_topology(EXAMPLES / f"{name}.yaml", {"DBS1_DSN": "host=dbs1.invalid", "DBS2_DSN": "host=127.0.0.1"})
+
+
+# --------------------------------------------------------------------------- schedule
+
+
+def test_a_seed_draws_the_same_faults_and_another_one_others():
+    spec = example("hub_and_spoke")
+    drawn = [list(islice(schedule_of(spec, seed, EVERY_FAULT), ACTIONS_SHOWN)) for seed in (7, 7, 8)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert [each.number for each in drawn[0]] == list(range(1, ACTIONS_SHOWN + 1))
+
+
+def test_every_possible_fault_comes_before_any_comes_again():
+    spec = example("hub_and_spoke")
+    possible = {action.name for action in ACTIONS if action.targets(spec)}
+    assert possible == {action.name for action in ACTIONS} - {"kill redo"}  # nothing is captured downstream there
+    first = [each.action for each in islice(schedule_of(spec, 1, EVERY_FAULT), len(possible))]
+    assert set(first) == possible
+    downstream = example("downstream")
+    assert "kill redo" in {each.action for each in islice(schedule_of(downstream, 1, EVERY_FAULT), len(ACTIONS))}
+
+
+def test_only_the_kinds_that_were_asked_for_are_drawn_and_each_within_its_bounds():
+    bounds = {action.name: action for action in ACTIONS}
+    for planned in islice(schedule_of(example("n_way"), 3, frozenset({"partition", "disk"})), ACTIONS_SHOWN):
+        action = bounds[planned.action]
+        assert action.kind in {"partition", "disk"}
+        assert planned.target in action.targets(example("n_way"))
+        assert action.seconds[0] <= planned.seconds <= action.seconds[1]
+
+
+def test_servers_that_are_not_embedded_are_never_stopped():
+    for name in ("one_way", "two_way", "hub_and_spoke"):
+        spec = example(name)
+        own = tuple(
+            replace(site, database=replace(site.database, kind="postgres", dsn="host=127.0.0.1")) for site in spec.sites
+        )
+        drawn = {each.action for each in islice(schedule_of(replace(spec, sites=own), 5, EVERY_FAULT), ACTIONS_SHOWN)}
+        assert not {"database down", "database frozen"} & drawn
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("crash,flood", "flood"), ("", "''"), ("clock", "headrace simulate"), ("none", "none")]
+)
+def test_faults_that_there_are_not_are_refused_with_those_that_there_are(text: str, words: str):
+    with pytest.raises(ConfigError) as caught:
+        fault_kinds(text)
+    assert words in f"{caught.value.message} {caught.value.hint}"
+    assert "partition" in caught.value.hint
+
+
+def test_faults_and_durations_are_read():
+    assert fault_kinds("all") == EVERY_FAULT
+    assert fault_kinds("crash, delay") == {"crash", "delay"}
+    assert [seconds_of(text) for text in ("90", "90s", "5m", "1h", "0.5m")] == [90, 90, 300, 3600, 30]
+
+
+@pytest.mark.parametrize("text", ["", "m", "0", "-3s", "5 d", "nan", "inf", "1e999s"])
+def test_what_is_no_duration_is_refused(text: str):
+    with pytest.raises(ConfigError, match="no duration"):
+        seconds_of(text)
+
+
+# --------------------------------------------------------------------------- links
+
+
+def test_links_are_what_passes_between_sites():
+    spec = example("hub_and_spoke")
+    links = links_of(spec)
+    running = {component.name for component in components_of(spec)}
+    assert links
+    for link in links:
+        assert link.site != link.server_site
+        assert link.server in running
+        assert set(link.openers) <= running
+    # The hub sends to its spokes and each of them to the hub, and nobody else to anybody.
+    assert {frozenset((link.site, link.server_site)) for link in links} == {
+        frozenset(("dbs1", spoke)) for spoke in ("dbs2", "dbs3", "dbs4")
+    }
+
+
+def test_link_of_combined_capture_and_apply_leads_to_the_capture_process_and_that_of_redo_to_the_source():
+    (combined,) = links_of(replace(example("one_way")))
+    assert (combined.site, combined.server.partition(":")[0]) == ("dbs2", "capture")
+    assert combined.openers == (combined.server,)  # the apply process keeps its incarnation
+    redo = [link for link in links_of(example("downstream")) if link.server.startswith("site:")]
+    assert redo
+    assert all(opener.startswith("redo:") for link in redo for opener in link.openers)
+
+
+# --------------------------------------------------------------------------- whom it leaves alone
+
+
+def test_own_servers_are_refused_unless_allowed(tmp_path: Path):
+    spec = read(
+        tmp_path,
+        """
+        topology: t
+        sites:
+          a: {database: {kind: postgres, dsn: "${A_DSN}"}}
+          b: {database: {kind: postgres, dsn: "${B_DSN}"}}
+          c: {database: {kind: embedded}}
+        replicate:
+          - {tables: [public.*], from: a, to: [b, c]}
+    """,
+        {"A_DSN": "host=127.0.0.1,::1 dbname=a", "B_DSN": "host=db.example.com dbname=b"},
+    )
+    assert list(own_servers(spec)) == ["a", "b"]  # what listens at an address of this machine may lead anywhere
+    with pytest.raises(ConfigError, match="databases of a, b are servers of your own") as caught:
+        refuse_others(Deployment(spec), allow_servers=False)
+    assert "--allow-servers" in caught.value.hint
+    refuse_others(Deployment(spec), allow_servers=True)
+    with pytest.raises(ConfigError, match=r"Ray cluster at 10\.0\.0\.1"):
+        refuse_others(Deployment(spec, "10.0.0.1:6379"), allow_servers=True)
+
+
+# --------------------------------------------------------------------------- what is undone
+
+
+@pytest.fixture
+def sleeper() -> Iterator[psutil.Process]:
+    """A process that writes a line whenever it is told to."""
+    code = (
+        "import sys\nfor line in sys.stdin:\n  with open(line.strip(), 'ab', buffering=0) as f:\n   "
+        " print(f.write(b'x' * 8192), flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as started:
+        yield psutil.Process(started.pid)
+        started.kill()
+
+
+def wait_stopped(process: psutil.Process, stopped: bool) -> None:
+    for _ in range(6000):
+        if is_stopped(process) is stopped:
+            return
+        psutil.wait_procs([process], timeout=0.01)
+    pytest.fail(f"stopped: {is_stopped(process)}")
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_is_frozen_goes_on_even_if_the_one_who_froze_it_was_killed(
+    sleeper: psutil.Process, tmp_path: Path, is_killed: bool
+):
+    file = tmp_path / "chaos.json"
+    before = sleeper.rlimit(psutil.RLIMIT_FSIZE)
+    in_force = ProcessesInForce(file)
+    in_force.limit_files(sleeper, 4096)
+    in_force.freeze([sleeper])
+    wait_stopped(sleeper, True)
+    assert sleeper.rlimit(psutil.RLIMIT_FSIZE) == (4096, before[1])
+    if is_killed:
+        in_force = ProcessesInForce(file)
+        assert in_force.undo_earlier()
+    else:
+        in_force.undo()
+    wait_stopped(sleeper, False)
+    assert sleeper.rlimit(psutil.RLIMIT_FSIZE) == before
+    assert not file.exists()
+    assert not in_force.undo_earlier()
+
+
+def test_what_is_frozen_is_not_the_business_of_a_copied_state_folder(sleeper: psutil.Process, tmp_path: Path):
+    file, copy = tmp_path / "one" / "chaos.json", tmp_path / "two" / "chaos.json"
+    for each in (file, copy):
+        each.parent.mkdir()
+    ProcessesInForce(file).freeze([sleeper])
+    copy.write_text(file.read_text())
+    assert not ProcessesInForce(copy).undo_earlier()
+    wait_stopped(sleeper, True)
+    file.rename(copy)  # it was moved
+    assert ProcessesInForce(copy).undo_earlier()
+    wait_stopped(sleeper, False)
+
+
+def test_what_an_earlier_version_froze_goes_on(sleeper: psutil.Process, tmp_path: Path):
+    file = tmp_path / "chaos.json"
+    before = sleeper.rlimit(psutil.RLIMIT_FSIZE)
+    ProcessesInForce(file).freeze([sleeper])
+    ProcessesInForce(file).limit_files(sleeper, 4096)
+    named = [sleeper.pid, sleeper.create_time()]
+    file.write_text(json.dumps({"frozen": [named], "limited": [[*named, *before]]}))
+    assert ProcessesInForce(file).undo_earlier()
+    wait_stopped(sleeper, False)
+    assert sleeper.rlimit(psutil.RLIMIT_FSIZE) == before
+
+
+def test_another_process_with_the_id_of_one_that_was_frozen_is_left_alone(sleeper: psutil.Process, tmp_path: Path):
+    file = tmp_path / "chaos.json"
+    ProcessesInForce(file).freeze([sleeper])
+    document = json.loads(file.read_text())
+    document["frozen"][0]["ticks"] -= 6000
+    file.write_text(json.dumps(document))
+    assert ProcessesInForce(file).undo_earlier()
+    wait_stopped(sleeper, True)
+
+
+def test_limit_that_the_system_refuses_is_a_fault_that_did_not_fire(sleeper: psutil.Process, tmp_path: Path):
+    sleeper.kill()
+    psutil.wait_procs([sleeper], timeout=10)
+    with pytest.raises(NotFired):
+        ProcessesInForce(tmp_path / "chaos.json").limit_files(sleeper, 1)
+
+
+# --------------------------------------------------------------------------- what must hold
+
+
+def overview(at_us: int = 0, acknowledged: int = 0, **status: object) -> dict[str, object]:
+    queue = {
+        "name": "queue:q",
+        "kind": "queue",
+        "state": "ENABLED",
+        "subscribers": [{"subscriber": "a", "acknowledged_scn": acknowledged}],
+    }
+    return {"at_us": at_us, "components": [{"name": "apply:a", "kind": "apply", "state": "ENABLED", **status}, queue]}
+
+
+def test_watermark_that_goes_back_in_one_epoch_is_seen_and_unknown_ones_and_those_of_a_restarted_process_are_not():
+    found = Invariants()
+    for epoch, watermark in ((1, 10), (1, 20), (1, 0), (1, None), (2, 15), (2, 30)):
+        found.look(overview(low_watermark_scn=watermark, epoch=epoch))
+    assert found.violated == []
+    found.look(overview(low_watermark_scn=29, epoch=2))
+    assert [(each.invariant, each.problem) for each in found.violated] == [
+        ("watermarks", "the low watermark went back from 30 to 29 in epoch 2")
+    ]
+    assert found.checked["watermarks"] == 5
+
+
+def test_status_that_is_older_than_one_that_was_seen_is_left_alone():
+    """As when the controller dies: the components are asked directly, and its successor shows what it had asked before."""
+    found = Invariants()
+    for answered_us, watermark in ((100, 10), (200, 20), (150, 15)):
+        found.look(overview(low_watermark_scn=watermark, answered_us=answered_us))
+    assert found.violated == []
+    found.look(overview(low_watermark_scn=19, answered_us=300))
+    assert len(found.violated) == 1
+
+
+def test_watermark_below_what_was_acknowledged_is_seen_once_the_status_is_newer_than_the_acknowledgement():
+    found = Invariants()
+    found.look(overview(at_us=100, acknowledged=20, low_watermark_scn=19, answered_us=99, epoch=1))
+    found.look(overview(at_us=200, acknowledged=20, low_watermark_scn=19, answered_us=99, epoch=1))
+    assert found.violated == []
+    found.look(overview(at_us=300, acknowledged=15, low_watermark_scn=19, answered_us=101, epoch=2))
+    assert [each.problem for each in found.violated] == ["the low watermark is 19, and 20 was acknowledged"]
+
+
+def test_new_errors_and_changes_that_come_home_are_seen_and_old_ones_are_not():
+    found = Invariants()
+    found.look(overview(errors=3, counters={"returned_changes": 2}))
+    found.look(overview(errors=3, counters={"returned_changes": 0}))  # it was restarted
+    assert found.violated == []
+    found.during = "4: cut"
+    found.look(overview(errors=4, counters={"returned_changes": 1}))
+    assert [(each.invariant, each.during) for each in found.violated] == [("errors", "4: cut"), ("home", "4: cut")]
+
+
+def test_component_that_gives_up_and_destination_that_is_refused_are_seen_once():
+    found = Invariants()
+    for _ in range(3):
+        found.look(
+            overview(state="ABORTED", last_error={"message": "no"}, subscribers=[{"subscriber": "s", "gone_scn": 7}])
+        )
+    assert [each.problem for each in found.violated] == ["aborted: no", "s is refused: its redo is gone"]
+
+
+def report(**changes: object) -> Report:
+    fired = Fired(number=1, action="cut", target="a", seconds=2.0, evidence="reset", healed_s=3.0)
+    table = {
+        "equal": True,
+        "owner": "p",
+        "name": "t",
+        "source": "a",
+        "destination": "b",
+        "destination_owner": "p",
+        "destination_name": "t",
+        "source_rows": 1,
+        "problem": "",
+        "source_digest": "",
+        "destination_digest": "",
+        "destination_rows": 1,
+    }
+    return replace(Report(topology="t", seed=1, faults=[fired], comparisons=[table]), **changes)
+
+
+def test_report_is_fine_only_if_something_fired_and_all_was_compared_and_everything_held():
+    good = report()
+    assert good.is_fine
+    never = replace(good.faults[0], evidence="", problem="nothing passed")
+    unhealed = replace(good.faults[0], healed_s=None, unhealed="x")
+    invariants = Invariants()
+    invariants.look(overview(state="ABORTED"))
+    different = [{**good.comparisons[0], "equal": False}]
+    for bad in (
+        report(faults=[never]),
+        report(faults=[unhealed]),
+        report(violated=invariants.violated),
+        report(comparisons=[]),
+        report(comparisons=different),
+        report(differences=["dbs1: 1 transactions are there twice"]),
+    ):
+        assert not bad.is_fine
+        assert bad.as_dict()["fine"] is False
+        Output().result(rendered(bad))
+
+
+class _MetLate(Fault):
+    """Something passes only at the third look."""
+
+    def __init__(self, looks: int) -> None:
+        self.evidence, self.looks, self.seen = "", looks, 0
+
+    def fire(self) -> None:
+        pass
+
+    def watch(self) -> None:
+        self.seen += 1
+        if self.seen == self.looks:
+            self.evidence = "something passed"
+
+
+def test_fault_that_nothing_has_met_stays_in_force_until_something_has(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "POLL_S", 0.0)
+    met = _MetLate(looks=3)
+    keep_in_force(met, 0.0, lambda: None)
+    assert met.evidence
+    assert met.seen == 3
+
+
+def test_fault_that_nothing_meets_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "EVIDENCE_TIMEOUT_S", 0.0)
+    never = _MetLate(looks=0)
+    keep_in_force(never, 0.0, lambda: None)
+    assert not never.evidence

@@ -1,0 +1,626 @@
+"""The command line: arguments, exit codes and messages.
+
+Longer than 500 lines: one short test per verb and way to end, over the same way to run one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace.cli.app
+import headrace.console.progress
+from headrace.base.errors import ConfigError, DatabaseUnavailable
+from headrace.cli.app import main
+from headrace.console.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
+from headrace.databases.ports import Finding
+from headrace.deployment.deployment import Deployment, NotUp
+from tests.support.topologies import ONE_WAY
+
+Run = Callable[..., int]
+ENDED_S = 60.0  # a loaded machine needs seconds to start Python
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    def run_it(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+    return run_it
+
+
+def test_sound_topology_is_done(run, topology, capsys):
+    assert run("check", topology) == DONE
+    assert "0 problems" in capsys.readouterr().out
+
+
+def test_problem_of_a_topology_is_a_finding_with_its_fix(run, tmp_path, capsys):
+    file = tmp_path / "bad.yaml"
+    file.write_text(ONE_WAY.replace("to: [b]", "to: [c]"))
+    assert run("check", file) == FINDING
+    told = capsys.readouterr().out
+    assert "error: " in told
+    assert "fix: " in told
+
+
+def test_problem_of_a_topology_is_a_finding_for_every_verb(run, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text("topology: t\n")
+    assert [run(verb, file) for verb in ("plan", "up", "status", "down")] == [FINDING] * 4
+
+
+CYCLE = """
+topology: t
+sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}
+replicate: [{tables: [public.*], between: [a, b]}]
+captures:
+  capture_a: {site: a, source: a, queue: q_a, rules: {include: [{table: public.*, tagged: true}]}}
+  capture_b: {site: b, source: b, queue: q_b, rules: {include: [{table: public.*, tagged: true}]}}
+"""
+
+
+def test_a_topology_with_a_cycle_is_not_started_but_can_be_looked_at_and_stopped(run, tmp_path, capsys):
+    """An earlier version may have started it."""
+    file = tmp_path / "cycle.yaml"
+    file.write_text(CYCLE)
+    assert run("up", file) == FINDING
+    assert "go round for ever: a -> b" in capsys.readouterr().err
+    assert run("plan", file, "--offline") == FINDING
+    shown = capsys.readouterr().out
+    assert "  error captures.capture_b.rules (line 7): changes of public.* made at a go round for ever: a -> b" in shown
+    assert "    a -> b (1 hop, in a cycle), a (2 hops, over b, in a cycle)" in shown
+    assert run("down", file) == DONE
+
+
+def test_check_proves_and_says_so_and_has_who_gets_what_as_json(run, topology, tmp_path, capsys):
+    assert run("check", topology, "--offline") == DONE
+    assert (
+        "proven from the file: every change arrives once wherever it goes, and none comes home"
+        in capsys.readouterr().out
+    )
+    file = tmp_path / "cycle.yaml"
+    file.write_text(CYCLE)
+    assert run("check", file, "--offline") == FINDING
+    assert "proven" not in capsys.readouterr().out
+    assert run("check", file, "--offline", "--json") == FINDING
+    answer = json.loads(capsys.readouterr().out)
+    assert [
+        (finding["path"], finding["is_error"]) for finding in answer["findings"] if "for ever" in finding["problem"]
+    ] == [
+        ("captures.capture_b.rules (line 7)", True),
+    ]
+    assert [(line["origin"], line["tables"], line["tags"]) for line in answer["reach"]] == [
+        ("a", ["public.*"], ["none", "any"]),
+        ("b", ["public.*"], ["none", "any"]),
+    ]
+    assert {site["times"] for line in answer["reach"] for site in line["reached"]} == {"in a cycle"}
+
+
+def test_findings_are_one_json_document(run, tmp_path, capsys):
+    file = tmp_path / "bad.yaml"
+    file.write_text(ONE_WAY.replace("replicate", "replicat"))
+    assert run("check", file, "--json") == FINDING
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {"path", "problem", "fix", "is_error"} == set(findings[0])
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["up"], ["check", "--nonsense", "x"], ["errors"], []])
+def test_wrong_use_says_so_without_a_traceback(run, arguments, capsys):
+    assert run(*arguments) == WRONG_USE
+    told = capsys.readouterr()
+    assert "Traceback" not in told.err + told.out
+
+
+def test_verbs_that_need_a_running_topology_say_that_it_is_not_up(run, topology, capsys):
+    for verb in ("status", "verify"):
+        assert run(verb, topology) == WRONG_USE
+        told = capsys.readouterr().err
+        assert "is not up" in told
+        assert f"headrace up {topology}" in told
+
+
+def test_wait_wants_to_know_for_what(run, topology):
+    assert run("wait", topology) == WRONG_USE
+
+
+def test_errors_of_a_file_are_listed_without_a_verb(run, topology, capsys):
+    code = run("errors", "list", topology)
+    assert "is not up" in (said := capsys.readouterr().err)
+    assert run("errors", topology) == code
+    assert capsys.readouterr().err == said
+    assert run("errors", "lst", topology) == WRONG_USE
+
+
+def test_deleting_errors_needs_numbers_or_all(run, topology, monkeypatch):
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    assert run("errors", "delete", topology) == WRONG_USE
+    assert run("errors", "delete", topology, "1", "--all") == WRONG_USE
+
+
+def test_unknown_component_names_the_nearest(run, topology, monkeypatch, capsys):
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    assert run("stop", topology, "capture:capture_b") == WRONG_USE
+    assert "capture:capture_a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("track", "--label", ""), "1 to 200 bytes"),
+        (("explain", "t", "1"), "'t' is no table"),
+        (("explain", "public.t", "id=1,2"), "is no key"),
+    ],
+)
+def test_label_table_or_key_that_cannot_be_is_wrong_use_before_anything_is_asked(run, topology, capsys, words, said):
+    verb, *rest = words
+    assert run(verb, topology, *rest) == WRONG_USE
+    told = capsys.readouterr().err
+    assert said in told
+    assert "fix: " in told
+
+
+def test_failure_shows_message_and_fix_only(run, topology, monkeypatch, capsys):
+    def fail(self: Deployment) -> None:
+        raise DatabaseUnavailable("the server does not answer", hint="start it")
+
+    monkeypatch.setattr(Deployment, "overview", fail)
+    assert run("status", topology) == FAILURE
+    assert capsys.readouterr().err == "error: the server does not answer\nfix: start it\n"
+    assert run("status", topology, "--json") == FAILURE
+    assert json.loads(capsys.readouterr().out)["hint"] == "start it"
+
+
+def test_what_the_machine_refuses_is_no_defect(run, topology, monkeypatch, capsys):
+    def fail(self: Deployment) -> None:
+        raise PermissionError(13, "Permission denied", "/somebody/else")
+
+    monkeypatch.setattr(Deployment, "overview", fail)
+    assert run("status", topology) == FAILURE
+    told = capsys.readouterr().err
+    assert told.startswith("error: /somebody/else: Permission denied\nfix: correct the rights")
+    assert run("status", topology, "--json") == FAILURE
+    assert "Permission denied" in json.loads(capsys.readouterr().out)["message"]
+
+
+def test_defect_is_one_line_and_a_file_with_the_traceback(run, topology, monkeypatch, capsys):
+    def fail(self: Deployment) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(Deployment, "overview", fail)
+    assert run("status", topology) == FAILURE
+    told = capsys.readouterr().err
+    assert "ZeroDivisionError" in told
+    assert "Traceback" not in told
+    file = Path(told.strip().rpartition(" ")[2])
+    assert "ZeroDivisionError: oops" in file.read_text()
+    file.unlink()
+
+
+def test_ctrl_c_is_no_failure(run, topology, monkeypatch, capsys):
+    def interrupt(self: Deployment) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Deployment, "overview", interrupt)
+    assert run("status", topology) == headrace.cli.app.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_interrupted_up_says_that_what_was_started_goes_on(run, topology, monkeypatch, capsys):
+    def interrupt(self: Deployment, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Deployment, "up", interrupt)
+    assert run("up", topology) == headrace.cli.app.INTERRUPTED
+    told = capsys.readouterr().err
+    assert f"headrace down {topology}" in told
+    assert told.endswith("interrupted\n")
+
+
+def test_down_of_what_never_ran_claims_nothing(run, topology, capsys):
+    assert run("down", topology) == DONE
+    assert run("down", topology, "--purge", "--yes") == DONE
+    assert capsys.readouterr().err == "no running cluster\n" * 2
+
+
+def test_check_says_which_databases_it_could_not_ask(run, topology, capsys):
+    assert run("check", topology) == DONE
+    told = capsys.readouterr().out
+    assert "warning: sites.a: its embedded server does not run: its contents were not checked" in told
+    assert f"headrace up {topology}" in told
+
+
+def test_progress_is_not_shown_with_json(run, topology, monkeypatch, capsys):
+    def up(self: Deployment, *, progress: Callable[[object], None], **_: object) -> dict[str, object]:
+        progress(overview("ENABLED"))
+        return overview("ENABLED")
+
+    monkeypatch.setattr(Deployment, "up", up)
+    assert run("up", topology, "--json") == DONE
+    assert capsys.readouterr().err == ""
+
+
+def overview(*states: str) -> dict[str, Any]:
+    return {
+        "topology": "t",
+        "state": "RUNNING",
+        "at_us": 0,
+        "findings": [],
+        "statements": {},
+        "flows": [
+            {
+                "apply": "x",
+                "source": "a",
+                "destination": "b",
+                "lag_s": None,
+                "applied_scn": None,
+                "source_scn": 5,
+                "scn_gap": None,
+                "errors": None,
+            },
+        ],
+        "components": [{"name": f"queue:q{n}", "kind": "queue", "site": "a", "state": s} for n, s in enumerate(states)],
+    }
+
+
+def test_status_of_a_healthy_topology_is_done_and_unknown_lag_is_called_so(run, topology, monkeypatch, capsys):
+    monkeypatch.setattr(Deployment, "overview", lambda self: overview("ENABLED", "PAUSED FOR FLOW CONTROL"))
+    assert run("status", topology) == DONE
+    assert "unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("waits", [{"errors": 1}, {"uncaptured_tables": ["public.late"]}])
+def test_status_of_a_topology_that_waits_for_somebody_is_a_finding(run, topology, monkeypatch, waits):
+    seen = overview("ENABLED")
+    seen["components"][0] |= waits
+    monkeypatch.setattr(Deployment, "overview", lambda self: seen)
+    assert run("status", topology) == FINDING
+    assert run("status", topology, "--json") == FINDING
+
+
+class Watched:
+    """Standard output as a program at the other end of a pipe sees it, look by look; `ended` comes after the last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: list[object], ended: BaseException) -> None:
+        self.arrived = io.BytesIO()
+        self.arrived_before: list[int] = []
+        self._looks, self._ended = iter(looks), ended
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(self.arrived, encoding="utf-8"))
+        monkeypatch.setattr(headrace.console.progress, "WATCH_INTERVAL_S", 0.0)
+        monkeypatch.setattr(Deployment, "overview", lambda _: self.look())
+
+    def look(self) -> object:
+        self.arrived_before.append(len(self.lines))
+        for overview in self._looks:
+            return overview
+        raise self._ended
+
+    @property
+    def lines(self) -> list[str]:
+        return self.arrived.getvalue().decode().splitlines()
+
+
+def test_watched_status_is_a_json_document_per_line_until_ctrl_c(run, topology, monkeypatch, capsys):
+    looks = [overview("ENABLED"), overview("ABORTED"), overview("ENABLED")]
+    watched = Watched(monkeypatch, looks, KeyboardInterrupt())
+    assert run("status", topology, "--watch", "--json") == headrace.cli.app.INTERRUPTED
+    assert [json.loads(line) for line in watched.lines] == looks
+    assert watched.arrived_before == [0, 1, 2, 3]  # nothing waits in a buffer for what comes next
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_watched_status_ends_with_the_error_on_a_line_of_its_own(run, topology, monkeypatch):
+    watched = Watched(monkeypatch, [overview("ENABLED")], NotUp("it was ended meanwhile", hint="headrace up"))
+    assert run("status", topology, "--watch", "--json") == WRONG_USE
+    assert [json.loads(line).get("hint") for line in watched.lines] == [None, f"headrace up {topology}"]
+
+
+@pytest.mark.parametrize("state", ["ABORTED", "UNREACHABLE", "RETRYING"])
+def test_status_with_a_broken_component_is_a_finding(run, topology, monkeypatch, state):
+    monkeypatch.setattr(Deployment, "overview", lambda self: overview("ENABLED", state))
+    assert run("status", topology) == FINDING
+
+
+def test_refused_preflight_is_a_finding(run, topology, monkeypatch, capsys):
+    finding = {
+        "path": "sites.a",
+        "problem": "wal_level is replica",
+        "fix": "ALTER SYSTEM SET wal_level = logical",
+        "is_error": True,
+    }
+    refused = {**overview(), "state": "REFUSED", "findings": [finding]}
+    monkeypatch.setattr(Deployment, "up", lambda self, **_: refused)
+    assert run("up", topology) == FINDING
+    assert "fix: ALTER SYSTEM SET wal_level = logical" in capsys.readouterr().out
+
+
+def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
+    import headrace.commands.verification
+
+    same = {
+        "apply": "x",
+        "source": "a",
+        "destination": "b",
+        "owner": "public",
+        "name": "t",
+        "destination_owner": "public",
+        "destination_name": "t",
+        "equal": True,
+        "source_rows": 3,
+        "destination_rows": 3,
+        "source_digest": "aa",
+        "destination_digest": "aa",
+        "checks": 1,
+        "problem": "",
+        "can_be_copied": True,
+    }
+    row = {"columns": ["id", "site"], "values": ["7", ""], "nulls": [False, True], "what": "only at the source"}
+    other = {
+        **same,
+        "name": "u",
+        "destination_name": "v",
+        "equal": False,
+        "destination_rows": 2,
+        "differences": [row],
+        "has_more_differences": True,
+    }
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same])
+    assert run("verify", topology) == DONE
+    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same, other])
+    assert run("verify", topology) == FINDING
+    told, err = capsys.readouterr()
+    assert f'headrace copy {topology} \'"public"."u"\'' in err
+    assert told.splitlines()[-1] == "different"
+    monkeypatch.setattr(
+        headrace.commands.verification, "verify_topology", lambda *_, **__: [same, {**other, "can_be_copied": False}]
+    )
+    run("verify", topology)
+    said = capsys.readouterr().err
+    assert "headrace copy" not in said, "it is refused where another apply process writes the table"
+    assert "correct its rows at the destination alone: BEGIN; SELECT headrace.set_tag('0e'); " in said
+    assert "public.u a -> b public.v: DIFFERENT" in told
+    assert "  id=7, site=NULL: only at the source\n  ... and others\n" in told
+
+
+def test_rows_that_were_on_their_way_are_counted_and_those_that_could_not_be_compared_are_named(
+    run, topology, monkeypatch, capsys
+):
+    import headrace.commands.verification
+
+    busy = {
+        "apply": "x",
+        "source": "a",
+        "destination": "b",
+        "owner": "public",
+        "name": "t",
+        "destination_owner": "public",
+        "destination_name": "t",
+        "equal": True,
+        "source_rows": 3,
+        "problem": "",
+        "can_be_copied": True,
+        "settled": 2,
+        "in_flight": [],
+        "in_flight_rows": 0,
+    }
+    hot = {"columns": ["id"], "values": ["7"], "nulls": [False], "what": "changed at each look"}
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    monkeypatch.setattr(
+        headrace.commands.verification,
+        "verify_topology",
+        lambda *_, **__: [busy, {**busy, "settled": 0, "in_flight": [hot], "in_flight_rows": 9}],
+    )
+    assert run("verify", topology) == DONE
+    assert capsys.readouterr().out == (
+        "public.t a -> b: identical, 3 rows (2 rows on the way, and compared again)\n"
+        "public.t a -> b: identical, all but 9 rows in flight, 3 rows\n"
+        "  not compared: 9 rows in flight: id=7: changed at each look; ...\n"
+        "identical\n"
+    )
+
+
+def test_table_that_could_not_be_compared_is_not_called_different_and_nobody_is_told_to_copy_it(
+    run, topology, monkeypatch, capsys
+):
+    import headrace.commands.verification
+
+    unknown = {
+        "apply": "x",
+        "source": "a",
+        "destination": "b",
+        "owner": "public",
+        "name": "t",
+        "destination_owner": "public",
+        "destination_name": "t",
+        "equal": False,
+        "problem": "digesting a table: a value is too large",
+    }
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [unknown])
+    assert run("verify", topology) == FINDING
+    told, err = capsys.readouterr()
+    assert told.splitlines()[-1] == "1 table not compared"
+    assert "copy" not in err
+
+
+def test_doctor_reports_findings(run, monkeypatch, capsys):
+    import headrace.commands.doctor
+
+    report = headrace.commands.doctor.Report(
+        {"python": "3.11"}, (Finding(path="java", problem="is missing", fix="make setup"),)
+    )
+    monkeypatch.setattr(headrace.commands.doctor, "examine", lambda: report)
+    assert run("doctor") == FINDING
+    assert "fix: make setup" in capsys.readouterr().out
+
+
+def test_doctor_names_a_place_from_which_ray_cannot_run(run, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "prefix", "/home/my clone/.venv")
+    assert run("doctor") == FINDING
+    assert "error: python: lies in /home/my clone/.venv: Ray cannot run from a path with ' '" in capsys.readouterr().out
+
+
+def test_demo_ends_with_one_json_object(run, monkeypatch, capsys):
+    import headrace.demo.run
+
+    summary = {"identical": False, "transactions": 1}
+    monkeypatch.setattr(headrace.demo.run, "run_demo", lambda options, output: summary)
+    assert run("demo", "--json") == FINDING
+    assert json.loads(capsys.readouterr().out) == summary
+
+
+def test_configuration_errors_are_wrong_use(run, topology, monkeypatch):
+    def fail(self: Deployment) -> None:
+        raise ConfigError("no")
+
+    monkeypatch.setattr(Deployment, "overview", fail)
+    assert run("status", topology) == WRONG_USE
+
+
+def test_version_is_told(run, capsys):
+    assert run("--version") == DONE
+    assert capsys.readouterr().out.strip() == f"headrace {metadata.version('headrace')}"
+
+
+PROGRAM = """
+import sys
+from headrace.cli.app import main
+from headrace.deployment.deployment import Deployment
+Deployment.overview = lambda self: {overview}
+sys.argv = ["headrace", *{arguments}]
+main()
+"""
+
+
+def started(topology: Path, *arguments: str) -> subprocess.Popen[str]:
+    """`status` of a healthy topology, with more arguments, as a process of its own."""
+    program = PROGRAM.format(overview=overview("ENABLED"), arguments=["status", str(topology), *arguments])
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """Wait for its end; what it said on standard error."""
+    try:
+        return process.communicate(timeout=ENDED_S)[1]
+    finally:
+        process.kill()
+
+
+@pytest.mark.long
+def test_pipe_that_is_closed_by_its_reader_is_no_error(topology):
+    process = started(topology, "--watch", "--json")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["topology"] == "t"
+    process.stdout.close()  # as head -1 does
+    process.stdout = None
+    assert (end(process), process.returncode) == ("", DONE)
+
+
+@pytest.mark.long
+def test_table_for_a_reader_who_left_is_no_error(topology):
+    process = started(topology, "--watch")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("topology t")  # into a pipe it prints, look by look
+    process.stdout.close()
+    process.stdout = None
+    assert (end(process), process.returncode) == ("", DONE)
+
+
+@pytest.mark.parametrize(("number", "code", "said"), [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted\n")])
+def test_signal_ends_a_verb_without_a_traceback(topology, number, code, said):
+    process = started(topology, "--watch", "--json")
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.send_signal(number)
+    assert (end(process), process.returncode) == (said, code)
+
+
+def test_purge_asks_first_and_without_a_terminal_wants_yes(run, topology, monkeypatch, capsys):
+    monkeypatch.setattr(Deployment, "down", lambda self, **_: pytest.fail("it was done"))
+    assert run("down", topology, "--purge") == WRONG_USE
+    told = capsys.readouterr().err
+    assert "a: its embedded server, with every table in it" in told
+    assert "fix: confirm with --yes" in told
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+    assert run("down", topology, "--purge") == FINDING
+    assert "nothing was done" in capsys.readouterr().err
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
+    monkeypatch.setattr(Deployment, "down", lambda self, **_: [])
+    assert run("down", topology, "--purge") == DONE
+
+
+OWN = """
+topology: t
+sites:
+  a: {database: {kind: postgres, dsn: "${S6_DSN}"}}
+  b: {database: {kind: embedded}}
+replicate:
+  - {tables: [public.*], from: a, to: [b]}
+"""
+
+
+def test_down_speaks_only_of_slots_that_exist(run, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN)
+    monkeypatch.setenv("S6_DSN", "host=127.0.0.1 port=1 dbname=nowhere")
+    answers = iter([None, 5_000_000, DatabaseUnavailable("connection refused")])
+
+    def retained(*_: object) -> int | None:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("actors.site.connection.retained_bytes", retained)
+    told = []
+    for _ in range(3):
+        assert run("down", file) == DONE
+        told.append(capsys.readouterr().err)
+    assert "slot" not in told[0]
+    assert "the slot at a stays, and the database keeps its WAL for it (5.0 MB now)" in told[1]
+    assert "a cannot be reached (connection refused): if it has a slot" in told[2]
+
+
+def test_down_says_where_triggers_go_on_noting_deletes(run, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        OWN.replace("tables: [public.*], from: a, to: [b]", "tables: [public.t, public.u], between: [a, b]")
+        + "conflict_handlers: [{table: public.t, method: latest_timestamp}]\ntombstones: {retention_days: 7}\n"
+    )
+    monkeypatch.setenv("S6_DSN", "host=127.0.0.1 port=1 dbname=nowhere")
+    monkeypatch.setattr("actors.site.connection.retained_bytes", lambda *_: None)
+    assert run("down", file) == DONE
+    told = capsys.readouterr().err
+    assert "the triggers at a go on noting deletes of public.t (tombstones)" in told
+    assert "triggers at b" not in told, "an embedded server does not run then"
+    assert run("down", file, "--json") == DONE
+    assert json.loads(capsys.readouterr().out)["tombstones_kept"] == {"a": ["public.t"]}
+
+
+def test_odd_schema_name_is_refused_with_the_way_to_write_it(run, tmp_path, capsys):
+    file = tmp_path / "odd.yaml"
+    file.write_text(ONE_WAY.replace("tables: [public.*]", "schemas: [Ünï cödé]"))
+    assert run("check", file, "--offline") == FINDING
+    assert """'"Ünï cödé"'""" in capsys.readouterr().out
+    file.write_text(ONE_WAY.replace("tables: [public.*]", """schemas: ['"Ünï cödé"']"""))
+    assert run("check", file, "--offline") == DONE

@@ -1,0 +1,500 @@
+"""What people are told of a topology: what is stuck, what to do about it, and when nothing is wrong."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headrace.console.status_view import (
+    copying_line,
+    holding_notes,
+    is_healthy,
+    notes,
+    render,
+    stuck_notes,
+    summary_line,
+)
+
+ALTER = 'ALTER TABLE "hr"."jobs" ADD COLUMN "prio" int4;'
+ERROR = {"error": "DriverEnded", "message": "the Spark application did not start: no room", "hint": "make room"}
+
+
+def component(state: str, **facts: Any) -> dict[str, Any]:
+    return {"name": "apply:x", "kind": "apply", "site": "b", "state": state, **facts}
+
+
+def overview(*components: dict[str, Any], state: str = "RUNNING") -> dict[str, Any]:
+    return {
+        "topology": "t",
+        "state": state,
+        "at_us": 0,
+        "findings": [],
+        "statements": {},
+        "flows": [],
+        "components": list(components),
+    }
+
+
+STUCK = {
+    "stopped": (component("DISABLED", enabled=False), "is stopped", "headrace start FILE apply:x"),
+    "gave up": (component("ABORTED", last_error=ERROR), ERROR["message"], ERROR["hint"]),
+    "waits for an ALTER": (
+        component("PAUSED: WAITING FOR ALTER", detail="table hr.jobs does not fit", hint=ALTER),
+        "table hr.jobs does not fit",
+        ALTER,
+    ),
+    "waits for room": (component("PAUSED: DISK IS FULL", problem="no space left"), "no space left", ""),
+    "cannot copy a table": (
+        component(
+            "INITIALIZING",
+            instantiation=[{"owner": "hr", "name": "jobs", "state": "FAILED", "rows": 0, "problem": "not empty"}],
+        ),
+        "table hr.jobs: not empty",
+        "correct it: the table is checked again every few seconds; the others are applied meanwhile",
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "problem", "fix"), STUCK.values(), ids=STUCK.keys())
+def test_what_stands_still_until_somebody_acts_is_told_with_what_to_do(facts: dict[str, Any], problem: str, fix: str):
+    (note,) = notes(overview(facts))
+    assert (note.component, note.problem, note.fix, note.is_stuck) == ("apply:x", problem, fix, True)
+
+
+PASSES = {
+    "tried again": component("RETRYING", last_error=ERROR),
+    "error queue": component("APPLYING", errors=2),
+    "new tables": component("IDLE", uncaptured_tables=["hr.new"]),
+    "columns that a transformation names": component("IDLE", lost_columns=["email of hr.people (capture_hr)"]),
+    "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
+    "definition without a table": component("APPLYING", missing_tables=["hr.x"]),
+}
+
+
+@pytest.mark.parametrize("facts", PASSES.values(), ids=PASSES.keys())
+def test_what_does_not_hold_the_others_up_is_told_too(facts: dict[str, Any]):
+    (note,) = notes(overview(facts))
+    assert not note.is_stuck
+
+
+def test_statement_that_ends_the_problem_is_told_once():
+    (note,) = notes(overview(component("PAUSED: WAITING FOR ALTER", detail=f"does not fit: {ALTER}", hint=ALTER)))
+    assert (note.problem, note.fix) == ("does not fit", ALTER)
+
+
+def test_table_that_left_is_a_remark_and_no_copy_waits_for_it():
+    tables = [{"owner": "hr", "name": name, "state": state} for name, state in (("t", "DONE"), ("gone", "LEFT OUT"))]
+    (note,) = notes(overview(component("IDLE", instantiation=tables)))
+    assert note.is_remark
+    assert "hr.gone" in note.problem
+    assert "drop" not in note.fix  # its rows may be what something else replicates
+    assert copying_line(tables) == ""
+
+
+def test_table_whose_rows_were_kept_is_named_and_no_copy_waits_for_it():
+    tables = [{"owner": "hr", "name": name, "state": state} for name, state in (("t", "DONE"), ("restored", "KEPT"))]
+    (note,) = notes(overview(component("IDLE", instantiation=tables)))
+    assert note.is_remark
+    assert note.problem == "not copied, their rows were kept as they were: hr.restored"
+    assert "headrace verify" in note.fix
+    assert copying_line(tables) == ""
+
+
+def test_an_error_that_is_over_is_no_news():
+    assert notes(overview(component("APPLYING", last_error=ERROR, errors_total=1, enabled=True))) == []
+
+
+@pytest.mark.parametrize("state", ["ABORTED", "UNREACHABLE", "RETRYING", "NOT CREATED", "PAUSED: WAITING FOR ALTER"])
+def test_topology_with_such_a_component_is_not_healthy(state: str):
+    assert is_healthy(overview(component("IDLE")))
+    assert not is_healthy(overview(component("IDLE"), component(state)))
+
+
+WAITS = {
+    "for an answer to its errors": component("APPLYING", errors=2),
+    "to be told of new tables": component("IDLE", uncaptured_tables=["hr.new"]),
+    "for room": component("ENABLED", problem="batches cannot be spilled: no space left on device"),
+    "for its tables": STUCK["cannot copy a table"][0],
+}
+
+
+@pytest.mark.parametrize("facts", WAITS.values(), ids=WAITS.keys())
+def test_topology_in_which_something_waits_for_somebody_is_not_healthy(facts: dict[str, Any]):
+    assert not is_healthy(overview(component("IDLE"), facts))
+
+
+FINE = {
+    "flow control": component("PAUSED FOR FLOW CONTROL"),
+    "stopped": component("DISABLED", enabled=False),
+    "on its way": component("STARTING SPARK", detail="1 of 2 apply servers"),
+    "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
+    "tables that the first up is about to capture": component(
+        "WAITING FOR PREPARATION", uncaptured_tables=["hr.new"], is_prepared=False
+    ),
+    "no errors any more": component("IDLE", errors=0, uncaptured_tables=[], problem="", last_error=ERROR),
+    "copying": component(
+        "INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "COPYING", "rows": 7, "problem": ""}]
+    ),
+}
+
+
+@pytest.mark.parametrize("facts", FINE.values(), ids=FINE.keys())
+def test_what_is_wanted_so_or_comes_right_by_itself_is_healthy(facts: dict[str, Any]):
+    assert is_healthy(overview(facts))
+
+
+def test_statements_stay_whole_below_the_table_however_narrow_the_terminal_is():
+    console = Console(file=io.StringIO(), width=40, soft_wrap=True)
+    console.print(render(overview(component("PAUSED: WAITING FOR ALTER", detail="does not fit", hint=ALTER))))
+    assert f"  fix: {ALTER}" in console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_progress_of_a_start_names_what_is_missing_and_why():
+    line = summary_line(
+        overview(
+            component("STARTING SPARK"),
+            {**component("RETRYING", last_error=ERROR), "name": "site:a"},
+            {**component("NOT CREATED"), "name": "queue:q"},
+            {**component("NOT CREATED"), "name": "queue:r"},
+            {**component("STARTING DATABASE", database_problem="connection refused"), "name": "site:b"},
+        )
+    )
+    assert "apply:x starting spark" in line
+    assert "site:a retrying" in line
+    assert f"site:a: {ERROR['message']}" in line
+    assert "2 components to be created" in line
+    assert "site:b: connection refused" in line
+    assert summary_line(overview(component("IDLE"), state="STARTING SITES")) == "starting sites"
+
+
+def test_up_says_of_what_it_replaces_itself_that_it_starts_it():
+    replaced = component("UNREACHABLE", problem="does not run", outdated=True)
+    assert summary_line(overview(replaced), is_starting=True) == "running: apply:x restarting"
+    assert "unreachable" in summary_line(overview({**replaced, "outdated": False}), is_starting=True), (
+        "nobody replaces that"
+    )
+    assert "unreachable" in summary_line(overview(replaced))
+    without = {
+        **overview(component("UNREACHABLE")),
+        "state": "CONTROLLER UNREACHABLE",
+        "problem": "controller does not run",
+    }
+    assert summary_line(without, is_starting=True) == "starting the controller"
+
+
+def shown(seen: dict[str, Any], *, width: int = 80, is_verbose: bool = True) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, soft_wrap=True)
+    console.print(render(seen, is_verbose=is_verbose))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_what_needs_an_operator_is_on_the_first_lines_and_nothing_is_cut_off_on_a_small_terminal():
+    many = [
+        {**component("IDLE"), "name": f"queue:a_queue_with_a_long_name_{n}", "site": "a_long_site"} for n in range(40)
+    ]
+    stuck = component("PAUSED: WAITING FOR ALTER", detail="does not fit", hint=ALTER)
+    flow = {
+        "apply": "apply_of_a_long_name_from_elsewhere",
+        "source": "a_long_site",
+        "destination": "another_long_site",
+        "lag_s": 1.0,
+        "applied_scn": 0x1A2B3C4D5E,
+        "source_scn": 0x1A2B3C4D5F,
+        "scn_gap": 1,
+        "errors": 0,
+    }
+    lines = shown({**overview(*many, stuck), "flows": [flow]})
+    assert lines.index(f"  fix: {ALTER}") < 24
+    assert not any("…" in line for line in lines)
+
+
+def test_refused_up_leaves_its_reason_in_the_status():
+    finding = {"path": "sites.a", "problem": "wal_level is replica", "fix": "ALTER SYSTEM", "is_error": True}
+    lines = shown({**overview(component("IDLE"), state="REFUSED"), "findings": [finding]})
+    assert any(line.endswith("Fix it, then run headrace up FILE: only that looks again") for line in lines)
+    assert lines.index("refused: sites.a: wal_level is replica") < lines.index("  fix: ALTER SYSTEM") < 10
+
+
+def test_controller_that_cannot_go_on_says_why():
+    seen = {
+        **overview(component("IDLE"), state="RETRYING"),
+        "problem": "preparing the source: no room",
+        "fix": "make room",
+    }
+    assert "  fix: make room" in shown(seen)
+    assert "preparing the source: no room" in summary_line(seen)
+
+
+def test_database_that_does_not_answer_is_named_with_what_to_do():
+    (note,) = notes(overview(component("DATABASE DOES NOT ANSWER", database_problem="connecting: connection refused")))
+    assert (note.problem, "start the database" in note.fix) == ("connecting: connection refused", True)
+
+
+def test_transaction_that_holds_a_start_up_is_named_while_it_does():
+    site = {**component("WAITING FOR PREPARATION", held_up_by=["the open transaction of pid 7"]), "name": "site:a"}
+    assert "site:a: waits for the open transaction of pid 7" in summary_line(overview(site, state="PREPARING"))
+    (note,) = notes(overview(site))
+    assert note.is_remark
+
+
+def test_progress_of_copies_is_a_sum_with_the_largest_table_and_not_a_list_of_names():
+    def table(name: str, state: str, done: int = 0, total: int = 0) -> dict:
+        return {
+            "owner": "public",
+            "name": name,
+            "state": state,
+            "rows": 1,
+            "problem": "",
+            "bytes_done": done,
+            "bytes_total": total,
+        }
+
+    tables = [table(f"t{number}", "DONE") for number in range(311)]
+    tables += [table("orders", "COPYING", 4 << 29, 5 << 30), table("small", "COMPARING", 1 << 20, 1 << 20)]
+    tables += [table(f"p{number}", "PENDING") for number in range(14)] + [table("sick", "FAILED")]
+    line = summary_line(overview(component("INSTANTIATING", instantiation=tables)))
+    assert "copying 16 of 328 tables, 2.1 GB of 5.4 GB, largest: public.orders 40 %, 1 cannot be copied" in line
+    assert "t1" not in line
+    assert "p1" not in line
+    assert "copying" not in summary_line(overview(component("IDLE", instantiation=tables[:311])))
+
+
+def queue_with(**facts: Any) -> dict[str, Any]:
+    subscriber = {"subscriber": "apply_b", "source": "a", "acknowledged_scn": 10, "gone_scn": None, "lost": [], **facts}
+    return {"name": "queue:q", "kind": "queue", "site": "a", "state": "ENABLED", "subscribers": [subscriber]}
+
+
+def test_destination_that_lost_commits_is_told_while_they_come_again_and_for_a_day_after():
+    lost = [40, 10, time.time_ns() // 1000]
+    pending, over = queue_with(lost=lost), queue_with(lost=lost, acknowledged_scn=40)
+    assert not is_healthy(overview(pending))
+    assert is_healthy(overview(over))
+    for facts, words in ((pending, "are applied again"), (over, "were applied again")):
+        (note,) = notes(overview(facts))
+        assert words in note.problem
+        assert "0/0000000A to 0/00000028" in note.problem
+    assert notes(overview(queue_with(lost=[40, 10, 0], acknowledged_scn=40))) == []
+    assert len(notes(overview(queue_with(lost=[40, 10, 0])))) == 1, "as long as it is not made good"
+
+
+def test_refused_subscriber_is_told_with_what_is_gone_and_how_to_copy_it_again():
+    (note,) = notes(overview(queue_with(gone_scn=30, lost=[40, 10, 0])))
+    assert note.is_stuck
+    assert "apply_b is refused" in note.problem
+    assert "0/0000001E" in note.problem
+    assert "copied again" in note.fix
+
+
+def test_compressing_propagation_shows_what_that_brings_and_costs():
+    found = {"method": "zstd", "bytes_before": 8_000_000, "bytes_after": 2_000_000, "cpu_s": 0.024}
+    line = " ".join(shown(overview(component("SENDING", compression=found)), width=200))
+    assert "zstd 4.0:1, 3.0 ms CPU per MB" in line
+    nothing = {**found, "bytes_before": 0, "bytes_after": 0}
+    assert "zstd" in " ".join(shown(overview(component("SENDING", compression=nothing)), width=200))
+
+
+def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_problem():
+    closed = component("CLOSED", closed_until="2026-11-22 22:00 Europe/Zurich", from_queue="q_a", bandwidth_max=512_000)
+    seen = overview(closed)
+    assert is_healthy(seen)
+    assert not stuck_notes(seen)
+    (note,) = holding_notes(seen)
+    assert note.problem == "is closed by its schedule until 2026-11-22 22:00 Europe/Zurich: changes wait in queue q_a"
+    line = " ".join(shown(seen, width=200))
+    assert "CLOSED until 2026-11-22 22:00 Europe/Zurich" in line
+    assert "at most 512 kB/s" in line
+    assert "is closed by its schedule until 2026-11-22 22:00" in summary_line(
+        overview(component("INITIALIZING"), closed)
+    )
+
+
+def test_list_of_revoked_certificates_that_cannot_be_read_is_told_with_what_stands_in_one():
+    wire = {"tls": True, "revoked_problem": "/c/revoked: no SHA-256 fingerprint stands in line 2"}
+    (note,) = notes(overview({**component("ENABLED"), "wire": wire}))
+    assert (
+        note.problem
+        == "/c/revoked: no SHA-256 fingerprint stands in line 2; what the component had read there before stays revoked"
+    )
+    assert "one SHA-256 fingerprint a line" in note.fix
+
+
+def test_connections_that_came_to_nothing_are_told_for_a_day():
+    def told(age_s: float) -> list[str]:
+        wire = {"tls": True, "refused_connections": 3, "last_refused_connection_us": int((time.time() - age_s) * 1e6)}
+        return [
+            note.problem
+            for note in notes(overview({**component("ENABLED"), "wire": wire}))
+            if "connections failed" in note.problem
+        ]
+
+    assert len(told(60)) == 1
+    assert told(2 * 86_400) == []
+
+
+def test_callers_that_were_held_back_are_a_remark_for_a_day():
+    def told(age_s: float) -> list[str]:
+        wire = {
+            "tls": False,
+            "held_back": 7,
+            "last_held_back": "it sends more (ipv4:10.0.0.1:5)",
+            "last_held_back_us": int((time.time() - age_s) * 1e6),
+        }
+        seen = overview({**component("ENABLED"), "wire": wire})
+        assert is_healthy(seen)
+        return [note.problem for note in notes(seen) if "held back 7 times a caller" in note.problem]
+
+    (problem,) = told(60)
+    assert problem.endswith("the last one: it sends more (ipv4:10.0.0.1:5)")
+    assert told(2 * 86_400) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (
+            {"merges": True, "behind_s": 1800.0},
+            "30 min behind the others; it is merged once it is connected and at most 60 s behind",
+        ),
+        (
+            {"merges": False, "by": "operator", "behind_s": None},
+            "by the operator; unknown behind the others; it stays so until `headrace merge FILE p`",
+        ),
+        ({"phase": "merging", "merges": True, "behind_s": 2.0}, "it is being merged with queue q"),
+        (
+            {"merges": True, "behind_s": 0.0, "stopped": ["capture:c.p"]},
+            "it is merged once capture:c.p is started: the stop would end with the merge",
+        ),
+        (
+            {"phase": "splitting", "merges": True, "behind_s": 0.0, "stopped": ["capture:c"]},
+            "it reads q until capture:c is started: it would get what the stop holds back",
+        ),
+    ],
+)
+def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_becomes_of_it(
+    facts: dict[str, Any], words: str
+) -> None:
+    split = {
+        "propagation": "p",
+        "queue": "q",
+        "phase": "split",
+        "by": "threshold",
+        "since_us": int((time.time() - 7200) * 1e6),
+        "merge_threshold_s": 60.0,
+        **facts,
+    }
+    told = overview(component("IDLE")) | {"splits": [split]}
+    (note,) = notes(told)
+    assert note.component == "propagation:p"
+    assert "is split off from queue q for 120 min" in note.problem
+    assert words in note.problem
+    assert is_healthy(told)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"stopped": ["capture:c"]}, "it waits until capture:c is started: it would get what the stop holds back"),
+        ({"hindrance": "nothing else reads q"}, "nothing else reads q; `headrace merge FILE p` takes that back"),
+        ({}, "every component must have its part of the last change first"),
+    ],
+)
+def test_a_stream_that_waits_for_being_split_off_is_a_remark_that_says_for_what(
+    facts: dict[str, Any], words: str
+) -> None:
+    told = overview(component("IDLE")) | {
+        "splits": [{"propagation": "p", "queue": "q", "phase": "together", "stopped": [], "hindrance": "", **facts}]
+    }
+    (note,) = notes(told)
+    assert note.problem.startswith("is to be split off from queue q: ")
+    assert words in note.problem
+    assert is_healthy(told)
+
+
+def test_what_an_apply_process_has_applied_is_shown_with_what_its_destination_has_on_record() -> None:
+    """After a crash of the destination it begins at what is recorded, which may be less."""
+    (line,) = (
+        line
+        for line in shown(overview(component("IDLE", low_watermark_scn=0x30, recorded_scn=0x20)), width=200)
+        if "apply:x" in line
+    )
+    assert "applied to 0/00000030, recorded to 0/00000020" in line
+
+
+def test_versions_of_functions_are_among_the_details_of_who_calls_them() -> None:
+    text = io.StringIO()
+    found = component("ENABLED", functions={"masks:mask": "0123456789ab", "orders:apply_order": "ba9876543210"})
+    Console(file=text, width=400).print(render(overview(found), is_verbose=True))
+    assert "runs masks:mask (0123456789ab), orders:apply_order (ba9876543210)" in text.getvalue()
+
+
+def test_components_that_wait_for_the_same_are_named_together_once() -> None:
+    busy = [
+        component("UNREACHABLE", problem="has not answered the last call of status yet") | {"name": name}
+        for name in ("spark:b", "apply:x")
+    ]
+    line = summary_line(overview(*busy, state="PREPARING"))
+    assert (
+        line
+        == "preparing: spark:b, apply:x unreachable; spark:b, apply:x: has not answered the last call of status yet"
+    )
+
+
+def flow(source: str, destination: str, apply: str = "") -> dict[str, Any]:
+    return {
+        "apply": apply or f"apply_from_{source}_at_{destination}",
+        "source": source,
+        "destination": destination,
+        "lag_s": 0.2,
+        "applied_scn": 0x1A2B3C4D5E,
+        "source_scn": 0x1A2B3C4D5F,
+        "scn_gap": 1,
+        "errors": 0,
+    }
+
+
+def test_short_form_of_two_sites_that_send_each_other_everything_fits_a_small_terminal() -> None:
+    kinds = (
+        "site:{0}",
+        "spark:{0}",
+        "capture:capture_{0}",
+        "queue:q_{0}",
+        "propagation:{0}_to_{1}",
+        "apply:apply_from_{1}_at_{0}",
+    )
+    components = [
+        {**component("IDLE"), "name": kind.format(*names), "site": names[0]}
+        for names in (("dbs1", "dbs2"), ("dbs2", "dbs1"))
+        for kind in kinds
+    ]
+    bypassed = [{**component("BYPASSED"), "name": f"queue:q_{n}_in"} for n in range(4)]
+    stuck = {**components[-1], "state": "PAUSED: WAITING FOR ALTER", "detail": "does not fit", "hint": ALTER}
+    lines = shown(
+        {**overview(*components[:-1], *bypassed, stuck), "flows": [flow("dbs1", "dbs2"), flow("dbs2", "dbs1")]},
+        is_verbose=False,
+    )
+    assert len(lines) <= 24
+    assert all(len(line) <= 80 for line in lines if ALTER not in line)
+    assert all(any(each["name"] in line for line in lines) for each in components)
+    assert not any("BYPASSED" in line for line in lines)
+    assert lines[1:3] == ["apply:apply_from_dbs1_at_dbs2: does not fit", f"  fix: {ALTER}"] or ALTER in "\n".join(
+        lines[:4]
+    )
+
+
+def test_short_form_of_many_components_names_those_that_do_not_work_and_counts_the_others() -> None:
+    many = [{**component("IDLE"), "name": f"queue:q_{n}"} for n in range(40)]
+    lines = shown(overview(*many, {**component("RETRYING", last_error=ERROR), "name": "site:a"}), is_verbose=False)
+    assert not any("queue:q_" in line for line in lines)
+    assert any(line.startswith("site:a") and "RETRYING" in line for line in lines)
+    assert lines[-1] == "40 components work (--verbose shows each)"
+    assert shown(overview(*many), is_verbose=False)[-1] == "40 components work, all there are (--verbose shows each)"
+
+
+def test_flows_between_the_same_sites_are_told_apart_by_their_apply_processes() -> None:
+    seen = {**overview(component("IDLE")), "flows": [flow("a", "b", "one"), flow("a", "b", "two"), flow("b", "a")]}
+    lines = [line.split("  ")[0] for line in shown(seen, is_verbose=False) if " -> " in line]
+    assert lines == ["a -> b (one)", "a -> b (two)", "b -> a"]

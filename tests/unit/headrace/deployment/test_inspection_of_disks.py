@@ -1,0 +1,34 @@
+"""`check` warns of a redo log that may grow larger than its disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.deployment import inspection
+from tests.support.controllers import one_way_spec
+
+
+def test_a_bound_of_the_redo_log_above_the_disk_s_size_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(one_way_spec(tmp_path), redo_bytes_max=16_000_000_000)
+    asked: list[Path] = []
+
+    def usage(folder: Path) -> SimpleNamespace:
+        asked.append(folder)
+        return SimpleNamespace(total=200_000_000)
+
+    monkeypatch.setattr(inspection.shutil, "disk_usage", usage)
+    (found,) = inspection._disk_findings(spec)
+    assert (found.path, found.is_error) == ("redo_bytes_max", False)
+    assert found.problem.startswith(f"is 16.0 GB, and the disk of {spec.state_dir} has 200 MB")
+    assert all(folder.exists() for folder in asked), "the state folder is made later"
+    assert list(inspection._disk_findings(replace(spec, redo_bytes_max=200_000_000))) == []
+    elsewhere = tuple(replace(site, node=(("site_x", 1.0),)) for site in spec.sites)
+    assert list(inspection._disk_findings(replace(spec, sites=elsewhere))) == [], (
+        "another machine's disk is not seen from here"
+    )

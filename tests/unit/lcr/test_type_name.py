@@ -1,0 +1,24 @@
+"""A type's name as one text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from headrace.lcr.type_name import possible_names, type_parts, type_text
+from tests.support.hostile_names import names
+
+
+@pytest.mark.seeded
+@given(owner=names(), name=names())
+def test_type_is_read_as_it_was_written_whatever_its_schema_is_called(owner: str, name: str) -> None:
+    text = type_text(owner, name)
+    assert type_parts(text) == (owner, name)
+    assert name in possible_names(text)
+    assert name in possible_names(f"{owner}.{name}") or owner.startswith('"')
+
+
+def test_ordinary_type_is_written_as_the_log_has_it() -> None:
+    assert type_text("app", "mood") == "app.mood"
+    assert possible_names("app.mood") == ("mood",)
+    assert possible_names("a.b.mood") == ("b.mood", "mood")
