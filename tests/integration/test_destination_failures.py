@@ -336,7 +336,7 @@ def test_time_outs_and_isolation_of_the_role_do_not_reach_the_apply_session(at: 
         at.user.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {at.user.info.dbname} SET {setting} = '{value}'".encode())
     at.server.close()
     at.server.connect()
-    session = at.server._session
+    session = at.server._session()
     assert isinstance(session, PostgresSession)
     shown = {
         setting: session._transaction.connection.execute(f"SHOW {setting}".encode()).fetchall()[0][0]
