@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from actors.combined import MountedQueue
     from actors.site.wire import MakeLinks
     from headrace.base.clock import Clock
-    from headrace.links.ports import BatchHeader, Links, Outlet, RedoPosition, RedoWatch
+    from headrace.links.ports import BatchHeader, Outlet, RedoPosition, RedoWatch
+    from headrace.links.serving import Links
     from headrace.redo.key_search import SearchedRedo
     from headrace.redo.mined_labels import MinedLabel
     from headrace.redo.mining import Miner

@@ -54,7 +54,8 @@ from topology.edits.receivers import Receivers
 if TYPE_CHECKING:
     from actors.site.wire import MakeRedoLinks
     from headrace.base.clock import Clock
-    from headrace.links.ports import RedoLinks, RedoReception, ServingRedo
+    from headrace.links.serving import RedoLinks, ServingRedo
+    from headrace.links.standby import RedoReception
     from headrace.redo.names import NameOfNow
     from headrace.redo.standby.archive_folder import ArchiveFolder
     from headrace.redo.standby.standby_log import StandbyLog, StandbyStatistics

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
         TableShape,
     )
     from headrace.lcr.batch import TableVersion
-    from headrace.links.ports import ServingRedo
+    from headrace.links.serving import ServingRedo
     from headrace.redo.log_writer import LogWriter
     from headrace.redo.names import NameOfNow
     from headrace.rules.rule import RuleSet

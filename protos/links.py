@@ -1,4 +1,4 @@
-"""`headrace.links.ports.Links` and `RedoLinks` over gRPC: one component's clients of queues and redo logs, and its server."""
+"""`headrace.links.serving.Links` and `RedoLinks` over gRPC: one component's clients of queues and redo logs, and its server."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def _replies(news: PublisherNews, source: str) -> Iterator[queue_pb2.EnqueueRepl
 
 
 class QueueServer(Generic[_Publisher, _Subscriber]):
-    """A queue on a port of its own: its service and the server, as `headrace.links.ports.ServingQueue`.
+    """A queue on a port of its own: its service and the server, as `headrace.links.serving.ServingQueue`.
 
     Args:
         core: the queue.

@@ -115,7 +115,7 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
 
 
 class RedoServer:
-    """A redo log on a port of its own, as `headrace.links.ports.ServingRedo`.
+    """A redo log on a port of its own, as `headrace.links.serving.ServingRedo`.
 
     Args:
         topology: name of the topology.

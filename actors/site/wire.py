@@ -14,7 +14,7 @@ from topology.downstream import receiver_of
 from topology.links import makes_certificates
 
 if TYPE_CHECKING:
-    from headrace.links.ports import Links, RedoLinks
+    from headrace.links.serving import Links, RedoLinks
     from protos.admission import Callers
     from protos.links import GrpcLinks
     from topology.spec import TopologySpec

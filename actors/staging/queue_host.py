@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from actors.site.wire import MakeLinks
     from actors.staging.queue import QueueCore
     from headrace.base.clock import Clock
-    from headrace.links.ports import ServingQueue
+    from headrace.links.serving import ServingQueue
     from topology.spec import QueueSpec, TopologySpec
 
 __all__ = ["QueueHost", "build", "delete_spilled", "forget_queues"]

@@ -193,7 +193,7 @@ class _Served(Unserved):
 
 
 class SimulatedLinks:
-    """`headrace.links.ports.Links` over a simulated network.
+    """`headrace.links.serving.Links` over a simulated network.
 
     Args:
         network: that carries the streams.

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports import DestinationDatabase, ErrorEdit
-    from headrace.links.ports import Links
+    from headrace.links.serving import Links
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
