@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import ConflictRecord
     from headrace.databases.ports.operator import RowReader
-    from headrace.lcr.row_lcr import LcrValue, RowLcr
+    from headrace.lcr.lcr_value import LcrValue
+    from headrace.lcr.row_lcr import RowLcr
     from topology.spec import TopologySpec
 
 __all__ = ["ErrorQueue"]

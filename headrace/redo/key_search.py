@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports import LogDecoder, StreamOptions
-    from headrace.lcr.batch import ColumnValues, LcrBatch, RowGroup, TableVersion
+    from headrace.lcr.batch import LcrBatch, RowGroup, TableVersion
+    from headrace.lcr.values import ColumnValues
     from headrace.links.ports import RedoPosition
 
 __all__ = ["CHANGES_MAX", "FoundChange", "KeyPart", "KeySearch", "SearchedRedo"]

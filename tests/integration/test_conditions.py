@@ -19,9 +19,9 @@ from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import LogNeed
 from headrace.databases.postgres.comparable import PostgresValueTypes
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.lcr.batch import NULL as NULL_LENGTH
 from headrace.lcr.batch import Command, OldImage, TableVersion
 from headrace.lcr.table_name import TableName
+from headrace.lcr.values import NULL as NULL_LENGTH
 from headrace.rules.conditions.compiled import CompiledCondition, Rows
 from headrace.rules.conditions.condition import parse
 from headrace.rules.conditions.logic import FALSE, NULL, TRUE

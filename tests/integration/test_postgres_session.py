@@ -23,7 +23,8 @@ from headrace.databases.postgres.destination.writing import pipeline as destinat
 from headrace.databases.postgres.destination.writing import writes
 from headrace.databases.postgres.destination.writing.writes import WritePlan, plan_write
 from headrace.databases.postgres.origins import tag_of_origin
-from headrace.lcr.batch import ABSENT, TableVersion
+from headrace.lcr.batch import TableVersion
+from headrace.lcr.values import ABSENT
 from tests.support.bounds import STALL_S
 from tests.support.matrices import values
 from tests.support.server_versions import DESTINATIONS, on_every_version

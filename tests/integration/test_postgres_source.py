@@ -22,9 +22,10 @@ from headrace.databases.ports import Snapshot
 from headrace.databases.postgres.destination.schema import prepare_schema
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.table_copy import use_snapshot
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, OldImage
+from headrace.lcr.batch import Command, OldImage
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.log_reading import TIMEOUT_S, Reading
 from tests.support.matrices import values

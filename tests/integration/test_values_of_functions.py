@@ -24,7 +24,7 @@ from headrace.databases.postgres.python_values import decoded, decoded_of_copy, 
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.table_copy import PostgresTableReader
 from headrace.lcr.batch import Column
-from headrace.lcr.row_lcr import LcrError
+from headrace.lcr.lcr_value import LcrError
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.custom import CustomTransformation
 from headrace.rules.transformations.transformation import Transformation

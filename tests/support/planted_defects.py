@@ -25,10 +25,10 @@ from headrace.databases.memory import destination as memory_destination
 from headrace.databases.memory import rows as memory_rows
 from headrace.databases.memory.destination import MemoryDestination, MemorySession
 from headrace.databases.ports import LastChange
-from headrace.lcr.batch import NULL
 from headrace.lcr.cutting import resume_after
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.scn import Scn
+from headrace.lcr.values import NULL
 from headrace.links.ports import Delivery
 from headrace.redo.checkpoints import RequiredCheckpoints
 from headrace.redo.mining import Miner

@@ -13,9 +13,10 @@ from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.memory.log import MemoryLogDecoder
 from headrace.databases.memory.source import MemorySource
 from headrace.databases.ports import StreamOptions
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage
+from headrace.lcr.batch import Command, LcrBatch, OldImage
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.redo.log_writer import LogWriter
 from headrace.redo.mining import Miner
 from headrace.redo.names import NameOfNow

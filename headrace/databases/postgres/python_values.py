@@ -23,7 +23,7 @@ from psycopg.types.range import Range
 from headrace.databases.postgres.builtin_types import BUILTIN_TYPES
 from headrace.databases.postgres.exact_values import IntervalBinaryDumper, exact_context, has_other_bounds, json_text
 from headrace.lcr.batch import Column
-from headrace.lcr.row_lcr import LcrError
+from headrace.lcr.lcr_value import LcrError
 
 __all__ = ["NoText", "builtin_number", "checked", "decoded", "decoded_of_copy", "encoded", "is_written_binary"]
 

@@ -6,7 +6,7 @@ import json
 
 from headrace.databases.postgres.python_values import builtin_number, decoded
 from headrace.lcr.batch import Column
-from headrace.lcr.row_lcr import LcrError
+from headrace.lcr.lcr_value import LcrError
 
 __all__ = ["value_text"]
 

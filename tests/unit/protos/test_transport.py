@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.base import errors
 from headrace.base.errors import HeadraceError, PropagationError, ProtocolError
-from headrace.lcr.row_lcr import LcrError
+from headrace.lcr.lcr_value import LcrError
 from protos import fragments, lcr_pb2, queue_pb2, transport
 from protos.admission import Admission
 from protos.compression import PIECE_BYTES_MIN, Compressor

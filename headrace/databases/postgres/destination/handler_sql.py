@@ -25,7 +25,7 @@ from headrace.databases.postgres.connection import translate
 from headrace.databases.postgres.destination.writing.pipeline import Statement
 from headrace.databases.postgres.exact_values import IntervalTextDumper, json_text
 from headrace.databases.postgres.python_values import NoText, builtin_number, checked
-from headrace.lcr.row_lcr import LcrValue
+from headrace.lcr.lcr_value import LcrValue
 
 if TYPE_CHECKING:
     from psycopg import RawCursor

@@ -22,7 +22,8 @@ from headrace.databases.postgres.destination.writing.writes import (
     row_by_row,
     written_forms,
 )
-from headrace.lcr.batch import NULL, Command
+from headrace.lcr.batch import Command
+from headrace.lcr.values import NULL
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult

@@ -44,7 +44,8 @@ from headrace.databases.postgres.destination.catalog import CatalogColumn, Catal
 from headrace.databases.postgres.destination.lost_times import PG_EPOCH_US
 from headrace.databases.postgres.destination.recent_changes import not_later_here
 from headrace.databases.postgres.types import conversion_of, type_with_modifier
-from headrace.lcr.batch import Column, ColumnValues, Command
+from headrace.lcr.batch import Column, Command
+from headrace.lcr.values import ColumnValues
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
