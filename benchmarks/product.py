@@ -14,7 +14,7 @@ import psycopg
 
 from benchmarks.runs import SYNCHRONOUS_COMMIT
 from benchmarks.servers import Pair, wait_slot_free
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 
 _TOPOLOGY = """topology: bench
 state_dir: {state_dir}

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.base.errors import UnsupportedType
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN

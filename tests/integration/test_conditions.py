@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import LogNeed
-from headrace.databases.postgres.comparable import PostgresValueTypes
 from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import Command, OldImage, TableVersion
 from headrace.lcr.table_name import TableName
 from headrace.lcr.values import NULL as NULL_LENGTH

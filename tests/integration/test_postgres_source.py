@@ -19,9 +19,9 @@ from psycopg import sql
 from headrace.base.errors import CapturedNoMore, DatabaseUnavailable, LogGone
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Snapshot
-from headrace.databases.postgres.destination.schema import prepare_schema
+from headrace.databases.postgres.copying.table_copy import use_snapshot
+from headrace.databases.postgres.destination.records.schema import prepare_schema
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.table_copy import use_snapshot
 from headrace.lcr.batch import Command, OldImage
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag

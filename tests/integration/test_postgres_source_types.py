@@ -10,7 +10,7 @@ from psycopg import sql
 
 from headrace.base.errors import DataError, UnsupportedType
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.builtin_types import BUILTIN_TYPES
+from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
 from headrace.lcr.values import NULL
 from scripts.generate_builtin_types import QUERY
 from tests.support.matrices import cases

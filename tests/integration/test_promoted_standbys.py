@@ -13,8 +13,8 @@ from psycopg import conninfo
 
 from headrace.base.errors import LogGone
 from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.connection import connect
-from headrace.databases.postgres.source.catalog import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.slot import timelines_left
 from headrace.databases.timelines import check_history

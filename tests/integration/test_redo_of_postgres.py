@@ -17,7 +17,7 @@ from headrace.databases.embedded.place import client_binary
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import ScnRange
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.schema import prepare_schema
+from headrace.databases.postgres.destination.records.schema import prepare_schema
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import Command, LcrBatch
 from headrace.lcr.scn import FIRST_SCN

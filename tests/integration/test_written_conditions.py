@@ -12,7 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from headrace.databases.postgres.comparable import PostgresValueTypes
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import Column, Command, OldImage, TableVersion
 from headrace.lcr.values import NULL as NULL_LENGTH
 from headrace.rules.conditions.compiled import CompiledCondition, Rows, check_types

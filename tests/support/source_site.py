@@ -11,7 +11,7 @@ import psycopg
 
 from actors.source_database import DatabaseSite
 from headrace.base.errors import TableLeftRules
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
 from headrace.lcr.batch import LcrBatch

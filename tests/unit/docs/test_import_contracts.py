@@ -30,7 +30,7 @@ FORBIDDEN = {
     "headrace.databases.ports": "headrace.databases.postgres.connection",
     "actors.source_database": "headrace.databases.postgres.source.database",
     "headrace.commands.doctor": "headrace.databases.postgres.versions",
-    "spark_apply.server.apply_server": "headrace.databases.postgres.destination.session",
+    "spark_apply.server.apply_server": "headrace.databases.postgres.destination.server_session.session",
 }
 CIRCLE = ("headrace.redo.records", "headrace.redo.segments")  # what a contract says of siblings names them, and no line
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.base.errors import BugError
-from headrace.databases.postgres.comparable import PostgresValueTypes
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion, Truncate
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.tags import Tag

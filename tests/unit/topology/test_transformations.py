@@ -12,7 +12,7 @@ import pytest
 
 from headrace.base.errors import UnfitTableError
 from headrace.databases.ports import CapturedTable, ShapedPartition, TableShape
-from headrace.databases.postgres.shapes import shape_findings
+from headrace.databases.postgres.compared.shapes import shape_findings
 from headrace.deployment.inspection import handler_findings
 from headrace.lcr.batch import Column, TableVersion
 from headrace.lcr.table_name import TableName

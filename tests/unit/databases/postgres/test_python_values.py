@@ -12,7 +12,7 @@ import pytest
 from psycopg.types.range import Range
 
 from headrace.databases.connectors import column_of_type
-from headrace.databases.postgres.python_values import decoded, encoded
+from headrace.databases.postgres.values.python_values import decoded, encoded
 from headrace.lcr.batch import Column
 from headrace.lcr.lcr_value import LcrError
 

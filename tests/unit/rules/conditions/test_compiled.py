@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.databases.postgres.comparable import PostgresValueTypes
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import Command, LcrBatch, OldImage, RowGroup, TableVersion
 from headrace.lcr.cutting import row_transactions
 from headrace.lcr.row_lcr import RowLcr

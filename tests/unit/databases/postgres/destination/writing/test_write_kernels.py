@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.base.errors import BugError
 from headrace.databases.ports import DestinationTable, Write
-from headrace.databases.postgres.destination.recent_changes import Horizon
+from headrace.databases.postgres.destination.row_times.recent_changes import Horizon
 from headrace.databases.postgres.destination.writing.writes import (
     SetStatement,
     WritePlan,
