@@ -43,11 +43,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.records.files import LAST_CALL, component_file
+from actors.security.wire import links_of
 from actors.site.asked_names import AskedNames
 from actors.site.connection import redo_folder
-from actors.site.wire import links_of
 from headrace.base.errors import ConfigError, LogGone, PropagationError, TableLeftRules, WouldBlock
 from headrace.base.failpoints import failpoint
 from headrace.databases.connectors import decoder_for
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.combined import MountedQueue
-    from actors.site.wire import MakeLinks
+    from actors.security.wire import MakeLinks
     from headrace.base.clock import Clock
     from headrace.links.ports import BatchHeader, Outlet, RedoPosition, RedoWatch
     from headrace.links.serving import Links
@@ -91,7 +91,7 @@ def miner_of(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call
         start_scn: what is committed up to here was captured before.
         last_call: outlives transformation functions that end the process.
     """
-    from actors.runtime import actors_of
+    from actors.hosting.runtime import actors_of
     from headrace.redo.mining import Miner
 
     def ask(method: str) -> Any:  # noqa: ANN401 - the method's answer
@@ -314,7 +314,7 @@ class CaptureHost(Host):
                 apply process.
             HeadraceError: who keeps the redo, or the queue, does not answer: nothing is captured again, ask once more.
         """
-        from actors.runtime import actors_of
+        from actors.hosting.runtime import actors_of
 
         name = self._capture.name
         if self._combined is not None:
@@ -481,7 +481,7 @@ class CaptureHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> CaptureHost:
-    """Make the host of a capture process; called by name, see `actors.runtime.Factory`.
+    """Make the host of a capture process; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

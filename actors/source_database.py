@@ -37,6 +37,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.security.links import spark_findings
+from actors.security.wire import callers_of, links_of
 from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
 from actors.site.connection import access_to, embedded_server, remove_from, site_folder, source_findings
@@ -44,7 +45,6 @@ from actors.site.host import SiteHost
 from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.sampling import Heartbeats, PositionSampler
 from actors.site.standby_folders import forget_standby_logs
-from actors.site.wire import callers_of, links_of
 from actors.staging.queue_host import forget_queues
 from actors.state_folder import make_private
 from headrace.base.durable_file import replace_file
@@ -73,7 +73,7 @@ from topology.downstream import receivers_from
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from actors.site.wire import MakeRedoLinks
+    from actors.security.wire import MakeRedoLinks
     from headrace.databases.embedded.servers import EmbeddedServer
     from headrace.databases.ports import (
         CapturedTable,
@@ -794,7 +794,7 @@ def _applies_at(spec: TopologySpec, site: str) -> tuple[ApplySpec, ...]:
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> DatabaseSite:
-    """Make the host of a site with a database; called by name, see `actors.runtime.Factory`.
+    """Make the host of a site with a database; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

@@ -241,7 +241,7 @@ class TopologySpec:
         heartbeat_s: how often an idle source writes a heartbeat into its log, seconds.
         allow_cycle: changes that come home, arrive twice or go round for ever are meant, and no error.
         alerts: what alerts are sent of, and where to; None: nobody is told.
-        processes_apart: each component has a process of its own (`actors.processes`).
+        processes_apart: each component has a process of its own (`actors.hosting.processes`).
     """
 
     name: str

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from actors.control.earlier_shapes import EarlierShapes
     from actors.control.observation import Observation
     from actors.control.prepared_record import PreparedRecord
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from headrace.lcr.batch import TableVersion
     from topology.edits.changes import Component
     from topology.spec import ApplySpec, TopologySpec

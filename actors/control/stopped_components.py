@@ -13,7 +13,7 @@ from topology.edits.changes import bypassed_of, components_of
 from topology.edits.replaced import moved, replaced
 
 if TYPE_CHECKING:
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from topology.edits.changes import Component
     from topology.spec import TopologySpec
 

@@ -23,7 +23,7 @@ from topology.ways import arriving, ways_to
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from headrace.databases.ports import CapturedTable
     from topology.edits.receivers import NotedTable
     from topology.spec import ApplySpec, TopologySpec

@@ -6,9 +6,9 @@ import contextlib
 import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.host import Host
+from actors.hosting.host import Host
+from actors.security.wire import callers_of, links_of
 from actors.site.connection import site_folder
-from actors.site.wire import callers_of, links_of
 from actors.staging.spill import SPILL_FOLDER, remove_left_over
 from headrace.base.errors import PropagationError, QueueError
 from headrace.lcr.scn import Scn
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from actors.site.wire import MakeLinks
+    from actors.security.wire import MakeLinks
     from actors.staging.queue import QueueCore
     from headrace.base.clock import Clock
     from headrace.links.serving import ServingQueue
@@ -134,7 +134,7 @@ class QueueHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:
-    """Make the host of a queue; called by name, see `actors.runtime.Factory`.
+    """Make the host of a queue; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.site.wire import callers_of
+from actors.security.wire import callers_of
 from headrace.base.errors import HeadraceError
 from headrace.chaos.errors import NotFired
 from headrace.chaos.proxy import Proxy
@@ -24,7 +24,7 @@ from topology.edits.changes import components_of, interests_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from topology.spec import TopologySpec
 
 __all__ = ["Link", "Links", "links_of"]

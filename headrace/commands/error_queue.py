@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from headrace.commands.error_edits import WantedEdit
     from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import ConflictRecord

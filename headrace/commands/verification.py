@@ -14,7 +14,7 @@ from topology.patterns import parse_table
 from topology.ways import ways_to, writes_alone
 
 if TYPE_CHECKING:
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from headrace.deployment.waiting import Look
     from topology.spec import ApplySpec, TopologySpec
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.capture import CaptureHost
 from actors.combined import AHEAD_BYTES
-from actors.host import is_timed
+from actors.hosting.host import is_timed
 from actors.site.connection import site_folder
 from actors.site.redo_keeper import register_captures
 from actors.staging import propagation  # noqa: F401 - its host imports it later than failpoints are redirected
@@ -48,7 +48,7 @@ ROWS_MAX = 6  # of a batch: several transactions of the workload are larger
 
 
 class Component:
-    """A component that runs, fails and is restarted. It handles errors like `actors.host.Host`.
+    """A component that runs, fails and is restarted. It handles errors like `actors.hosting.host.Host`.
 
     Args:
         sim: the simulation.

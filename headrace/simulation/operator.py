@@ -339,7 +339,7 @@ class Operator:
             component.adopt()
 
     def _adopt_apply(self, name: str, topology: TopologySpec, run: int, *, is_changed: bool) -> None:
-        """As `actors.host.Host`: with a changed part it closes and opens again.
+        """As `actors.hosting.host.Host`: with a changed part it closes and opens again.
 
         An aborted one too, and its new queue learns that it is refused.
 

@@ -19,7 +19,7 @@ from headrace.tracing.causes import Evidence, Verdict, explain
 from topology.ways import ways_to
 
 if TYPE_CHECKING:
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from headrace.console.output import Output
     from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import ErrorTransaction, Instantiation

@@ -17,7 +17,7 @@ import pytest
 
 from actors.combined import mounted_core
 from actors.security.upkeep import keep_certificates
-from actors.site.wire import admission_of, identity_of
+from actors.security.wire import admission_of, identity_of
 from actors.staging.queue import QueueCore
 from headrace.base.clock import SystemClock
 from headrace.base.errors import NotAdmitted, PropagationError, ProtocolError, QueueError

@@ -27,8 +27,8 @@ import psutil
 import psycopg
 from psycopg import conninfo
 
-from actors.child_process import ChildProcess
 from actors.cluster.local import LocalCluster
+from actors.hosting.child_process import ChildProcess
 from actors.staging.queue import QueueCore
 from headrace.base.errors import HeadraceError, PropagationError, WouldBlock
 from headrace.chaos.load import paced

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from actors.downstream_database import RedoReceiver
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
 from headrace.databases.embedded.servers import EmbeddedServer

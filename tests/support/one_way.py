@@ -16,10 +16,10 @@ import pytest
 
 from actors.capture import CaptureHost
 from actors.downstream_database import RedoReceiver
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.security.upkeep import keep_certificates
+from actors.security.wire import admission_of, identity_of, peers_of
 from actors.site.connection import redo_folder
-from actors.site.wire import admission_of, identity_of, peers_of
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost
 from headrace.base.errors import HeadraceError, PropagationError, Retry

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost, forget_queues
 from headrace.base.errors import HeadraceError, PropagationError

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from actors import runtime
 from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S
 from actors.combined import mounted_core
+from actors.hosting import runtime
 from actors.site.redo_keeper import RedoKeeper
 from actors.staging.queue_sessions import REFUSED_HOLD_S
 from headrace.base.errors import ConfigError, LogGone

@@ -13,8 +13,8 @@ import pytest
 
 from actors.capture import CaptureHost
 from actors.downstream_database import RedoReceiver
+from actors.hosting.processes import factory_of, process_of
 from actors.intermediate_database import IntermediateSite
-from actors.processes import factory_of, process_of
 from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
 from headrace.base.errors import PropagationError, RedoError

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from actors import spark_application
-from actors.child_process import ChildEnded
+from actors.hosting.child_process import ChildEnded
 from actors.security.upkeep import keep_certificates
 from actors.spark_application import SILENCE_MAX_S, SparkHost
 from headrace.base.clock import VirtualClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.site.wire import callers_of
+from actors.security.wire import callers_of
 from protos.admission import READ_REDO, RECEIVE_REDO
 from tests.support.topologies import SITES, findings, read
 from topology.callers import redo_readers_of, redo_receivers_of, site_of

@@ -33,7 +33,7 @@ from typing import IO, TYPE_CHECKING, Any
 import psutil  # type: ignore[import-untyped]
 
 from actors.cluster.known_process import KnownProcess, known_process, living
-from actors.site.log_bound import bound_log
+from actors.hosting.log_bound import bound_log
 from headrace.base.clock import SystemClock
 from headrace.base.durable_file import replace_file
 from headrace.base.errors import ApplyError, DatabaseUnavailable, HeadraceError, Retry

@@ -89,7 +89,7 @@ def links_of(
         resolve: answers where a component serves; None: the cluster knows.
         host: answers the address to serve on; None: that of this process's node.
     """
-    from actors.runtime import own_host, resolver
+    from actors.hosting.runtime import own_host, resolver
     from protos.links import GrpcLinks
 
     return GrpcLinks(

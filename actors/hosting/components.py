@@ -41,7 +41,7 @@ from headrace.base.errors import ConfigError, PropagationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from actors.host import Host
+    from actors.hosting.host import Host
 
 __all__ = ["Components", "Record", "Records"]
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from actors.cluster.local import HOST
 from actors.cluster.nodes import placement
-from actors.components import Components, Record
+from actors.hosting.components import Components, Record
 from actors.state_folder import keep_private, make_private
 from headrace.base.errors import ConfigError, HeadraceError, PropagationError
 from spark_apply.application.environment import LOOPBACK
@@ -46,7 +46,7 @@ from spark_apply.application.environment import LOOPBACK
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
 
-    from actors.host import Host
+    from actors.hosting.host import Host
 
 __all__ = [
     "ActorSystem",
@@ -719,7 +719,7 @@ class _Records:
 
 
 class _RecordsOfProcess:
-    """Implements `actors.components.Records`."""
+    """Implements `actors.hosting.components.Records`."""
 
     def __init__(self, records: _Records, process: str) -> None:
         self._records, self._process = records, process
