@@ -8,6 +8,6 @@
     staging                `queue` and `propagation`
     apply                  an apply process; `spark_application` works for all of its site
 
-Around them: `hosting` drives every component's synchronous core and alone knows Ray, `control` is what the controller consists of, `site` what
-sites do, `security` certificates and who is admitted, `records` what a component keeps on its disk, `cluster` the Ray cluster.
+Around them: `hosting` drives every component's synchronous core and alone knows Ray, `control` is what the controller consists of,
+`site` what sites do, `security` certificates and who is admitted, `records` what a component keeps on its disk, `cluster` the Ray cluster.
 """

@@ -40,13 +40,13 @@ from actors.security.links import spark_findings
 from actors.security.wire import callers_of, links_of
 from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
-from actors.site.connection import access_to, embedded_server, remove_from, site_folder, source_findings
+from actors.site.connection import access_to, embedded_server, remove_from, source_findings
 from actors.site.host import SiteHost
 from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.sampling import Heartbeats, PositionSampler
 from actors.site.standby_folders import forget_standby_logs
 from actors.staging.queue_host import forget_queues
-from actors.state_folder import make_private
+from actors.state_folder import make_private, site_folder
 from headrace.base.durable_file import replace_file
 from headrace.base.errors import (
     CapturedNoMore,

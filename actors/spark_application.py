@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.hosting.child_process import ChildEnded, ChildProcess
 from actors.hosting.host import Host
-from actors.site.connection import site_folder
+from actors.state_folder import site_folder
 from headrace.base.errors import HeadraceError, PropagationError
 from spark_apply.application.spark import remove_left_scratch
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.hosting.host import Host
 from actors.security.wire import callers_of, links_of
-from actors.site.connection import site_folder
 from actors.staging.spill import SPILL_FOLDER, remove_left_over
+from actors.state_folder import site_folder
 from headrace.base.errors import PropagationError, QueueError
 from headrace.lcr.scn import Scn
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from actors.capture import CaptureHost
 from actors.combined import AHEAD_BYTES
 from actors.hosting.host import is_timed
-from actors.site.connection import site_folder
 from actors.site.redo_keeper import register_captures
 from actors.staging import propagation  # noqa: F401 - its host imports it later than failpoints are redirected
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost
+from actors.state_folder import site_folder
 from headrace.base.errors import DatabaseUnavailable, FencedError, HeadraceError, LogGone, PropagationError, RedoError
 from headrace.databases.memory.log import MemoryLogDecoder
 from headrace.lcr.batch import LcrBatch

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from actors.site.connection import site_folder
+from actors.state_folder import site_folder
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from tests.support.downstream_sites import ROWS, Writer
 from tests.support.server_settings import reload_settings
