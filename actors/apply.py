@@ -36,9 +36,9 @@ from headrace.base.errors import PropagationError
 from headrace.databases.connectors import DatabaseAccess, open_destination
 from headrace.lcr.table_name import TableName
 from headrace.rules.user_code.last_call import LastCall
-from topology.combined import capture_of, dequeued
-from topology.transformations import refuse_one_name
-from topology.ways import arriving, is_sent_on, returned_by, rules_at_the_end, ways_to, writes_alone
+from topology.checks.transformations import refuse_one_name
+from topology.routing.combined import capture_of, dequeued
+from topology.routing.ways import arriving, is_sent_on, returned_by, rules_at_the_end, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -54,8 +54,8 @@ from headrace.databases.connectors import decoder_for
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.rules.user_code.last_call import LastCall
-from topology.combined import apply_of
-from topology.downstream import keeper_of
+from topology.routing.combined import apply_of
+from topology.routing.downstream import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

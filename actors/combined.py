@@ -49,7 +49,7 @@ from actors.staging.refusals import Refusals
 from headrace.base.errors import WouldBlock
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.staging import PublisherAccount
-from topology.combined import mounted
+from topology.routing.combined import mounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

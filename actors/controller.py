@@ -13,7 +13,7 @@ States
     STARTING SITES   waiting for every site's database. Memory only, like all but the last part of PREPARED.
     PREFLIGHT        checking whether every database meets the topology's requirements.
     REFUSED          a preflight found errors: nothing was created. `headrace up` tries again. Also when what the topology
-                     bypasses (`topology.combined`) or has under another name was stopped by an operator: that would
+                     bypasses (`topology.routing.combined`) or has under another name was stopped by an operator: that would
                      lift the stop.
     PREPARING        publications, slots and catalogs are created in the databases.
     RUNNING          all components exist and keep themselves running. It is persisted that a topology of this
@@ -84,13 +84,13 @@ from actors.splitting.phases import Splitting
 from headrace.base.errors import ConfigError, HeadraceError, PropagationError
 from headrace.base.plain_data import as_json, from_json
 from headrace.databases.ports import Finding
-from topology.downstream import receiver_at, receiver_of
+from topology.checks.functions import functions_of
 from topology.edits.changes import Component, bypassed_of, components_of
 from topology.edits.receivers import Receivers
 from topology.edits.stored import entrusted, spec_to_json
-from topology.functions import functions_of
+from topology.routing.downstream import receiver_at, receiver_of
+from topology.routing.ways import ways_to
 from topology.split import splits_of, with_splits
-from topology.ways import ways_to
 
 if TYPE_CHECKING:
     from actors.hosting.runtime import ActorSystem

@@ -48,8 +48,8 @@ from headrace.base.errors import HeadraceError, PropagationError, RedoError, Ret
 from headrace.base.plain_data import as_json, from_json
 from headrace.lcr.scn import scn_text
 from headrace.links.standby import Shipped
-from topology.downstream import receiver_of
 from topology.edits.receivers import Receivers
+from topology.routing.downstream import receiver_of
 
 if TYPE_CHECKING:
     from actors.security.wire import MakeRedoLinks

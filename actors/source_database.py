@@ -68,7 +68,7 @@ from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.apply_config import COPIES_BESIDE
 from spark_apply.copy.standing import renamed, table_findings
-from topology.downstream import receivers_from
+from topology.routing.downstream import receivers_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

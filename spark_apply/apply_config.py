@@ -97,7 +97,7 @@ class ApplyConfig:
         group_rows: most rows in one group.
         host: address at which executors reach the coordinator.
         identity: certificate of the destination site; None: without TLS.
-        rules: what it evaluates (`topology.ways.rules_at_the_end`).
+        rules: what it evaluates (`topology.routing.ways.rules_at_the_end`).
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
         beside: of each third site that both the source and this site get changes from, the apply process here and the
             one at the source.

@@ -114,10 +114,10 @@ class CaptureSpec:
     Args:
         name: unique in the topology.
         site: where it mines.
-        source: whose redo it mines; another site: downstream capture (`topology.downstream`).
+        source: whose redo it mines; another site: downstream capture (`topology.routing.downstream`).
         queue: at the same site.
         rules: what it takes.
-        transport: of a downstream one: "sync" or "async" (`topology.downstream.RedoReceiver`).
+        transport: of a downstream one: "sync" or "async" (`topology.routing.downstream.RedoReceiver`).
         mode: of a downstream one: "real_time" or "archived_log".
         archive: of an archived-log one: absolute path of the folder at its site into which complete segments are
             copied; empty: they are sent.
@@ -196,7 +196,7 @@ class ApplySpec:
         group_transactions: most source transactions in one destination transaction; 1: one to one.
         group_rows: most rows in one group.
         rules: what it takes.
-        combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so
+        combined: combine it with its capture process where the conditions hold (`topology.routing.combined`); a file says so
             unless it says never.
         conflicts: its conflict handlers, and which old values it compares.
         commits_in_order: transactions are committed in the order of the source (`commit_serialization: full`); False:

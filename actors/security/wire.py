@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission
 from protos.identity import Identity, Peer
 from topology.callers import publishers_of, redo_readers_of, redo_receivers_of, site_of, subscribers_of
-from topology.combined import apply_of
-from topology.downstream import receiver_of
 from topology.links import makes_certificates
+from topology.routing.combined import apply_of
+from topology.routing.downstream import receiver_of
 
 if TYPE_CHECKING:
     from headrace.links.serving import Links, RedoLinks

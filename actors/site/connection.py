@@ -15,8 +15,8 @@ from headrace.base.errors import ConfigError
 from headrace.base.folder_place import is_copy
 from headrace.databases.connectors import DatabaseAccess, open_claim, open_destination, open_source
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from topology.logging_needs import log_needs
-from topology.ways import may_be_copied
+from topology.checks.logging_needs import log_needs
+from topology.routing.ways import may_be_copied
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -34,12 +34,12 @@ from headrace.deployment.administrators import Administrators
 from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.deployment.remembered_cluster import RememberedCluster
 from headrace.lcr.table_name import literal
-from topology.combined import bypassing
 from topology.edits.changes import bypassed_of, components_of
 from topology.edits.stored import KEY_FILE, PREPARED_FILE
 from topology.file.reading import read_topology
 from topology.links import CERTIFICATES, REVOKED, both_ways, makes_certificates
 from topology.problems import TopologyError, nearest
+from topology.routing.combined import bypassing
 from topology.split import fitting, prepared_splits, with_splits
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.sets.resolution import ConflictSettings
 from spark_apply.tables.arriving import ArrivingTables, TableStart
-from topology.ways import rules_at_the_end, ways_to
+from topology.routing.ways import rules_at_the_end, ways_to
 
 if TYPE_CHECKING:
     from headrace.databases.memory.source import MemorySnapshot

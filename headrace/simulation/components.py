@@ -30,7 +30,7 @@ from headrace.simulation.apply_process import Beginning, Driver, Task
 from headrace.simulation.faults import Killed
 from headrace.simulation.network import SimulatedLinks
 from headrace.simulation.observing.violations import Invariant, Violation, require
-from topology.downstream import receivers_from
+from topology.routing.downstream import receivers_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable

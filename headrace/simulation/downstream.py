@@ -23,12 +23,12 @@ from headrace.links.standby import RedoFrame, StandbyPlace
 from headrace.redo.standby.standby_log import StandbyLog
 from headrace.simulation.components import Component
 from headrace.simulation.observing.violations import Invariant, require
-from topology.downstream import receiver_of
+from topology.routing.downstream import receiver_of
 
 if TYPE_CHECKING:
     from headrace.redo.log_writer import LogWriter
     from headrace.simulation.world import Simulation
-    from topology.downstream import RedoReceiver
+    from topology.routing.downstream import RedoReceiver
 
 __all__ = ["ReceiverProcess"]
 

@@ -29,8 +29,8 @@ from headrace.simulation.components import ApplyProcess, BufferedQueue, CaptureP
 from headrace.simulation.splits import SplitStreams
 from headrace.simulation.workload import Stream
 from topology.edits.changes import changes, components_of
+from topology.routing.ways import route
 from topology.spec import ApplySpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.ways import route
 
 if TYPE_CHECKING:
     from headrace.simulation.world import Simulation

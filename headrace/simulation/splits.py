@@ -23,7 +23,7 @@ from headrace.base.errors import ConfigError
 from headrace.lcr.scn import Scn
 from headrace.simulation.observing.violations import Invariant, require
 from topology import split
-from topology.combined import readers_of
+from topology.routing.combined import readers_of
 from topology.split import MERGING, SPLIT, clone_queue
 
 if TYPE_CHECKING:

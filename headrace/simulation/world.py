@@ -42,11 +42,11 @@ from headrace.simulation.observing.trace import Trace
 from headrace.simulation.observing.violations import Invariant, Violation
 from headrace.simulation.operator import Operator
 from headrace.simulation.workload import Stream, Workload, refuse_unsupported
-from topology.combined import capture_of, dequeued
-from topology.downstream import redo_receivers
 from topology.edits.changes import components_of
+from topology.routing.combined import capture_of, dequeued
+from topology.routing.downstream import redo_receivers
+from topology.routing.ways import arriving, route, ways_to
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
-from topology.ways import arriving, route, ways_to
 
 __all__ = ["Simulation", "small"]
 

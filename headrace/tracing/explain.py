@@ -16,7 +16,7 @@ from headrace.redo.key_search import CHANGES_MAX
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
 from headrace.rules.transformations.transformation import columns_at_the_end
 from headrace.tracing.causes import Evidence, Verdict, explain
-from topology.ways import ways_to
+from topology.routing.ways import ways_to
 
 if TYPE_CHECKING:
     from actors.hosting.runtime import RayActors
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from headrace.lcr.table_name import TableName
     from headrace.redo.key_search import FoundChange, SearchedRedo
     from headrace.rules.transformations.transformation import Transformation
+    from topology.routing.ways import Way
     from topology.spec import CaptureSpec, TopologySpec
-    from topology.ways import Way
 
 __all__ = ["Findings", "RowQuestion", "explain_row", "key_at_source", "parsed_key", "searched"]
 

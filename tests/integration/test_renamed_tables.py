@@ -28,8 +28,8 @@ from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.postgres_network import two_sites
 from topology.file.reading import read_topology
+from topology.routing.ways import arriving, rules_at_the_end, ways_to
 from topology.spec import TopologySpec
-from topology.ways import arriving, rules_at_the_end, ways_to
 
 EXCHANGED = Path(__file__).parents[1] / "simulation" / "exchanged_names.yaml"
 

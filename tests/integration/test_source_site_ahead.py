@@ -26,8 +26,8 @@ from headrace.rules.rule import Rule, RuleSet
 from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.edits.receivers import Receivers
+from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.ways import route
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

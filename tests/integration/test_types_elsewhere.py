@@ -23,7 +23,7 @@ from headrace.rules.transformations.transformation import RenameSchema, Transfor
 from spark_apply.tables.arriving import TableStart
 from tests.support.apply_engine import Engine
 from tests.support.copied_pair import CopiedPair
-from topology.ways import transformed
+from topology.routing.ways import transformed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -30,7 +30,7 @@ from tests.support.copying_threads import ThreadWorkers
 from tests.support.postgres_pair import Pair
 from tests.support.postgres_redo import RULES
 from tests.support.table_copies import one_way
-from topology.ways import transformed
+from topology.routing.ways import transformed
 
 __all__ = ["CopiedPair"]
 

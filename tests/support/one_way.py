@@ -37,10 +37,10 @@ from spark_apply.driver import apply_driver, dequeuing, forming
 from tests.support.apply_driver import answer_no_more, execute
 from tests.support.driver_on_threads import Runner
 from tests.support.links import loopback
-from topology.combined import capture_of
-from topology.downstream import redo_receivers
 from topology.edits.changes import components_of
 from topology.file.reading import read_topology
+from topology.routing.combined import capture_of
+from topology.routing.downstream import redo_receivers
 from topology.spec import CaptureSpec, TopologySpec
 
 __all__ = ["CAPTURE", "DOWNSTREAM", "ONE_WAY", "WAIT_S", "OneWay", "create_tables", "load"]

@@ -28,8 +28,8 @@ from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.table_settings import NO_TABLE_SETTINGS
 from tests.support.apply_engine import Engine
 from topology.file.reading import read_topology
+from topology.routing.ways import ways_to
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
-from topology.ways import ways_to
 
 PASSES_MAX = 12  # a change that still moves after so many hops goes in circles
 READ_TIMEOUT_S = 0.2  # a read that finds nothing is repeated by whoever waits

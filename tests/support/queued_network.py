@@ -24,8 +24,8 @@ from protos.queue_link import DequeueClient, EnqueueClient
 from tests.support.links import adopted, begun, loopback, without_tls
 from tests.support.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
 from tests.support.system import wait_until
-from topology.combined import dequeued
 from topology.edits.changes import components_of, interests_of
+from topology.routing.combined import dequeued
 from topology.spec import CaptureSpec, TopologySpec
 
 ARRIVES_S = 60.0  # what is in a queue arrives at once; a busy machine takes its time

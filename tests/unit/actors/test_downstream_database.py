@@ -29,8 +29,8 @@ from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_
 from tests.support.standby_site import Site
 from topology.edits.changes import changes, components_of
 from topology.edits.receivers import Receivers
+from topology.routing.ways import route
 from topology.spec import TopologySpec
-from topology.ways import route
 
 
 def downstream_spec(folder: Path, *, transport: str = "async") -> TopologySpec:

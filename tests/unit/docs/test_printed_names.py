@@ -133,7 +133,7 @@ EXCEPTIONS = {
     "headrace/rules/transformations/calling:_check_values": _PROSE,
     "spark_apply/copy/marked_columns:replaced_columns": _PROSE,
     "topology/proof/meetings:unseen_conflicts": "a site, in the sentence; the table is quoted",
-    "topology/transformations:_rule_columns": _PROSE,
+    "topology/checks/transformations:_rule_columns": _PROSE,
 }
 
 

@@ -19,8 +19,8 @@ from headrace.tracing.causes import Evidence, Verdict, explain
 from tests.support.custom_functions import custom
 from tests.support.lcr_batches import column_values, insert_batch
 from tests.support.topologies import read
+from topology.routing.ways import ways_to
 from topology.spec import TopologySpec
-from topology.ways import ways_to
 
 SCN = 1000
 T = TableName("public", "t")

@@ -37,9 +37,9 @@ from headrace.rules.clients_before import ClientsBefore
 from headrace.rules.conditions.spelling import where_true
 from headrace.rules.rule import UNKNOWN_TAG, KnownTag, Passage, RuleSet, passages, tags_told_apart
 from headrace.rules.transformations.transformation import Transformation
-from topology.change_classes import ChangeClasses
-from topology.paths import Router
 from topology.patterns import examples
+from topology.routing.change_classes import ChangeClasses
+from topology.routing.paths import Router
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = [

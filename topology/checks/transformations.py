@@ -22,9 +22,9 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.conditions.nodes import Attribute, operands_of
 from headrace.rules.rule import UNKNOWN_TAG, Rule, RuleSet, TruthValue
 from headrace.rules.transformations.transformation import Transformation, TransformationError
-from topology.change_classes import ChangeClasses
+from topology.routing.change_classes import ChangeClasses
+from topology.routing.ways import Way, arriving, ways_to
 from topology.spec import ApplySpec, TopologySpec
-from topology.ways import Way, arriving, ways_to
 
 if TYPE_CHECKING:
     from headrace.databases.ports import CapturedTable

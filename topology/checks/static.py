@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from headrace.databases.ports import Finding
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, TruthValue
-from topology.change_classes import ChangeClasses
-from topology.downstream import redo_receivers
+from topology.checks.transformations import overlap_findings, transformation_findings
 from topology.problems import nearest
 from topology.proof.findings import proof_findings
 from topology.proof.meetings import meetings
 from topology.proof.neighbours import neighbour_findings
 from topology.proof.reach import Proof
+from topology.routing.change_classes import ChangeClasses
+from topology.routing.downstream import redo_receivers
+from topology.routing.ways import Way, halves, undecided, ways_to
 from topology.spec import TopologySpec
-from topology.transformations import overlap_findings, transformation_findings
-from topology.ways import Way, halves, undecided, ways_to
 
 __all__ = [
     "Checked",
@@ -62,7 +62,7 @@ def check(spec: TopologySpec) -> tuple[Finding, ...]:
     """Every problem and warning of a topology.
 
     Args:
-        spec: the topology, routed (see `topology.ways.route`).
+        spec: the topology, routed (see `topology.routing.ways.route`).
     """
     return check_and_prove(spec).findings
 
@@ -71,7 +71,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None, *, is_wh
     """Every problem and warning of a topology, and the proof of who gets what.
 
     Args:
-        spec: the topology, routed (see `topology.ways.route`).
+        spec: the topology, routed (see `topology.routing.ways.route`).
         broken: names that are declared but unreadable; references to them are not reported again.
         is_whole: every entry of `replicate` is in it; otherwise what seems to do nothing may be what a wrong entry is
             about.

@@ -42,7 +42,7 @@ from headrace.rules.rule import RuleSet
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, QueueSpec, TopologySpec
 
 if TYPE_CHECKING:
-    from topology.ways import Way
+    from topology.routing.ways import Way
 
 __all__ = [
     "Combination",
@@ -107,7 +107,7 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
     """Decide for one capture process.
 
     Args:
-        spec: routed (`topology.ways.route`).
+        spec: routed (`topology.routing.ways.route`).
         capture: of `spec`.
     """
     queue = capture.queue
@@ -191,7 +191,7 @@ def direct(spec: TopologySpec, propagation: PropagationSpec) -> Direct:
     """Decide for one propagation.
 
     Args:
-        spec: routed (`topology.ways.route`).
+        spec: routed (`topology.routing.ways.route`).
         propagation: of `spec`.
     """
     return _direct(spec, propagation, combined(spec))

@@ -1,9 +1,9 @@
 """Paths: over which propagations the changes of a capture process can come to a queue, and which of these paths is the best one.
 
-Sets of changes are classes by the names that the source has (`topology.change_classes`). Where a client renames tables,
+Sets of changes are classes by the names that the source has (`topology.routing.change_classes`). Where a client renames tables,
 what a propagation takes depends on the path to it: a walk knows what the tables are called where it is.
 
-Source: `topology.ways`, which says how a path is chosen.
+Source: `topology.routing.ways`, which says how a path is chosen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 
-from topology.change_classes import ChangeClasses, Naming
+from topology.routing.change_classes import ChangeClasses, Naming
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = ["Path", "Router"]

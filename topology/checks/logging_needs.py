@@ -13,8 +13,8 @@ from typing import Final
 
 from headrace.databases.ports import LogNeed
 from headrace.rules.rule import Rule
+from topology.routing.ways import ways_to
 from topology.spec import TopologySpec
-from topology.ways import ways_to
 
 __all__ = ["listed_needs", "log_needs"]
 
