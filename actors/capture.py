@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     from headrace.base.clock import Clock
     from headrace.links.ports import BatchHeader, Outlet, RedoPosition, RedoWatch
     from headrace.links.serving import Links
-    from headrace.redo.key_search import SearchedRedo
-    from headrace.redo.mined_labels import MinedLabel
-    from headrace.redo.mining import Miner
+    from headrace.redo.mining.key_search import SearchedRedo
+    from headrace.redo.mining.mined_labels import MinedLabel
+    from headrace.redo.mining.miner import Miner
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
     MakeMiner = Callable[[TopologySpec, CaptureSpec, Scn, LastCall], Miner]
@@ -92,7 +92,7 @@ def miner_of(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call
         last_call: outlives transformation functions that end the process.
     """
     from actors.hosting.runtime import actors_of
-    from headrace.redo.mining import Miner
+    from headrace.redo.mining.miner import Miner
 
     def ask(method: str) -> Any:  # noqa: ANN401 - the method's answer
         keeper = keeper_of(capture.source, capture.site)
@@ -349,7 +349,7 @@ class CaptureHost(Host):
             PropagationError: it does not know yet how far redo may be read.
             LogGone: redo was purged meanwhile: begin again with 0.
         """
-        from headrace.redo.key_search import KeyPart, KeySearch
+        from headrace.redo.mining.key_search import KeyPart, KeySearch
 
         end = self._redo_end
         if end is None:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from headrace.base.clock import Clock
     from headrace.links.serving import RedoLinks, ServingRedo
     from headrace.links.standby import RedoReception
-    from headrace.redo.names import NameOfNow
+    from headrace.redo.mining.names import NameOfNow
     from headrace.redo.standby.archive_folder import ArchiveFolder
     from headrace.redo.standby.standby_log import StandbyLog, StandbyStatistics
     from topology.spec import TopologySpec

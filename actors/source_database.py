@@ -16,7 +16,7 @@ States
     DATABASE DOES NOT ANSWER it did before, and does not any more, whatever the log writer saw last. Memory only.
     WAITING FOR PREPARATION  the database answers, and `prepare` was not called yet. `prepared.json` persists that it was.
     READY                    a site without a log writer.
-    the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `headrace.redo.log_writer`.
+    the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `headrace.redo.writing.log_writer`.
 
 Durable when
     See the log writer. The embedded server is a separate daemon: it survives this process, and the next one finds it.
@@ -63,7 +63,7 @@ from headrace.databases.conflict_lists import conflict_list_findings
 from headrace.databases.connectors import decoder_for, log_session_name, open_destination, open_source
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
-from headrace.redo.source_refusal import SourceRefusal
+from headrace.redo.writing.source_refusal import SourceRefusal
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.apply_config import COPIES_BESIDE
@@ -86,8 +86,8 @@ if TYPE_CHECKING:
     )
     from headrace.lcr.batch import TableVersion
     from headrace.links.serving import ServingRedo
-    from headrace.redo.log_writer import LogWriter
-    from headrace.redo.names import NameOfNow
+    from headrace.redo.mining.names import NameOfNow
+    from headrace.redo.writing.log_writer import LogWriter
     from headrace.rules.rule import RuleSet
     from topology.edits.receivers import Receivers
     from topology.spec import ApplySpec, TopologySpec
@@ -711,7 +711,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             self._service.announce()
 
     def _open_writer(self) -> LogWriter:
-        from headrace.redo.log_writer import LogWriter
+        from headrace.redo.writing.log_writer import LogWriter
 
         writer = LogWriter(
             self._folder / "redo",

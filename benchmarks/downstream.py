@@ -20,9 +20,9 @@ from benchmarks.mining import RUNS, MadeStream, _write
 from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
 from headrace.redo.standby.standby_log import StandbyLog
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import Rule, RuleSet
 from protos.codec import encode
 from protos.redo_link import RedoServer

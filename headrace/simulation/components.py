@@ -24,8 +24,8 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.lcr.tracking import TrackLog
 from headrace.links.ports import RedoPosition
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.simulation.apply_process import Beginning, Driver, Task
 from headrace.simulation.faults import Killed
 from headrace.simulation.network import SimulatedLinks

@@ -26,7 +26,7 @@ from headrace.simulation.observing.violations import Invariant, require
 from topology.routing.downstream import receiver_of
 
 if TYPE_CHECKING:
-    from headrace.redo.log_writer import LogWriter
+    from headrace.redo.writing.log_writer import LogWriter
     from headrace.simulation.world import Simulation
     from topology.routing.downstream import RedoReceiver
 

@@ -45,7 +45,7 @@ from topology.routing.ways import writes_alone
 if TYPE_CHECKING:
     from headrace.databases.ports import ErrorTransaction, Instantiation
     from headrace.lcr.table_name import TableName
-    from headrace.redo.key_search import FoundChange
+    from headrace.redo.mining.key_search import FoundChange
     from headrace.rules.rule import Passage
     from topology.routing.ways import Way
     from topology.spec import TopologySpec

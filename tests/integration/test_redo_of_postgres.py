@@ -21,7 +21,7 @@ from headrace.databases.postgres.destination.records.schema import prepare_schem
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import Command, LcrBatch
 from headrace.lcr.scn import FIRST_SCN
-from headrace.redo.given_batches import MARK_INTERVAL_S
+from headrace.redo.mining.given_batches import MARK_INTERVAL_S
 from headrace.redo.segments import list_segments
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from headrace.tracing.track import labelling

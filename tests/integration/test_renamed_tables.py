@@ -18,7 +18,7 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.table_name import TableName
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb

@@ -22,8 +22,8 @@ from headrace.chaos.proxy import Proxy
 from headrace.databases.memory.source import MemorySource
 from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet
 from protos import codec, transport
 from protos.queue_link import DequeueClient, EnqueueClient

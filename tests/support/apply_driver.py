@@ -38,8 +38,8 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.links.ports import header_of
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb
 from protos import codec

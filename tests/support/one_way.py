@@ -27,8 +27,8 @@ from headrace.databases.connectors import DatabaseAccess, decoder_for
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.user_code.last_call import LastCall
 from protos.identity import Peer
 from protos.redo_link import RedoServer

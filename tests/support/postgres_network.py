@@ -22,8 +22,8 @@ from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import ROWS_MAX_DEFAULT, Miner
+from headrace.redo.mining.miner import ROWS_MAX_DEFAULT, Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.table_settings import NO_TABLE_SETTINGS
 from tests.support.apply_engine import Engine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.base.clock import VirtualClock
 from headrace.databases.memory.source import MemorySource
-from headrace.redo.log_writer import LogWriter
+from headrace.redo.writing.log_writer import LogWriter
 from protos import transport
 from protos.redo_link import RedoServer
 from protos.redo_transport import RedoShippingClient

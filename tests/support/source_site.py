@@ -17,8 +17,8 @@ from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
-from headrace.redo.mining import Miner
-from headrace.redo.names import NamesAtSource
+from headrace.redo.mining.miner import Miner
+from headrace.redo.mining.names import NamesAtSource
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.links import loopback
 from tests.support.system import wait_until

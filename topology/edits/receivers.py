@@ -6,8 +6,8 @@ from a table that an operator left out.
 
     noted      the rules along each way to an apply process; of each captured table its name and who gets its changes
     noted when everything runs with the wanted topology, together with what each destination records as LEFT
-    asked by   the capture process, of every name in its log that it has not looked at yet (`headrace.redo.names`); the source's site, for
-               its status
+    asked by   the capture process, of every name in its log that it has not looked at yet (`headrace.redo.mining.names`); the source's
+               site, for its status
 """
 
 from __future__ import annotations

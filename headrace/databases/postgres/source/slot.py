@@ -123,7 +123,7 @@ def check_last_transaction(connection: psycopg.Connection[Any], start: Scn, tran
 
     One that was set back has written other log since, perhaps beyond the end of redo: positions alone do not tell. It
     may also have given the transaction's number to another one that committed; so the first refusal is kept
-    (`headrace.redo.source_refusal`).
+    (`headrace.redo.writing.source_refusal`).
 
     Args:
         connection: to the source.

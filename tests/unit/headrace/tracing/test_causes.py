@@ -11,7 +11,7 @@ import pytest
 from headrace.databases.ports import ErrorTransaction, Instantiation
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from headrace.redo.key_search import FoundChange
+from headrace.redo.mining.key_search import FoundChange
 from headrace.rules.conditions.condition import parse
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import Transformation

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from headrace.base.clock import Clock
     from headrace.lcr.scn import Scn
     from headrace.redo.dictionary import Dictionary
-    from headrace.redo.names import TableNames
+    from headrace.redo.mining.names import TableNames
     from headrace.rules.evaluation import RuleEvaluation
     from headrace.rules.rule import Rule
 

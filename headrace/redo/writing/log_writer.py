@@ -50,16 +50,16 @@ from headrace.databases.ports import LogChunk, LogDecoder, LogStream, StreamOpti
 from headrace.databases.timelines import check_history
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.links.ports import RedoPosition
-from headrace.redo.awaited_builds import AwaitedBuilds, ReadDictionary
 from headrace.redo.checkpoints import RequiredCheckpoints
-from headrace.redo.gulp_pace import GulpPace
-from headrace.redo.online_log import OnlineLog, Record
 from headrace.redo.records import AwaitedBuild, RecordType
-from headrace.redo.redo_space import RedoSpace
 from headrace.redo.segments import LogState, RedoFull, SegmentWriter
 from headrace.redo.standby.kept_segments import SEGMENTS_MIN, KeptSegments
 from headrace.redo.standby.shipping import RedoShipping
-from headrace.redo.stream_intake import CheckStream, StreamIntake
+from headrace.redo.writing.awaited_builds import AwaitedBuilds, ReadDictionary
+from headrace.redo.writing.gulp_pace import GulpPace
+from headrace.redo.writing.online_log import OnlineLog, Record
+from headrace.redo.writing.redo_space import RedoSpace
+from headrace.redo.writing.stream_intake import CheckStream, StreamIntake
 
 __all__ = ["LogWriter", "LogWriterStatistics"]
 
@@ -203,7 +203,7 @@ class LogWriter:
 
     @property
     def pause_s(self) -> float:
-        """How long to leave the stream alone before the next step, seconds; see `headrace.redo.gulp_pace`."""
+        """How long to leave the stream alone before the next step, seconds; see `headrace.redo.writing.gulp_pace`."""
         return self._pause_s
 
     @property

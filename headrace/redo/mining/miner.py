@@ -43,17 +43,17 @@ from headrace.databases.ports import DecodedChunk, LogDecoder, StreamOptions
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import RedoPosition
-from headrace.redo.assembly import Assembly, MinedTransactions
-from headrace.redo.given_batches import GivenBatches
-from headrace.redo.mined_labels import MinedLabel, MinedLabels
-from headrace.redo.mined_tables import TAGS_KEPT, MinedTables
-from headrace.redo.mining_kernels import ERROR
-from headrace.redo.names import NamesAtSource, TableNames
-from headrace.redo.prefilter import Prefilter
+from headrace.redo.mining.assembly import Assembly, MinedTransactions
+from headrace.redo.mining.given_batches import GivenBatches
+from headrace.redo.mining.mined_labels import MinedLabel, MinedLabels
+from headrace.redo.mining.mined_tables import TAGS_KEPT, MinedTables
+from headrace.redo.mining.mining_kernels import ERROR
+from headrace.redo.mining.names import NamesAtSource, TableNames
+from headrace.redo.mining.prefilter import Prefilter
+from headrace.redo.mining.redo_scan import RedoScan
+from headrace.redo.mining.undecodable import misfit
+from headrace.redo.mining.unmatched_rules import UnmatchedRules
 from headrace.redo.records import RecordHeader, RecordType
-from headrace.redo.redo_scan import RedoScan
-from headrace.redo.undecodable import misfit
-from headrace.redo.unmatched_rules import UnmatchedRules
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.user_code.last_call import LastCall
@@ -123,7 +123,7 @@ class Miner:
         start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was, begin wherever redo does.
         rules: of the capture process.
         decoder_factory: makes the decoder for a segment's stream options.
-        names: what the source's site knows of the names of its tables (`headrace.redo.names`). None: names are what the log
+        names: what the source's site knows of the names of its tables (`headrace.redo.mining.names`). None: names are what the log
             says, and what no rule keeps is left out.
         clock: for the pace of progress marks.
         last_call: outlives transformation functions that end the process.

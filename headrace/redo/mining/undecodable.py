@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from headrace.base.errors import CaptureError
 from headrace.databases.ports import DecodedChunk
 from headrace.lcr.scn import scn_text
-from headrace.redo.mining_kernels import ERROR, ERROR_ROW, ERROR_TRANSACTION, UNKNOWN_OBJECT
+from headrace.redo.mining.mining_kernels import ERROR, ERROR_ROW, ERROR_TRANSACTION, UNKNOWN_OBJECT
 from headrace.redo.records import RecordHeader
 
 __all__ = ["misfit", "undecodable"]
@@ -38,7 +38,7 @@ def misfit(source: str, chunk: DecodedChunk, found: NDArray[np.int64]) -> Captur
     Args:
         source: the site whose redo it is.
         chunk: where the row is.
-        found: what `headrace.redo.mining_kernels.classify` found of the chunk.
+        found: what `headrace.redo.mining.mining_kernels.classify` found of the chunk.
     """
     number, scn = int(chunk.object_number[found[ERROR_ROW]]), int(chunk.order_scn[found[ERROR_TRANSACTION]])
     if found[ERROR] == UNKNOWN_OBJECT:  # noqa: SIM108

@@ -16,7 +16,7 @@ import numpy as np
 from headrace.base.clock import VirtualClock
 from headrace.lcr.cutting import select_rows, without_unused
 from headrace.lcr.scn import FIRST_SCN, Scn
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.tags import Tag
-from headrace.redo.names import HIDDEN_OWNER
+from headrace.redo.mining.names import HIDDEN_OWNER
 from headrace.rules.evaluation import RuleEvaluation
 
 __all__ = ["TAGS_KEPT", "MinedTables"]
@@ -108,7 +108,7 @@ class MinedTables:
         return version.owner != HIDDEN_OWNER and self._rules.keeps_any(version)
 
     def objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
-        """The objects in use, ascending, for `headrace.redo.mining_kernels.classify`.
+        """The objects in use, ascending, for `headrace.redo.mining.mining_kernels.classify`.
 
         Returns:
             Object numbers; the place of each one's version; its number of columns; what `keeps` says, shape (objects,

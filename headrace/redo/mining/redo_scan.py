@@ -17,8 +17,10 @@ from headrace.base.errors import CaptureError, ProtocolError, RedoError
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.scn import Scn
 from headrace.links.ports import RedoPosition
-from headrace.redo.build_search import BuildSearch
 from headrace.redo.dictionary import Dictionary, read_dictionary_record
+from headrace.redo.mining.build_search import BuildSearch
+from headrace.redo.mining.restart_point import RestartPoint, find_restart_point
+from headrace.redo.mining.undecodable import undecodable
 from headrace.redo.records import (
     HEAD_RECORDS,
     AwaitedBuild,
@@ -28,9 +30,7 @@ from headrace.redo.records import (
     decode_dictionary,
     decode_head,
 )
-from headrace.redo.restart_point import RestartPoint, find_restart_point
 from headrace.redo.segments import RedoReader, check_number
-from headrace.redo.undecodable import undecodable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,9 +1,9 @@
 """The rows of decoded log that the rules may keep, each with the table version, and the name, that it goes on with.
 
 Rows refer to tables by object number. Which version that means follows from the dictionary; under which name it goes on
-from the headrace.rules and the source (`headrace.redo.names`). Both are decided when an object is described, or when its rows are met for
-the first time in this life: not when mining begins, since a table that left the rules may never change again, and would
-hold up all others.
+follows from the rules and the source (`headrace.redo.mining.names`). Both are decided when an object is described, or
+when its rows are met for the first time in this life: not when mining begins, since a table that left the rules may
+never change again, and would hold up all others.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from headrace.lcr.batch import Command
 from headrace.lcr.scn import ObjectNumber, Scn
-from headrace.redo.assembly import MinedRows
-from headrace.redo.mining_kernels import DISCARDED_ROWS, ERROR, KEPT_BYTES, KEPT_ROWS, UNKNOWN_OBJECT, classify
+from headrace.redo.mining.assembly import MinedRows
+from headrace.redo.mining.mining_kernels import DISCARDED_ROWS, ERROR, KEPT_BYTES, KEPT_ROWS, UNKNOWN_OBJECT, classify
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DecodedChunk
     from headrace.lcr.batch import TableVersion
     from headrace.redo.dictionary import KnownTable
-    from headrace.redo.mined_tables import MinedTables
-    from headrace.redo.names import TableNames
-    from headrace.redo.redo_scan import RedoScan
+    from headrace.redo.mining.mined_tables import MinedTables
+    from headrace.redo.mining.names import TableNames
+    from headrace.redo.mining.redo_scan import RedoScan
 
 __all__ = ["KeptRows", "Prefilter"]
 
@@ -42,7 +42,7 @@ class KeptRows:
     """What prefiltering found of a chunk.
 
     Args:
-        found: int64[6], see `headrace.redo.mining_kernels.classify`: counts, and the error, if any.
+        found: int64[6], see `headrace.redo.mining.mining_kernels.classify`: counts, and the error, if any.
         row_slot: int32, shape (rows,): the place of each row's table version.
         kept: int64, shape (rows,): the first `found[KEPT_ROWS]` are the rows that are kept, ascending.
         per_transaction: int64, shape (transactions,): how many rows of each are kept.

@@ -25,7 +25,7 @@ from headrace.lcr.batch import (
 from headrace.lcr.scn import Scn
 from headrace.lcr.tags import Tag
 from headrace.lcr.values import ColumnValues
-from headrace.redo.mining_kernels import BINARY_FORM, TEXT_FORM, byte_range, compact, gather, group_rows
+from headrace.redo.mining.mining_kernels import BINARY_FORM, TEXT_FORM, byte_range, compact, gather, group_rows
 
 __all__ = ["Assembly", "MinedRows", "MinedTransactions"]
 
