@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from headrace.databases.ports import CapturedTable, DestinationDatabase
-    from protos.identity import Peer
+    from protos.wire.identity import Peer
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.apply_driver import ApplyDriver
     from spark_apply.driver.control import ApplyControl

@@ -33,7 +33,7 @@ from headrace.base.errors import HeadraceError, PropagationError
 from spark_apply.application.spark import remove_left_scratch
 
 if TYPE_CHECKING:
-    from protos.spark_link import HealthClient
+    from protos.links.spark_link import HealthClient
     from topology.spec import TopologySpec
 
 __all__ = ["SparkHost", "build"]
@@ -104,7 +104,7 @@ class SparkHost(Host):
 
     def step(self) -> float:
         """Check that the process runs and answers; if not, raise an error that causes a restart."""
-        from protos.identity import CertificateError
+        from protos.wire.identity import CertificateError
 
         if not self._child.pid:
             raise self._child.ended()
@@ -135,8 +135,8 @@ class SparkHost(Host):
 
     def _health_client(self) -> HealthClient:
         from actors.security.wire import identity_of
-        from protos.identity import Peer
-        from protos.spark_link import HealthClient
+        from protos.links.spark_link import HealthClient
+        from protos.wire.identity import Peer
 
         if self._client is None:
             peer = Peer(address=self._access["endpoint"], site=self._site, identity=identity_of(self._spec, self._site))

@@ -14,7 +14,7 @@ from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from headrace.rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
 from headrace.rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
-from protos.identity import Identity
+from protos.wire.identity import Identity
 from spark_apply.conversation.groups import OnError
 
 if TYPE_CHECKING:

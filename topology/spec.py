@@ -69,9 +69,9 @@ class DatabaseSpec:
 class TlsSpec:
     """A site's certificate files, absolute paths.
 
-    The authority's certificate, the site's own and its key (`protos.identity`).
+    The authority's certificate, the site's own and its key (`protos.wire.identity`).
 
-    `revoked` lists certificates that are refused (`protos.revoked`); None: the site has no such list.
+    `revoked` lists certificates that are refused (`protos.wire.revoked`); None: the site has no such list.
     """
 
     authority: Path

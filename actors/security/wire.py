@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission
-from protos.identity import Identity, Peer
+from protos.wire.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission
+from protos.wire.identity import Identity, Peer
 from topology.callers import publishers_of, redo_readers_of, redo_receivers_of, site_of, subscribers_of
 from topology.links import makes_certificates
 from topology.routing.combined import apply_of
@@ -15,8 +15,8 @@ from topology.routing.downstream import receiver_of
 
 if TYPE_CHECKING:
     from headrace.links.serving import Links, RedoLinks
-    from protos.admission import Callers
-    from protos.links import GrpcLinks
+    from protos.links.grpc_links import GrpcLinks
+    from protos.wire.admission import Callers
     from topology.spec import TopologySpec
 
 __all__ = [
@@ -90,7 +90,7 @@ def links_of(
         host: answers the address to serve on; None: that of this process's node.
     """
     from actors.hosting.runtime import own_host, resolver
-    from protos.links import GrpcLinks
+    from protos.links.grpc_links import GrpcLinks
 
     return GrpcLinks(
         spec.name,

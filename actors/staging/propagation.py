@@ -66,7 +66,7 @@ from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import RuleSet
 from headrace.rules.user_code.last_call import LastCall
 from protos import codec
-from protos.compression import Compressor
+from protos.wire.compression import Compressor
 from topology.spec import PropagationSpec
 
 __all__ = ["PropagationCore", "PropagationRunner"]

@@ -17,7 +17,7 @@ from actors.security.wire import callers_of
 from headrace.base.errors import HeadraceError
 from headrace.chaos.errors import NotFired
 from headrace.chaos.proxy import Proxy
-from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE
+from protos.wire.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE
 from topology.callers import site_of
 from topology.edits.changes import components_of, interests_of
 

@@ -152,7 +152,7 @@ class RedoPosition:
 
 
 class PieceCompressor(Protocol):
-    """Makes the pieces of a batch smaller on their way: `protos.compression.Compressor`."""
+    """Makes the pieces of a batch smaller on their way: `protos.wire.compression.Compressor`."""
 
     def compress(self, piece: memoryview) -> bytes | None:
         """Make a piece smaller; None: it would not become smaller, and travels as it is."""

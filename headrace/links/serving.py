@@ -1,6 +1,6 @@
 """What a host is given: the streams of its component, and what serves its queue or its redo to the streams of others.
 
-Hosts are given `Links` or `RedoLinks` and know nothing of the wire. gRPC implements them in `protos.links`, the
+Hosts are given `Links` or `RedoLinks` and know nothing of the wire. gRPC implements them in `protos.links.grpc_links`, the
 simulation in `headrace.simulation.network`.
 """
 
@@ -28,7 +28,7 @@ class Serving(Protocol):
         """Admit others from now on; streams that are open go on.
 
         Args:
-            callers: who may come for what, each with its site (`protos.admission`).
+            callers: who may come for what, each with its site (`protos.wire.admission`).
         """
         ...
 

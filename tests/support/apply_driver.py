@@ -43,9 +43,9 @@ from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb
 from protos import codec
-from protos.identity import Peer
-from protos.queue_link import EnqueueClient, QueueServer
-from protos.transport import new_incarnation
+from protos.links.queue_link import EnqueueClient, QueueServer
+from protos.wire.identity import Peer
+from protos.wire.transport import new_incarnation
 from spark_apply.application.config import ApplicationConfig
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.apply_driver import ApplyDriver

@@ -30,8 +30,8 @@ from headrace.lcr.table_name import TableName
 from headrace.redo.mining.miner import Miner
 from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.user_code.last_call import LastCall
-from protos.identity import Peer
-from protos.redo_link import RedoServer
+from protos.links.redo_link import RedoServer
+from protos.wire.identity import Peer
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver, dequeuing, forming
 from tests.support.apply_driver import answer_no_more, execute

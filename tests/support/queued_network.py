@@ -19,8 +19,9 @@ from actors.staging.queue_host import QueueHost, forget_queues
 from headrace.base.errors import HeadraceError, PropagationError
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import header_of
-from protos import codec, transport
-from protos.queue_link import DequeueClient, EnqueueClient
+from protos import codec
+from protos.links.queue_link import DequeueClient, EnqueueClient
+from protos.wire import transport
 from tests.support.links import adopted, begun, loopback, without_tls
 from tests.support.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
 from tests.support.system import wait_until

@@ -21,8 +21,8 @@ from headrace.base.errors import PropagationError, RedoError
 from headrace.databases.ports import CapturedTable
 from headrace.lcr.scn import ObjectNumber
 from headrace.redo.standby.shipping import STALLED_S
-from protos.links import GrpcLinks
-from protos.redo_link import RedoWatchClient
+from protos.links.grpc_links import GrpcLinks
+from protos.links.redo_link import RedoWatchClient
 from tests.support.controllers import one_way_spec, reconfigured, started
 from tests.support.redo_logs import SOURCE, drain
 from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log

@@ -25,7 +25,7 @@ FORBIDDEN = {
     "headrace.deployment.inspection": "cryptography",
     "topology.spec": "pydantic",
     "headrace.rules.conditions.logic": "sqlglot",
-    "protos.transport": "pyarrow",
+    "protos.wire.transport": "pyarrow",
     "headrace.databases.embedded.servers": "psycopg",
     "headrace.databases.ports": "headrace.databases.postgres.connection",
     "actors.source_database": "headrace.databases.postgres.source.database",

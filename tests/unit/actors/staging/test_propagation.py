@@ -23,7 +23,7 @@ from headrace.lcr.values import ABSENT
 from headrace.rules.conditions.condition import parse
 from headrace.rules.rule import Rule, RuleSet
 from protos import codec
-from protos.links import GrpcLinks
+from protos.links.grpc_links import GrpcLinks
 from tests.support.lcr_batches import insert_batch, table_version
 from tests.support.staging import one_way
 from tests.support.two_queues import TwoQueues

@@ -36,12 +36,13 @@ from headrace.base.errors import ConfigError, HeadraceError, PropagationError, P
 from headrace.lcr.scn import Scn
 from headrace.links.ports import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, Resume
 from headrace.links.staging import LockedQueue, PublisherAccount, PublisherNews, QueuePort, SessionPort
-from protos import codec, queue_pb2, queue_pb2_grpc, transport
-from protos.admission import PUBLISH, SUBSCRIBE, Admission, Callers
+from protos import codec, queue_pb2, queue_pb2_grpc
 from protos.codec import scn_from_message
-from protos.fragments import Reassembly, fragments
-from protos.identity import Peer
-from protos.transport import Channel, ClientStream, Outbox, Server
+from protos.wire import transport
+from protos.wire.admission import PUBLISH, SUBSCRIBE, Admission, Callers
+from protos.wire.fragments import Reassembly, fragments
+from protos.wire.identity import Peer
+from protos.wire.transport import Channel, ClientStream, Outbox, Server
 
 __all__ = [
     "CONNECT_TIMEOUT_S",
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 # Between two acknowledgements of a source on one stream: those that are told meanwhile become one. Nothing waits for an
-# acknowledgement but the removal of what is durable; the queue takes four times as many messages (`protos.rates`).
+# acknowledgement but the removal of what is durable; the queue takes four times as many messages (`protos.wire.rates`).
 ACKNOWLEDGE_INTERVAL_S = 0.002
 CONNECT_TIMEOUT_S = 10.0  # a node under full load answers within this; then the address is asked for again
 

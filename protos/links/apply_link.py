@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 from headrace.base.errors import HeadraceError, ProtocolError, RateExceeded
 from protos import apply_pb2 as pb
 from protos import apply_pb2_grpc
-from protos.admission import Admission
-from protos.fragments import Pieces
-from protos.identity import Peer
-from protos.transport import (
+from protos.wire.admission import Admission
+from protos.wire.fragments import Pieces
+from protos.wire.identity import Peer
+from protos.wire.transport import (
     PROTOCOL_VERSION,
     Channel,
     ClientStream,

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from headrace.base.errors import HeadraceError, ProtocolError
 from protos import apply_pb2 as pb
 from protos import apply_pb2_grpc
-from protos.admission import Admission
-from protos.apply_link import check_token
-from protos.identity import Peer
-from protos.transport import PROTOCOL_VERSION, Channel, ClientStream, Server, abort, words_of
+from protos.links.apply_link import check_token
+from protos.wire.admission import Admission
+from protos.wire.identity import Peer
+from protos.wire.transport import PROTOCOL_VERSION, Channel, ClientStream, Server, abort, words_of
 
 __all__ = ["HealthClient", "RunCall", "RunHandler", "serve_tasks"]
 

@@ -147,7 +147,7 @@ class Bucket:
 
 
 class RateListener(Protocol):
-    """Who counts and logs what is bounded here (`protos.admission.Admission`)."""
+    """Who counts and logs what is bounded here (`protos.wire.admission.Admission`)."""
 
     def held_back(self, peer: str, problem: str) -> None:
         """A stream or a call waits; called each time.

@@ -4,7 +4,7 @@ Longer than 500 lines: everything that needs gRPC is here and nowhere else.
 
 Job
     Everything the nodes need of gRPC, so that nobody else imports it. What the streams carry is in
-    `protos.queue_link` and `protos.redo_link`.
+    `protos.links.queue_link` and `protos.links.redo_link`.
 
 Main path
     A server binds a free port (`Server`), its address is told by the actor that owns it. A client opens a channel of
@@ -17,10 +17,10 @@ Errors
     There is no retry in here: a broken stream is opened again by its owner, who must ask the peer where to resume.
 
 TLS
-    A server with an identity (`protos.identity`) takes only connections whose certificate its authority signed, and
+    A server with an identity (`protos.wire.identity`) takes only connections whose certificate its authority signed, and
     reads its files again for each handshake, so that renewed ones take effect at once. A channel reads them when it is
     made, and takes only a server whose certificate is that of the expected site, wherever it runs. What a caller may do
-    is for `protos.admission`.
+    is for `protos.wire.admission`.
 
 Noticing a dead peer
     A process that dies closes its connections, which is noticed at once. A machine or a network that goes silent is
@@ -56,10 +56,10 @@ from headrace.base.errors import (
     printable,
 )
 from protos import queue_pb2
-from protos.admission import HANDSHAKE_TIMEOUT_S, REVOKED_LOOK_S, Admission
-from protos.fragments import FRAGMENT_BYTES
-from protos.identity import CertificateError, Identity, Peer, Pem
-from protos.rates import Bucket, Meter
+from protos.wire.admission import HANDSHAKE_TIMEOUT_S, REVOKED_LOOK_S, Admission
+from protos.wire.fragments import FRAGMENT_BYTES
+from protos.wire.identity import CertificateError, Identity, Peer, Pem
+from protos.wire.rates import Bucket, Meter
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
@@ -383,7 +383,7 @@ class Server:
 class _Readers:
     """Stands in for a server while services are registered.
 
-    Counts calls and messages (`protos.rates`), and gives each method a parser that does not fail.
+    Counts calls and messages (`protos.wire.rates`), and gives each method a parser that does not fail.
 
     Where parsing fails, gRPC ends the call by itself, while the handler goes on and ends it a second time: then the
     server can never be stopped. It also logs a traceback for each such message. Here the handler gets a `ProtocolError`

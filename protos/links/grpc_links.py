@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from protos.admission import Admission
-from protos.identity import Peer
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
-from protos.redo_link import RedoServer, RedoWatchClient
-from protos.redo_transport import RedoShippingClient
-from protos.transport import new_incarnation
+from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.links.redo_link import RedoServer, RedoWatchClient
+from protos.links.redo_transport import RedoShippingClient
+from protos.wire.admission import Admission
+from protos.wire.identity import Peer
+from protos.wire.transport import new_incarnation
 
 if TYPE_CHECKING:
     from headrace.links.ports import PieceCompressor

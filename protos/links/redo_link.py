@@ -25,12 +25,13 @@ from headrace.base.errors import HeadraceError, PropagationError
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import RedoPosition
 from headrace.links.standby import RedoShipper, RedoWriter
-from protos import queue_pb2, redo_pb2, redo_pb2_grpc, transport
-from protos.admission import READ_REDO, Admission, Callers
+from protos import queue_pb2, redo_pb2, redo_pb2_grpc
 from protos.codec import scn_from_message
-from protos.identity import Peer
-from protos.redo_transport import ShippingService
-from protos.transport import Channel, ClientStream, Server
+from protos.links.redo_transport import ShippingService
+from protos.wire import transport
+from protos.wire.admission import READ_REDO, Admission, Callers
+from protos.wire.identity import Peer
+from protos.wire.transport import Channel, ClientStream, Server
 
 __all__ = ["RedoServer", "RedoService", "RedoWatchClient"]
 

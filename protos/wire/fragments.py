@@ -10,7 +10,8 @@ from typing import Any
 
 from headrace.base.errors import ProtocolError
 from headrace.links.ports import PieceCompressor
-from protos import compression, queue_pb2
+from protos import queue_pb2
+from protos.wire import compression
 
 __all__ = ["FRAGMENT_BYTES", "REASSEMBLED_BYTES_MAX", "Pieces", "Reassembly", "fragments"]
 

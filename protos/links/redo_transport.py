@@ -30,11 +30,12 @@ from typing import Any
 
 from headrace.base.errors import HeadraceError, PropagationError, ProtocolError
 from headrace.links.standby import RedoFrame, RedoShipper, Shipment, Shipped, StandbyPlace
-from protos import redo_pb2, redo_pb2_grpc, transport
-from protos.admission import RECEIVE_REDO, Admission
+from protos import redo_pb2, redo_pb2_grpc
 from protos.codec import scn_from_message
-from protos.identity import Peer
-from protos.transport import Channel, ClientStream, Outbox
+from protos.wire import transport
+from protos.wire.admission import RECEIVE_REDO, Admission
+from protos.wire.identity import Peer
+from protos.wire.transport import Channel, ClientStream, Outbox
 
 __all__ = ["CREDIT_BYTES", "RedoShippingClient", "ShippingService"]
 

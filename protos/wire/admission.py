@@ -14,12 +14,12 @@ Who is refused where
     With a certificate of another site than the component's, or as a component that has no business here: by `check`.
     With a certificate that the operator has revoked: by `begin`, and while its calls are open by `end_revoked`, every
     `REVOKED_LOOK_S`. Who sends far more than a component of ours would: by `begin`, and on an open stream by its
-    `Meter` (`protos.rates`).
+    `Meter` (`protos.wire.rates`).
 
 Bounds
     `HELLO_TIMEOUT_S` for the first messages of a stream, `FAILURES_MAX` refusals per connection, then its streams are
     refused unread. What is noted of connections is bounded by `PEERS_MAX`; the oldest are forgotten. Rates of messages
-    and calls: `protos.rates`.
+    and calls: `protos.wire.rates`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.base.errors import NotAdmitted, ProtocolError, printable
-from protos.identity import Identity, principal_of
-from protos.rates import Meter, Rates
-from protos.revoked import Revoked, fingerprints_of, printed_fingerprint
+from protos.wire.identity import Identity, principal_of
+from protos.wire.rates import Meter, Rates
+from protos.wire.revoked import Revoked, fingerprints_of, printed_fingerprint
 
 __all__ = [
     "HANDSHAKE_TIMEOUT_S",
@@ -264,7 +264,7 @@ class Admission:
                 "last_held_back_us": self._held_back.last_us,
             }
 
-    # ------------------------------------------------------------------ what is noted; see `protos.rates.RateListener`
+    # ------------------------------------------------------------------ what is noted; see `protos.wire.rates.RateListener`
 
     def held_back(self, peer: str, problem: str) -> None:
         """Count, and log now and then, that a stream or call waits.

@@ -8,7 +8,7 @@ The name
     A site's certificate has the DNS name `<site>.<topology>.headrace.internal`, with `-` for each `_` of the two names,
     among its subject alternative names. It is a name and no address: nothing resolves it, so hosts and ports may
     change. `.internal` is reserved for private use. gRPC compares it in both directions: a client with the site it
-    means to reach, a server with the site of the component that says hello (`protos.admission`).
+    means to reach, a server with the site of the component that says hello (`protos.wire.admission`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Identity:
         certificate: absolute path of the site's certificate.
         key: absolute path of its private key.
         revoked: absolute path of the list of certificates that are refused although the authority signed them
-            (`protos.revoked`); empty: there is none.
+            (`protos.wire.revoked`); empty: there is none.
         must_list: that list is the operator's own file, so it is missed when it is not there.
     """
 
