@@ -17,13 +17,13 @@ from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import Row, StoredChange
 from headrace.lcr.batch import Command
 from headrace.lcr.scn import FIRST_SCN, Scn
-from headrace.simulation.observing.shaped_observer import ShapedObserver
+from headrace.simulation.checking.shaped_observer import ShapedObserver
 from headrace.simulation.observing.violations import Invariant, Violation, require
 from headrace.simulation.workload import Ledger, ledger_entry, stream_of
 
 if TYPE_CHECKING:
     from headrace.simulation.database import SiteDatabase
-    from headrace.simulation.world import Simulation
+    from headrace.simulation.surroundings import Surroundings
     from topology.spec import ApplySpec
 
 __all__ = ["ApplyObserver", "SiteObserver"]
@@ -40,7 +40,7 @@ class SiteObserver:
         database: of the site.
     """
 
-    def __init__(self, sim: Simulation, database: SiteDatabase) -> None:
+    def __init__(self, sim: Surroundings, database: SiteDatabase) -> None:
         self._sim, self._database, self.site = sim, database, database.site
         self.there: dict[Entries, set[int]] = {}
         self.shaped = ShapedObserver(sim, database)
@@ -229,7 +229,7 @@ class ApplyObserver:
         is_new: it was added while the others ran, and copies its tables.
     """
 
-    def __init__(self, sim: Simulation, apply: ApplySpec, site: SiteObserver, *, is_new: bool = False) -> None:
+    def __init__(self, sim: Surroundings, apply: ApplySpec, site: SiteObserver, *, is_new: bool = False) -> None:
         self._sim, self.apply, self.site, self.is_new = sim, apply, site, is_new
         self.store = sim.databases[apply.site].store
         self.low_watermark = FIRST_SCN
@@ -337,9 +337,7 @@ class ApplyObserver:
     @property
     def may_be_refused(self) -> bool:
         """It lost commits, or it was added while another one that did is sent them again: it begins where that one is."""
-        return bool(self.is_restored_below) or (
-            self.is_new and self.apply.source in self._sim.operator.restored_sources
-        )
+        return bool(self.is_restored_below) or (self.is_new and self.apply.source in self._sim.restored_sources)
 
     def allows(self, required: Scn) -> bool:
         """Whether redo below `required` may be given up as far as this destination is concerned."""

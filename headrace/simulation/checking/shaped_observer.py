@@ -15,7 +15,7 @@ from headrace.simulation.observing.violations import Invariant, Violation
 if TYPE_CHECKING:
     from headrace.simulation.database import SiteDatabase
     from headrace.simulation.observing.expected import Key, SiteTable
-    from headrace.simulation.world import Simulation
+    from headrace.simulation.surroundings import Surroundings
     from topology.spec import ApplySpec
 
 __all__ = ["ShapedObserver"]
@@ -29,7 +29,7 @@ class ShapedObserver:
         database: of the site.
     """
 
-    def __init__(self, sim: Simulation, database: SiteDatabase) -> None:
+    def __init__(self, sim: Surroundings, database: SiteDatabase) -> None:
         self._sim, self._database, self._site = sim, database, database.site
         self._reached: dict[tuple[Key, bytes], int] = {}  # the first state that a row can be in, by what it was
 
