@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headrace.databases.ports import DictionaryBuild, LogChunk, StreamOptions
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.scn import FIRST_SCN, ObjectNumber, Scn
 from headrace.redo.mining.miner import Miner
 from headrace.redo.writing.log_writer import LogWriter

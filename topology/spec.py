@@ -50,7 +50,7 @@ class DatabaseSpec:
         environment: what the connection strings refer to: names of environment variables, files and programs.
         allow_any_version: take a server whose version was never tried.
         decoding_memory: bytes that the session which reads its log may hold of transactions in flight; 0: by the
-            server's own settings (`headrace.databases.postgres.source.decoding_memory`).
+            server's own settings (`headrace.databases.postgres.source.log_stream.decoding_memory`).
         has_admin: the file has an `admin_dsn`, whose role makes and drops what a destination needs, and a source's
             publication (`topology.file.admin`). It is not here: a topology gets into processes and files that must not
             have it.

@@ -246,7 +246,7 @@ def decoder_for(options: StreamOptions) -> LogDecoder:
         ConfigError: redo of a database this version cannot read.
     """
     if options.database_kind == "postgres":
-        from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+        from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 
         return PostgresLogDecoder(options)
     raise ConfigError(

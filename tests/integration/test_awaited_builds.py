@@ -238,7 +238,7 @@ def test_commit_that_waits_until_it_is_written_waits_until_it_is_durable(site: R
 
 
 def test_visible_is_told_of_transactions_whose_numbers_have_gone_round(site: RedoSite) -> None:
-    from headrace.databases.postgres.source.transactions import are_visible
+    from headrace.databases.postgres.source.log_stream.transactions import are_visible
 
     with closing(psycopg.connect(site.dsn)) as running:
         number = running.execute("SELECT pg_current_xact_id()::text::int8").fetchone()

@@ -18,7 +18,7 @@ from headrace.base.errors import TableLeftRules
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.admin import PostgresSourceAdmin
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
 from headrace.redo.mining.miner import Miner

@@ -21,7 +21,7 @@ from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.catalog.source_tables import slot_name
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition

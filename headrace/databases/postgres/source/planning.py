@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from headrace.databases.ports import PlannedStatement
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.connection import quote
-from headrace.databases.postgres.source.slot import slot_statement
+from headrace.databases.postgres.source.log_stream.slot import slot_statement
 from headrace.rules.rule import Rule, RuleSet
 
 __all__ = ["plan_instantiation", "plan_unseen_source"]

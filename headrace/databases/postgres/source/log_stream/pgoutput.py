@@ -14,7 +14,7 @@ import numpy as np
 from headrace.base.errors import ProtocolError
 from headrace.databases.ports import DecodedChunk, StreamOptions
 from headrace.databases.postgres.origins import TAG_PREFIX, tag_of_message, tag_of_origin
-from headrace.databases.postgres.source import pgoutput_kernels as kernels
+from headrace.databases.postgres.source.log_stream import pgoutput_kernels as kernels
 from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
 from headrace.lcr.batch import Column, OldImage, TableVersion, content_version
 from headrace.lcr.scn import ObjectNumber

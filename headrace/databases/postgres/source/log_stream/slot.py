@@ -15,8 +15,8 @@ import psycopg
 from headrace.base.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseSetBack, DatabaseUnavailable, LogGone
 from headrace.databases.ports import PlannedStatement
 from headrace.databases.postgres.connection import connect, quote, translated
-from headrace.databases.postgres.source.lsn import format_lsn, parse_lsn
-from headrace.databases.postgres.source.transactions import whole_number
+from headrace.databases.postgres.source.log_stream.lsn import format_lsn, parse_lsn
+from headrace.databases.postgres.source.log_stream.transactions import whole_number
 from headrace.databases.timelines import check_timeline
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.lcr.table_name import literal

@@ -40,10 +40,10 @@ from headrace.base.errors import (
 )
 from headrace.databases.ports import LogChunk, StreamOptions
 from headrace.databases.postgres.connection import connect, connection_parameters, quote, translated
-from headrace.databases.postgres.source import pgoutput_kernels as kernels
-from headrace.databases.postgres.source.decoding_memory import set_decoding_memory
-from headrace.databases.postgres.source.lsn import format_lsn, parse_lsn
-from headrace.databases.postgres.source.replication_wire import (
+from headrace.databases.postgres.source.log_stream import pgoutput_kernels as kernels
+from headrace.databases.postgres.source.log_stream.decoding_memory import set_decoding_memory
+from headrace.databases.postgres.source.log_stream.lsn import format_lsn, parse_lsn
+from headrace.databases.postgres.source.log_stream.replication_wire import (
     MESSAGE_BYTES_MAX,
     Buffer,
     LibpqWire,
@@ -55,7 +55,7 @@ from headrace.databases.postgres.source.replication_wire import (
     start_libpq,
     start_raw,
 )
-from headrace.databases.postgres.source.slot import keep_at_standbys, timelines_left
+from headrace.databases.postgres.source.log_stream.slot import keep_at_standbys, timelines_left
 from headrace.lcr.scn import FIRST_SCN, ObjectNumber, Scn
 
 if TYPE_CHECKING:
