@@ -35,8 +35,9 @@ from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.tables.arriving import ArrivingTables, TableStart
+from spark_apply.tables.fits import TableFits
 from topology.ways import rules_at_the_end, ways_to
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ class Driver:
             on_error=OnError[spec.on_error.upper()],
             commits_lazily=spec.commits_lazily,
         )
-        fits = config.fits(destination.describe, self._missing_alter)
+        fits = TableFits.of(config, destination.describe, self._missing_alter)
         self.reader = ApplyReader(
             source=spec.source,
             progress=progress,
@@ -348,7 +349,7 @@ class Driver:
             clock=sim.clock,
         )
         self._gate = Gate(config)
-        self.token = self._gate.admit()
+        self.token = self._gate.tokens.admit()
         self._gate.host = self.host
         self.host.begin()
         self.tasks: dict[int, Task] = {}

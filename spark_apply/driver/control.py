@@ -29,20 +29,20 @@ from spark_apply.copy.row_marks import columns_here, marked_table
 from spark_apply.copy.standing import correct_alone
 from spark_apply.driver.error_edits import edited_part
 from spark_apply.driver.executions import ExecutionRequest
-from spark_apply.driver.joining import DELETED_AT_ONCE
+from spark_apply.driver.join_calls import DELETED_AT_ONCE
 from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecutions
 from spark_apply.tables.arriving import restart_hint
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
     from headrace.lcr.batch import TableVersion
+    from spark_apply.application.task_runs import TaskRun, TaskRunner
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.error_edits import EditRequest
     from spark_apply.driver.executions import ErrorOutcome
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
-    from spark_apply.driver.runs import TaskRun, TaskRunner
 
 __all__ = ["ApplyControl", "Cores", "outcome_message"]
 
@@ -366,11 +366,13 @@ class ApplyControl:
             ConfigError: it is not there, was edited or executed meanwhile, or has no such row or column.
             ApplyError: it is being executed, nothing is applied yet, or a table of it does not fit the LCRs.
         """
+        from spark_apply.tables.fits import TableFits  # with compiled kernels, which no other answer needs
+
         cores = self._running()
         config = self.config
         # Read beside the coordinator's thread, which has more to do than to read a large transaction.
         with contextlib.closing(open_destination(config.destination)) as destination:
-            fits = config.fits(destination.describe, partial(_missing_alter, destination))
+            fits = TableFits.of(config, destination.describe, partial(_missing_alter, destination))
             made = edited_part(request, config.apply, destination.error_batches(request.number), fits.fit_or_error)
         done = cores.host.call(
             lambda: cores.host.edit_error(made.edit, part=made.part, batch=made.batch, key_hashes=made.key_hashes)

@@ -42,7 +42,7 @@ from spark_apply.server import large_transactions as work_large
 from spark_apply.server import set_groups as work_sets
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.sets import resolution as work_conflicts
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
 

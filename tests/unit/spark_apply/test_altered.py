@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.databases.memory.store import MemoryStore
 from headrace.lcr.batch import Column, Command, OldImage
-from spark_apply.dependencies.equality import Equality
+from spark_apply.keys.equality import Equality
 from spark_apply.tables.fits import TableVersions
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Table, Transaction, cut_batches

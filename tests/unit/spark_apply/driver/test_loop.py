@@ -207,7 +207,7 @@ class Driver:
             clock=self.clock,  # type: ignore[arg-type,return-value]
         )
         self.gate = Gate(self.config)
-        self.token = self.gate.admit()
+        self.token = self.gate.tokens.admit()
         self.gate.host = self.host
         self.host.begin()
         self.tasks: dict[int, tuple[Stream, ApplyServer]] = {}
@@ -669,8 +669,8 @@ def test_tasks_that_no_application_runs_are_waited_for(driver: Driver) -> None:
 
 def test_task_of_a_run_that_has_ended_is_turned_away_and_one_of_the_next_run_is_let_in(driver: Driver) -> None:
     driver.start_task(0)
-    older, driver.token = driver.token, driver.gate.admit()
-    driver.gate.dismiss(older)
+    older, driver.token = driver.token, driver.gate.tokens.admit()
+    driver.gate.tokens.dismiss(older)
     with pytest.raises(PropagationError):
         driver.gate.accept(Stream(0, token=older))
     with pytest.raises(PropagationError):
