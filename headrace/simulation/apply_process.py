@@ -350,7 +350,7 @@ class Driver:
         )
         self._gate = Gate(config)
         self.token = self._gate.tokens.admit()
-        self._gate.host = self.host
+        self._gate.inbox = self.host.inbox
         self.host.begin()
         self.tasks: dict[int, Task] = {}
         self._gone: list[Task] = []  # dead, and the driver has not heard of it
@@ -358,7 +358,7 @@ class Driver:
 
     def end(self) -> None:
         """Its stream ends; its tasks linger."""
-        self.host._dequeuing.end()
+        self.host.dequeuing.end()
 
     def _missing_alter(self, version: TableVersion) -> str:
         return "".join(found.fix for found in self._destination.preflight_tables([version]) if found.is_error)

@@ -252,13 +252,14 @@ class ApplyDriver:
         """Run the coordinator, the apply servers for as long as it runs, and beside them the copies."""
         starts, hold_scn = copying.starts()
         cores = self._make_cores(destination, progress, starts)
-        host = gate.host = cores.host
+        host = cores.host
+        gate.inbox = host.inbox
         host.joins.hold(hold_scn)
         servers = runner.start(
             pb.TASK_KIND_APPLY_SERVER,
             self._config.parallelism,
             is_kept=True,
-            moved=lambda is_accepted: host.tasks_accepted(is_accepted=is_accepted),
+            moved=lambda is_accepted: host.inbox.post(lambda: host.servers.accepted(is_accepted=is_accepted)),
         )
         self.control.cores = replace(cores, servers=servers)
         beside = threading.Thread(target=self._copy_beside, args=(copying, host), name="copy-beside", daemon=True)
@@ -278,10 +279,10 @@ class ApplyDriver:
         try:
             copying.run_beside(LoopJoinCalls(host, self._copies_end))
         except HeadraceError as error:
-            host.fail(error)
+            host.inbox.fail(error)
         except Exception as error:
             log.exception("%s: copying tables", self._config.apply)
-            host.fail(
+            host.inbox.fail(
                 BugError(f"copying tables: {type(error).__name__}: {error}", hint="see the component's log; report it")
             )
 

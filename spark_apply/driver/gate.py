@@ -13,13 +13,13 @@ from spark_apply.copy.board import BoardSlot
 
 if TYPE_CHECKING:
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.driver.loop import CoordinatorHost
+    from spark_apply.driver.loop_inbox import LoopInbox
 
 __all__ = ["Gate"]
 
 
 class Gate:
-    """Admits tasks of current runs: to the databases, to the pieces to copy, and to the host once it exists.
+    """Admits tasks of current runs: to the databases, to the pieces to copy, and to the loop once it runs.
 
     Args:
         config: of the apply process.
@@ -27,14 +27,14 @@ class Gate:
     Attributes:
         tokens: of its current runs.
         boards: where tasks that copy find the board of the current round.
-        host: of the apply servers' streams; None: it does not apply yet.
+        inbox: of the loop, for what comes on the apply servers' streams; None: it does not run yet.
     """
 
     def __init__(self, config: ApplyConfig) -> None:
         self._config = config
         self.tokens = RunTokens(config.apply)
         self.boards = BoardSlot()
-        self.host: CoordinatorHost | None = None
+        self.inbox: LoopInbox | None = None
 
     # ------------------------------------------------------------------ tasks
 
@@ -42,21 +42,21 @@ class Gate:
         """See `StreamListener.accept`."""
         hello = stream.hello
         self.tokens.check(hello.token)
-        if (hello.topology, hello.apply) != (self._config.topology, self._config.apply) or self.host is None:
+        if (hello.topology, hello.apply) != (self._config.topology, self._config.apply) or self.inbox is None:
             raise ProtocolError(f"this is the coordinator of {self._config.apply}, not of {hello.apply}")
         if not 0 <= hello.server < self._config.parallelism:
             raise ProtocolError(f"apply {self._config.apply} has no server {hello.server}")
-        self.host.opened(stream)
+        self.inbox.opened(stream)
 
     def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
         """See `StreamListener.receive`."""
-        if self.host is not None:
-            self.host.receive(stream, message)
+        if self.inbox is not None:
+            self.inbox.receive(stream, message)
 
     def lost(self, stream: ServerStream, problem: str) -> None:
         """See `StreamListener.lost`."""
-        if self.host is not None:
-            self.host.lost(stream, problem)
+        if self.inbox is not None:
+            self.inbox.lost(stream, problem)
 
     def next_copy(self, request: pb.CopyRequest) -> pb.CopyReply:
         """See `StreamListener.next_copy`."""

@@ -32,59 +32,59 @@ class LoopJoinCalls:
 
     def hold(self, scn: Scn | None) -> None:
         """See `TableJoins.hold`."""
-        self._host.call(lambda: self._host.joins.hold(scn))
+        self._host.inbox.call(lambda: self._host.joins.hold(scn))
 
     def hold_now(self) -> None:
         """Keep the queue from forgetting anything it was not told to be durable: before a snapshot is taken."""
-        self._host.call(lambda: self._host.joins.hold(self._host.told_scn))
+        self._host.inbox.call(lambda: self._host.joins.hold(self._host.dequeuing.told_scn))
 
     def leave_out(self, tables: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> bool:
         """See `TableJoins.leave_out`; False: the driver ends first."""
-        return self._wait(self._host.call(lambda: self._host.joins.leave_out(tables, parts)))
+        return self._wait(self._host.inbox.call(lambda: self._host.joins.leave_out(tables, parts)))
 
     def admit(self, parts: Mapping[PartOf, Scn]) -> bool:
         """See `TableJoins.admit`; False: the driver ends first."""
-        return self._wait(self._host.call(lambda: self._host.joins.admit(parts)))
+        return self._wait(self._host.inbox.call(lambda: self._host.joins.admit(parts)))
 
     @property
     def truncated_parts(self) -> dict[PartOf, Scn]:
         """See `ArrivingTables.truncated_parts`."""
-        return self._host.call(lambda: self._host.joins.truncated_parts)
+        return self._host.inbox.call(lambda: self._host.joins.truncated_parts)
 
     def join(self, tables: Sequence[Instantiation]) -> bool:
         """See `TableJoins.join`; False: the driver ends first."""
-        return self._wait(self._host.call(lambda: self._host.joins.join(tables)))
+        return self._wait(self._host.inbox.call(lambda: self._host.joins.join(tables)))
 
     def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
         """See `ArrivingTables.emptied_scn`."""
-        return self._host.call(lambda: self._host.joins.emptied_scn(table))
+        return self._host.inbox.call(lambda: self._host.joins.emptied_scn(table))
 
     @property
     def truncated_tables(self) -> dict[str, tuple[Scn, frozenset[int]]]:
         """See `ArrivingTables.truncated`."""
-        return self._host.call(lambda: self._host.joins.truncated_tables)
+        return self._host.inbox.call(lambda: self._host.joins.truncated_tables)
 
     @property
     def applied_scn(self) -> Scn:
         """See `TableJoins.applied_scn`."""
-        return self._host.call(lambda: self._host.joins.applied_scn)
+        return self._host.inbox.call(lambda: self._host.joins.applied_scn)
 
     @property
     def is_joined(self) -> bool:
         """See `TableJoins.is_joined`."""
-        return self._host.call(lambda: self._host.joins.is_joined)
+        return self._host.inbox.call(lambda: self._host.joins.is_joined)
 
     def delete_obsolete(self, numbers: Sequence[int]) -> frozenset[int]:
         """Delete error transactions that copies have made obsolete; returns those that are gone."""
         gone: set[int] = set()
         for first in range(0, len(numbers), DELETED_AT_ONCE):
             chosen = numbers[first : first + DELETED_AT_ONCE]
-            gone |= self._host.call(partial(self._host.delete_obsolete, chosen))
+            gone |= self._host.inbox.call(partial(self._host.errors.delete_obsolete, chosen))
         return frozenset(gone)
 
     def execute_held(self, numbers: Sequence[int]) -> None:
         """Have error transactions executed that waited behind others; what becomes of them the error queue shows."""
-        self._host.call(lambda: self._host.execute_errors(numbers))
+        self._host.inbox.call(lambda: self._host.errors.execute(numbers))
 
     def _wait(self, done: Event) -> bool:
         while not done.wait(_WAIT_POLL_S):

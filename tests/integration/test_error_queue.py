@@ -240,6 +240,7 @@ class Applying:
         self.engine = Engine(seed=1, batches=(), destination=self.database, parallelism=1)
         cores: Any = Cores(host=self, reader=None, coordinator=self.engine.coordinator, epoch=1)  # type: ignore[arg-type]
         self.arriving: list[LcrBatch] = []
+        self.inbox = self.errors = self  # of the host of the coordinator, which it is too
         self.host = ApplyHost.__new__(ApplyHost)
         self.host._driver = SimpleNamespace(control=ApplyControl(config=config, cores=cores))  # type: ignore[assignment]
 
@@ -250,20 +251,20 @@ class Applying:
         assert arguments[0] == f"apply:{APPLY}"
         return getattr(self.host, arguments[1])(*arguments[2:])
 
-    def edit_error(self, edit: ErrorEdit, **stored: Any) -> bool:
+    def edit(self, edit: ErrorEdit, **stored: Any) -> bool:
         done = self.database.edit_error(TOPOLOGY, edit, **stored)
         self.engine.coordinator.error_edited(edit.number, stored["key_hashes"])
         return done
 
-    def delete_errors(self, numbers: Sequence[int]) -> dict[int, str]:
+    def delete(self, numbers: Sequence[int]) -> dict[int, str]:
         there = self.database.delete_errors(TOPOLOGY, numbers)
         return {number: "" if number in there else "it is not in the error queue" for number in numbers}
 
     @property
-    def queued_errors(self) -> tuple[int, ...]:
+    def queued(self) -> tuple[int, ...]:
         return self.engine.coordinator.error_numbers
 
-    def execute_errors(self, numbers: Sequence[int], request: ExecutionRequest) -> Any:
+    def execute(self, numbers: Sequence[int], request: ExecutionRequest) -> Any:
         outcomes: Any = queue.SimpleQueue()
         self.engine.coordinator.execute_errors(numbers, request)
         while outcomes.qsize() < len(numbers):
@@ -278,7 +279,7 @@ class Applying:
         self.engine.batches, self.arriving = [*self.engine.batches, *self.arriving], []
         self.engine.run()
 
-    def withdraw_errors(self, _: Any, numbers: Sequence[int], why: str) -> None:
+    def withdraw(self, _: Any, numbers: Sequence[int], why: str) -> None:
         self.engine.coordinator.withdraw(numbers, why)
 
     def close(self) -> None:

@@ -118,7 +118,7 @@ class World:
             )
         )
         gate.tokens._current.add(TOKEN)
-        gate.host = Host()  # type: ignore[assignment]
+        gate.inbox = Host()  # type: ignore[assignment]
         self.apply = serve_apply("127.0.0.1", gate, servers=2, admission=self.admissions["Coordinator"])
         self.spark = serve_tasks("127.0.0.1", Runs(), TOKEN, admission=self.admissions["SparkTasks"])
         self.endpoints = {

@@ -40,7 +40,7 @@ def _history(seed: int, *, is_wrong: bool = False, conflicts: int = 0) -> tuple[
         if rng.random() < 1 / CRASH_EVERY:
             crashes += 1
             recorded = engine.flushes.durable_scn(engine.coordinator.durable_scn)
-            # `CoordinatorHost.kept_scn`
+            # `RecordedProgress.kept_scn`
             kept = engine.coordinator.low_watermark if recorded == engine.coordinator.durable_scn else recorded
             lost += place.store.crash()
             left = place.destination.progress(engine.topology, engine.apply)
