@@ -354,7 +354,7 @@ class Driver:
         self.host.begin()
         self.tasks: dict[int, Task] = {}
         self._gone: list[Task] = []  # dead, and the driver has not heard of it
-        self._low_watermark = self.coordinator.low_watermark
+        self._low_watermark = self.coordinator.watermarks.low
 
     def end(self) -> None:
         """Its stream ends; its tasks linger."""
@@ -366,7 +366,7 @@ class Driver:
     def step(self, rng: random.Random) -> None:
         """May raise the error that ends the driver."""
         self.host.turn(0.0)
-        scn = self.coordinator.low_watermark
+        scn = self.coordinator.watermarks.low
         require(
             scn >= self._low_watermark,
             Invariant.WATERMARKS,

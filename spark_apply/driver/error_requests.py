@@ -73,7 +73,7 @@ class ErrorRequests:
     @property
     def queued(self) -> tuple[int, ...]:
         """The numbers in the error queue, as the coordinator knows it; ascending."""
-        return self._coordinator.error_numbers
+        return self._coordinator.errors.numbers
 
     def withdraw(self, outcomes: queue.SimpleQueue[ErrorOutcome], numbers: Iterable[int], why: str) -> None:
         """Do not execute error transactions for somebody any more.
@@ -97,7 +97,7 @@ class ErrorRequests:
                         number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=why)
                     )
                 )
-        self._coordinator.withdraw(alone, why)
+        self._coordinator.errors.executions.withdraw(alone, why)
         self.deliver_outcomes()  # whoever wants one of them next is not told of these
 
     def execute(
@@ -107,7 +107,7 @@ class ErrorRequests:
 
         Args:
             numbers: of the error transactions.
-            request: see `ApplyCoordinator.execute_errors`; one that is being executed already keeps the request it has,
+            request: see `ErrorExecutions.add`; one that is being executed already keeps the request it has,
                 and is refused to who asks for another.
         """
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
@@ -124,7 +124,7 @@ class ErrorRequests:
                         failure=Failure(position=-1, conflict_type="", sqlstate="", message=_EXECUTED_OTHERWISE),
                     )
                 )
-        self._coordinator.execute_errors(mine, wanted)
+        self._coordinator.errors.executions.add(mine, wanted)
         return outcomes
 
     def edit(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
@@ -146,10 +146,10 @@ class ErrorRequests:
             done = self._destination.edit_error(self._topology, edit, part=part, batch=batch, key_hashes=key_hashes)
         except DatabaseUnavailable:
             # It may be committed, and the answer lost: keys too many only hold too much.
-            self._coordinator.error_edited(edit.number, key_hashes)
+            self._coordinator.errors.edited(edit.number, key_hashes)
             raise
         if done:
-            self._coordinator.error_edited(edit.number, key_hashes)
+            self._coordinator.errors.edited(edit.number, key_hashes)
         return done
 
     def delete(self, numbers: Sequence[int]) -> dict[int, str]:
@@ -169,7 +169,7 @@ class ErrorRequests:
             self._deleting |= dict.fromkeys(chosen, _DELETED_LOOKS)
             raise
         for number in chosen:
-            self._coordinator.error_deleted(number)
+            self._coordinator.errors.deleted(number)
         problems = dict.fromkeys(numbers, _IS_EXECUTED) | {
             number: "" if number in there else "it is not in the error queue" for number in chosen
         }
@@ -190,7 +190,7 @@ class ErrorRequests:
 
     def deliver_outcomes(self) -> None:
         """Answer who waits for the executions that have ended since the last call."""
-        for outcome in self._coordinator.take_outcomes():
+        for outcome in self._coordinator.errors.executions.take_outcomes():
             self._note_failure(outcome)
             _, every = self._executing.pop(outcome.number, (None, ()))
             for waiting in every:
@@ -209,7 +209,7 @@ class ErrorRequests:
             self._problem.note(error)
             return
         for number in [each for each in self._deleting if each not in there]:
-            self._coordinator.error_deleted(number)
+            self._coordinator.errors.deleted(number)
         self._deleting = {
             number: looks - 1 for number, looks in self._deleting.items() if number in there and looks > 1
         }

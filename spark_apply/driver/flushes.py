@@ -100,7 +100,7 @@ class FlushGate:
         """Ask the destination, when it is time.
 
         Args:
-            recorded: `ApplyCoordinator.durable_scn` of this moment.
+            recorded: `Watermarks.durable` of this moment.
             now: monotonic seconds.
 
         Returns:

@@ -151,19 +151,21 @@ class TableJoins:
     @property
     def applied_scn(self) -> Scn:
         """Everything below this is applied, but of tables that are left out or are joining."""
-        return self._coordinator.low_watermark
+        return self._coordinator.watermarks.low
 
     @property
     def is_joined(self) -> bool:
         """The tables that joined last are where the others are."""
-        return self._coordinator.low_watermark >= self._coordinator.progress.ahead_scn
+        return self._coordinator.watermarks.low >= self._coordinator.watermarks.progress.ahead_scn
 
     # ------------------------------------------------------------------ the loop's turn
 
     @property
     def is_due(self) -> bool:
         """Something is asked that needs the coordinator settled, or idle: offer and accept nothing, and call `advance`."""
-        return bool(self._asked) and (not self._asked[0].join or (self._coordinator.may_settle and self.is_joined))
+        return bool(self._asked) and (
+            not self._asked[0].join or (self._coordinator.watermarks.may_settle and self.is_joined)
+        )
 
     def advance(self) -> bool:
         """Do what is asked, as soon as the coordinator has settled; True: the caller must dequeue again.
@@ -179,11 +181,11 @@ class TableJoins:
         self._coordinator.settle(leaves_above=not asked.join)
         if not (self._coordinator.is_settled if asked.join else self._coordinator.is_idle):
             return False
-        progress = self._coordinator.progress
+        progress = self._coordinator.watermarks.progress
         if asked.join:
             self.is_uncertain = True
             progress = self._destination.join_tables(
-                self._topology, self._apply, self._epoch, asked.join, through=self._coordinator.low_watermark
+                self._topology, self._apply, self._epoch, asked.join, through=self._coordinator.watermarks.low
             )
             self.is_uncertain = False
             self._reader.all_joined()

@@ -276,7 +276,7 @@ class CoordinatorHost:
 
     def _restart_where_needed(self) -> None:
         if self._coordinator.must_replay:
-            self._reader.restart(self._coordinator.progress)
+            self._reader.restart(self._coordinator.watermarks.progress)
             self._coordinator.replayed()
             self.dequeuing.begin_again()
         elif self._reader.must_resubscribe:

@@ -57,7 +57,7 @@ class RecordedProgress:
             config.topology,
             config.apply,
             epoch=epoch,
-            scn=coordinator.durable_scn,
+            scn=coordinator.watermarks.durable,
             is_needed=config.commits_lazily,
         )
         self._record_at = 0.0
@@ -67,7 +67,7 @@ class RecordedProgress:
     @property
     def recorded_scn(self) -> Scn:
         """The low watermark that the destination has on disk: no crash of it takes that back."""
-        return self._flushes.durable_scn(self._coordinator.durable_scn)
+        return self._flushes.durable_scn(self._coordinator.watermarks.durable)
 
     @property
     def kept_scn(self) -> Scn:
@@ -76,19 +76,19 @@ class RecordedProgress:
         More than `recorded_scn` where the low watermark moved without data, which is not recorded at once.
         """
         recorded = self.recorded_scn
-        return self._coordinator.low_watermark if recorded == self._coordinator.durable_scn else recorded
+        return self._coordinator.watermarks.low if recorded == self._coordinator.watermarks.durable else recorded
 
     @property
     def due_at(self) -> float | None:
         """When there is something to record or to ask, by the clock; None: there is nothing."""
         record_at = None if self._coordinator.unrecorded_scn is None else self._record_at
-        flush_at = self._flushes.due_at(self._coordinator.durable_scn)
+        flush_at = self._flushes.due_at(self._coordinator.watermarks.durable)
         return min((at for at in (record_at, flush_at) if at is not None), default=None)
 
     def note_applied(self) -> None:
         """Note when the low watermark moves with data."""
-        if self._coordinator.durable_scn > self._applied_scn:
-            self._applied_scn, self.last_applied_us = self._coordinator.durable_scn, self._clock.time_us()
+        if self._coordinator.watermarks.durable > self._applied_scn:
+            self._applied_scn, self.last_applied_us = self._coordinator.watermarks.durable, self._clock.time_us()
 
     def record(self, now: float) -> bool:
         """Record a low watermark that moved without data, when it is time.
@@ -108,7 +108,7 @@ class RecordedProgress:
             return False
         self._record_at = now + RECORD_INTERVAL_S
         self._destination.record_low_watermark(self._topology, self._apply, self._epoch, scn)
-        self._coordinator.recorded(scn)
+        self._coordinator.watermarks.recorded(scn)
         self._flushes.flushed(scn)
         return True
 
@@ -127,7 +127,7 @@ class RecordedProgress:
             DestinationRestarted: the server has lost what was not flushed, or may have.
         """
         try:
-            return self._flushes.step(self._coordinator.durable_scn, now)
+            return self._flushes.step(self._coordinator.watermarks.durable, now)
         except DatabaseUnavailable:
             self._flushes.is_away(self._clock.monotonic())
             raise

@@ -253,7 +253,7 @@ class Applying:
 
     def edit(self, edit: ErrorEdit, **stored: Any) -> bool:
         done = self.database.edit_error(TOPOLOGY, edit, **stored)
-        self.engine.coordinator.error_edited(edit.number, stored["key_hashes"])
+        self.engine.coordinator.errors.edited(edit.number, stored["key_hashes"])
         return done
 
     def delete(self, numbers: Sequence[int]) -> dict[int, str]:
@@ -262,14 +262,14 @@ class Applying:
 
     @property
     def queued(self) -> tuple[int, ...]:
-        return self.engine.coordinator.error_numbers
+        return self.engine.coordinator.errors.numbers
 
     def execute(self, numbers: Sequence[int], request: ExecutionRequest) -> Any:
         outcomes: Any = queue.SimpleQueue()
-        self.engine.coordinator.execute_errors(numbers, request)
+        self.engine.coordinator.errors.executions.add(numbers, request)
         while outcomes.qsize() < len(numbers):
             self.engine.step()
-            for outcome in self.engine.coordinator.take_outcomes():
+            for outcome in self.engine.coordinator.errors.executions.take_outcomes():
                 outcomes.put(outcome)
         self.arrive()
         return outcomes
@@ -280,7 +280,7 @@ class Applying:
         self.engine.run()
 
     def withdraw(self, _: Any, numbers: Sequence[int], why: str) -> None:
-        self.engine.coordinator.withdraw(numbers, why)
+        self.engine.coordinator.errors.executions.withdraw(numbers, why)
 
     def close(self) -> None:
         for server in self.engine.servers.values():
@@ -555,17 +555,17 @@ def test_ending_the_command_leaves_what_was_not_begun(
         raise KeyboardInterrupt
 
     def begun_only(numbers: Sequence[int], request: ExecutionRequest) -> Any:
-        applying.engine.coordinator.execute_errors(numbers, request)
+        applying.engine.coordinator.errors.executions.add(numbers, request)
         return queue.SimpleQueue()
 
     monkeypatch.setattr(applying, "execute_errors", begun_only)
     monkeypatch.setattr(applying.host, "execution_outcomes", interrupted)
     assert "those that were begun go on, the others are not tried" in run("execute", "--all")[1]
-    outcomes = applying.engine.coordinator.take_outcomes()
+    outcomes = applying.engine.coordinator.errors.executions.take_outcomes()
     assert [(each.number, each.failure.message if each.failure else "") for each in outcomes] == [
         (number, "not tried: the command was ended") for number in (1, 2)
     ]
-    assert applying.engine.coordinator.error_numbers == (1, 2)
+    assert applying.engine.coordinator.errors.numbers == (1, 2)
 
 
 def test_role_that_lacks_a_right_leaves_the_transaction_in_the_queue_and_the_apply_process_goes_on(

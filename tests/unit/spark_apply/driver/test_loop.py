@@ -266,7 +266,7 @@ class Driver:
             self.host.turn(0.0)
             for number in self.tasks:
                 self.step_task(number)
-            if self.coordinator.low_watermark >= self.batches[-1].through_scn:
+            if self.coordinator.watermarks.low >= self.batches[-1].through_scn:
                 return
         raise AssertionError(f"no end: {self.coordinator.status()}")
 
@@ -307,7 +307,7 @@ def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it
     recorded = MemoryDestination(store=driver.store).progress(TOPOLOGY, APPLY)
     assert recorded is not None
     assert driver.queue.acknowledged[-1] <= recorded.low_watermark
-    assert driver.coordinator.low_watermark == through + 500
+    assert driver.coordinator.watermarks.low == through + 500
 
 
 def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver) -> None:
@@ -315,7 +315,7 @@ def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver)
     driver.start_task(0)
     driver.run()
     assert driver.store.unflushed, "commits do not wait for the disk"
-    assert driver.coordinator.low_watermark == through
+    assert driver.coordinator.watermarks.low == through
     assert not driver.queue.acknowledged
     assert (driver.host.progress.recorded_scn, driver.host.progress.kept_scn) == (begun, begun)
     driver.clock.advance(POLL_INTERVAL_S)
@@ -334,7 +334,7 @@ def test_destination_that_is_away_is_not_asked_all_the_time_and_its_answer_ends_
     """
     driver.start_task(0)
     driver.run()
-    assert driver.coordinator.durable_scn > driver.host.progress.recorded_scn
+    assert driver.coordinator.watermarks.durable > driver.host.progress.recorded_scn
     destination, asked = driver.host.progress._flushes._destination, []
     positions = destination.log_positions
 
@@ -713,11 +713,11 @@ def test_drained_host_hands_out_nothing_and_says_when_no_server_writes(driver: D
         driver.step_task(0)
         driver.host.turn(0.0)
     assert driver.host.is_drained()
-    applied = driver.coordinator.low_watermark
+    applied = driver.coordinator.watermarks.low
     for _ in range(5):
         driver.host.turn(0.0)
         driver.step_task(0)
-    assert driver.coordinator.low_watermark == applied < driver.batches[-1].through_scn
+    assert driver.coordinator.watermarks.low == applied < driver.batches[-1].through_scn
 
 
 def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_nothing_wrong(driver: Driver) -> None:
@@ -831,19 +831,19 @@ def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replace
         driver.start_task(number)
     early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
     driver.host.joins.hold(driver.host.dequeuing.told_scn)
-    while driver.coordinator.low_watermark < later:
+    while driver.coordinator.watermarks.low < later:
         driver.step()
     assert not any(driver.queue.acknowledged)
     driver.copy(early)
     driver.host.joins.hold(Scn(early))
-    ahead = driver.coordinator.low_watermark
+    ahead = driver.coordinator.watermarks.low
     joined = driver.host.joins.join([driver.record])
     while not joined.is_set():
         driver.step()
     assert driver.state() == "JOINING"
     # The servers' sessions are older than the join: they are opened again before a group is written.
-    assert driver.coordinator.low_watermark <= early
-    assert driver.coordinator.progress.ahead_scn >= ahead
+    assert driver.coordinator.watermarks.low <= early
+    assert driver.coordinator.watermarks.progress.ahead_scn >= ahead
     driver.host.joins.hold(None)
     if restart_after is not None:
         driver.step(restart_after)
@@ -862,7 +862,7 @@ def joining_driver(seed: int) -> JoiningDriver:
         driver.start_task(number)
     early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
     driver.host.joins.hold(Scn(0))
-    while driver.coordinator.low_watermark < later:
+    while driver.coordinator.watermarks.low < later:
         driver.step()
     driver.copy(early)
     return driver
@@ -1031,7 +1031,7 @@ def test_server_says_for_which_other_one_it_waits(driver: Driver) -> None:
                 seen.add(found["dep_server_id"])
         for number in driver.tasks:
             driver.step_task(number)
-        if driver.coordinator.low_watermark >= driver.batches[-1].through_scn:
+        if driver.coordinator.watermarks.low >= driver.batches[-1].through_scn:
             break
     assert seen
 
@@ -1066,7 +1066,7 @@ def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, m
         changes=(),
         edited_by="ada",
     )
-    driver.coordinator._holds.add(7, np.array([2], np.uint64))
+    driver.coordinator.errors._holds.add(7, np.array([2], np.uint64))
 
     def lost(*_: object, **__: object) -> bool:
         raise DatabaseUnavailable("the answer to COMMIT was lost")
@@ -1074,7 +1074,7 @@ def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, m
     monkeypatch.setattr(driver.host.errors._destination, "edit_error", lost)
     with pytest.raises(DatabaseUnavailable):
         driver.host.errors.edit(edit, part=0, batch=b"", key_hashes=np.array([4], np.uint64))
-    assert set(driver.coordinator._holds._hashes[7].tolist()) == {2, 4}
+    assert set(driver.coordinator.errors._holds._hashes[7].tolist()) == {2, 4}
 
 
 @pytest.mark.parametrize("is_made", [True, False])
@@ -1085,7 +1085,7 @@ def test_error_whose_deletion_was_not_answered_holds_nothing_once_it_is_gone(
     session.begin()
     number = session.put_error(error_transaction(apply=APPLY, source=SOURCE), b"", np.array([2], np.uint64), part=0)
     session.commit([], Scn(0))
-    driver.coordinator._holds.add(number, np.array([2], np.uint64))
+    driver.coordinator.errors._holds.add(number, np.array([2], np.uint64))
     delete = driver.host.errors._destination.delete_errors
 
     def lost(topology: str, numbers: Sequence[int]) -> Any:
@@ -1127,7 +1127,7 @@ def test_error_that_fails_again_is_listed_with_its_new_failure(driver: Driver) -
     hashes = np.array([2], np.uint64)
     number = session.put_error(error_transaction(apply=APPLY, source=SOURCE), codec.encode(batch), hashes, part=0)
     session.commit([], Scn(0))
-    driver.coordinator._holds.add(number, hashes)
+    driver.coordinator.errors._holds.add(number, hashes)
     driver.start_task(0)
     outcomes = driver.host.errors.execute([number])
     driver.run()
@@ -1144,7 +1144,7 @@ def test_server_that_opened_its_session_before_a_join_and_takes_part_after_it_op
     driver.start_task(0)
     early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
     driver.host.joins.hold(Scn(0))
-    while driver.coordinator.low_watermark < later:
+    while driver.coordinator.watermarks.low < later:
         driver.step()
     stream = driver.start_task(1)  # what it says is not heard before the join
     driver.copy(early)

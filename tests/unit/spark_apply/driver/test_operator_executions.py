@@ -93,7 +93,7 @@ def test_ended_one_executes_no_more_of_what_a_server_gives_back() -> None:
     (first,) = assignments(talk.coordinator.messages())
     executions.end(host, "a")
     assert assignments(talk.done(0, first.group, executed=32, failure=None)) == []
-    assert talk.coordinator.error_numbers == tuple(range(33, 601))
+    assert talk.coordinator.errors.numbers == tuple(range(33, 601))
 
 
 def test_what_was_taken_back_and_is_wanted_again_before_its_server_gives_it_back_is_executed() -> None:
@@ -120,7 +120,7 @@ def test_ended_one_executes_no_more_of_what_a_replay_gives_back() -> None:
     assert talk.coordinator.must_replay
     talk.coordinator.replayed()
     assert assignments(talk.coordinator.messages()) == []
-    assert talk.coordinator.error_numbers == (1, 2, 3, 4, 5)
+    assert talk.coordinator.errors.numbers == (1, 2, 3, 4, 5)
 
 
 def test_one_that_is_ended_before_it_begins_executes_nothing() -> None:
