@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from headrace.lcr.batch import LcrBatch
     from spark_apply.conversation.groups import Failure
     from spark_apply.handlers.running import Handling
-    from spark_apply.sets.collapse import FitOf
     from spark_apply.sets.resolution import Resolution
+    from spark_apply.sets.steps import FitOf
 
 __all__ = ["apply_final"]
 

@@ -31,9 +31,10 @@ from spark_apply.handlers.final_rows import apply_final
 from spark_apply.handlers.groups import GroupPlan, plan_group, write_group
 from spark_apply.handlers.loaded import NOTHING_LOADED, AttemptFailed
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
-from spark_apply.sets.collapse import ResolvablePlan, Step, plan_resolvable, plan_sets
+from spark_apply.sets.collapse import ResolvablePlan, plan_resolvable, plan_sets
 from spark_apply.sets.conflicts import execute_steps, resolve_rows
 from spark_apply.sets.resolution import Resolution, failed_conflict
+from spark_apply.sets.steps import Step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

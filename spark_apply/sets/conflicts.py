@@ -29,9 +29,10 @@ from headrace.base.errors import DataError
 from headrace.databases.ports import ConflictRecord, DestinationSession, Write, WriteSession
 from headrace.lcr.batch import ABSENT, UNCHANGED, ColumnValues, Command, LcrBatch
 from spark_apply.conversation.groups import Failure
-from spark_apply.sets.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows, plan_sets
+from spark_apply.sets.collapse import plan_rows, plan_sets
 from spark_apply.sets.resolution import Resolution, RowToResolve
 from spark_apply.sets.row_images import CHARACTERS_MAX, RowImages, ShowValue, named, shown
+from spark_apply.sets.steps import ExpectedWrite, FitOf, Step, TruncateTables
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

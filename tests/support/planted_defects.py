@@ -542,7 +542,7 @@ PLANTED = (
     Planted("data is committed without its progress", _around(MemorySession, "commit", _progress_apart)),
     Planted("a new driver does not fence the older one out", _set(MemoryDestination, "raise_epoch", _raise_no_epoch)),
     Planted("a large transaction is not begun again when its server dies", _set(Replay, "start", _nothing)),
-    Planted("deletes are left out of a set", _around(collapse, "_deletes", _one_delete_only), is_slow=True),
+    Planted("deletes are left out of a set", _around(collapse, "deletes", _one_delete_only), is_slow=True),
     Planted(
         "a combined capture process takes delivered for committed",
         _around(MountedQueue, "poll", _delivered_is_committed),
