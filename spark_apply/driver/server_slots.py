@@ -71,11 +71,21 @@ class ServerSlots:
         return server if has_room else -1
 
     def hold(self, server: int, group: int) -> None:
-        """A server gets a group, by its number."""
+        """A server gets a group.
+
+        Args:
+            server: its number.
+            group: the number of the group.
+        """
         self._held[server].add(group)
 
     def free(self, server: int, group: int) -> None:
-        """A server has a group, by its number, no more."""
+        """A server has a group no more.
+
+        Args:
+            server: its number.
+            group: the number of the group.
+        """
         self._held[server].discard(group)
 
     def free_all(self) -> None:
@@ -86,7 +96,12 @@ class ServerSlots:
     # ------------------------------------------------------------------ messages
 
     def put(self, server: int, message: CoordinatorMessage) -> None:
-        """Have a message sent to a server."""
+        """Have a message sent to a server.
+
+        Args:
+            server: its number.
+            message: behind those that were put before.
+        """
         self._outbox.append((server, message))
 
     def take(self) -> list[tuple[int, CoordinatorMessage]]:

@@ -211,7 +211,12 @@ def block_of(batch: LcrBatch, group: RowGroup, fit: TableFit, base: int = 0) -> 
 
 
 def rows_by_table(batches: Sequence[LcrBatch], fit_of: FitOf) -> dict[tuple[str, str], list[Block]]:
-    """The row groups of each table, batch by batch."""
+    """The row groups of each table, batch by batch.
+
+    Args:
+        batches: consecutive transactions.
+        fit_of: returns the fit of a table version.
+    """
     tables: dict[tuple[str, str], list[Block]] = {}
     base = 0
     for batch in batches:
