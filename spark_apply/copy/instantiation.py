@@ -44,16 +44,13 @@ Worked flow
     tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
     the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180.
     The stream began below 100: the reader drops changes of a up to 100, of b up to 180.
-
-Longer than 500 lines: what is copied first and what is copied beside go through the same rounds, and each step uses the
-records of all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -65,20 +62,19 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.emptied import copy_of_emptied, emptied_tables
-from spark_apply.copy.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obsolete_errors import ObsoleteErrors
-from spark_apply.copy.obstacles import not_as_called, refused, table_copy, unlike_types
-from spark_apply.copy.parts import captured_parts, other_bounds, part_facts
+from spark_apply.copy.parts import part_facts
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
-from spark_apply.copy.reshaped import has_function
-from spark_apply.copy.rounds import CopyRound, is_still_empty, wait_captured
+from spark_apply.copy.returned_tables import ReturnedTables
+from spark_apply.copy.rounds import CopyRound, wait_captured
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import smallest, table_starts
+from spark_apply.copy.table_checks import TableChecks
 from spark_apply.copy.table_marks import TableMarks
 
 if TYPE_CHECKING:
-    from headrace.databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
+    from headrace.databases.ports import DestinationDatabase, SourceDatabase
     from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
     from spark_apply.copy.join_calls import JoinCalls
@@ -91,9 +87,6 @@ __all__ = ["TableInstantiation"]
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
 _WAITING_S = 3.0  # at a table that another apply process copies
-# a source that was not behind has applied what came since; one that is away is asked again every few seconds
-_RETURN_S = 10.0
-_RETURN_POLL_S = 0.1
 _LOOKED_POLL_S = 0.05  # how soon the end of a look is noticed that was asked for
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 _FIRST_WAITS_MAX = 60  # a second each: drivers of other apply processes, which are waited for, start within a minute
@@ -132,15 +125,13 @@ class TableInstantiation:
     _records: TableRecords = field(init=False)
     _renames: RenamedTables = field(init=False)
     _sessions: CopySessions = field(init=False)
+    _checks: TableChecks = field(init=False)
+    _returned: ReturnedTables = field(init=False)
     _marks: TableMarks = field(init=False)
     _obsolete: ObsoleteErrors = field(init=False)
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[tuple[str, str]] = field(default_factory=set)  # nothing of them (`Standing.key`) is applied now
-    # what the source is to have applied of this site before it is copied from
-    _returned: dict[TableName, Scn] = field(default_factory=dict)
-    # `TableCopy.mark`, of those of them that are emptied
-    _marks_of_emptied: dict[TableName, str] = field(default_factory=dict)
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
     def __post_init__(self) -> None:
@@ -150,6 +141,15 @@ class TableInstantiation:
         self._renames = RenamedTables(self._records)
         self._marks = TableMarks(records=self._records, source=self.source)
         self._sessions = CopySessions(config=self.config, destination=self.destination, epoch=self.epoch)
+        self._checks = TableChecks(
+            config=self.config,
+            source=self.source,
+            destination=self.destination,
+            source_reader=self.source_reader,
+            both_ways=self.both_ways,
+            records=self._records,
+        )
+        self._returned = ReturnedTables(both_ways=self.both_ways, should_end=self._round_ends)
         self._obsolete = ObsoleteErrors(config=self.config, destination=self.destination, records=self._records)
 
     # ------------------------------------------------------------------ before anything is applied
@@ -346,7 +346,7 @@ class TableInstantiation:
                 except (DatabaseUnavailable, DestinationRestarted):
                     raise
                 except DatabaseError as error:
-                    self._fail_at_once(each, error.message)
+                    self._records.fail_at_once(each, error.message)
         return True
 
     def _end_truncated_parts(self, joins: JoinCalls, found: Sequence[Standing]) -> bool:
@@ -414,7 +414,7 @@ class TableInstantiation:
             identities = {each.table.identity for each in pending}
             for each in self._pending(self._standings(show=False)):  # as this round left them
                 if each.table.identity in identities and not each.is_copied:
-                    self._fail_at_once(each, error.message)
+                    self._records.fail_at_once(each, error.message)
         return pause_s
 
     def _try_round(self, pending: Sequence[Standing]) -> float:
@@ -425,8 +425,8 @@ class TableInstantiation:
         facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         found = self.source.captured(self.config.topology)
-        captured = {TableName.of(t): t.identity for t in found} | self._captured_parts(pending)
-        pending = self._without_dropped(pending, facts, captured)
+        captured = {TableName.of(t): t.identity for t in found} | self._checks.captured_parts(pending)
+        pending = self._checks.without_dropped(pending, self._standings(show=False), facts, captured)
         facts |= part_facts(pending, facts, captured, self.source_reader)
         chosen = list(pending) if self._joins is None else smallest(pending, facts, waiting=self._records.waits)
         self._records.failing = {
@@ -450,9 +450,9 @@ class TableInstantiation:
         )
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
-                self._check(this, session, each, facts, captured)
-            self._refuse_unlike(this, chosen)
-            self._empty_returned(this, session)
+                self._checks.check(this, session, each, facts, captured)
+            self._checks.refuse_unlike(this, chosen)
+            self._returned.empty(this, session)
         for each in chosen:
             if each.table.destination not in this.copies:
                 self._records.restarts.end(each.table.destination)
@@ -466,8 +466,8 @@ class TableInstantiation:
                     self._joins.hold(self._needed(snapshot.scn))
                 if not wait_captured(snapshot, self.config.source.site, self._round_ends):
                     return 0.0
-                self._leave_moved_parts(this, chosen)
-                self._refuse_unlike(this, chosen)  # their types may have been altered just before the snapshot
+                self._checks.leave_moved_parts(this, chosen)
+                self._checks.refuse_unlike(this, chosen)  # their types may have been altered just before the snapshot
                 self._begin(this)
                 self._marks.note(chosen, snapshot.name)
                 if this.copies:
@@ -480,103 +480,6 @@ class TableInstantiation:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
 
-    def _empty_returned(self, this: CopyRound, session: DestinationSession) -> None:
-        """Empty the tables that are copied again and go back to their source.
-
-        Wait until the source has applied what was written here until then.
-
-        Only then is the snapshot taken: it has what users wrote here, whose rows are removed with those of the copy and
-        do not come again.
-        """
-        tables = {key: this.copies[key] for key in this.to_empty if this.copies[key].table.returned_by}
-        self._returned = {key: scn for key, scn in self._returned.items() if key in tables}
-        self._marks_of_emptied = {key: mark for key, mark in self._marks_of_emptied.items() if key in tables}
-        if lacking := tables.keys() - self._returned.keys():
-            # A source that is behind is waited for before rows are removed: users read them meanwhile.
-            self._returned |= dict.fromkeys(lacking, self.both_ways.position())
-        waits, emptied = (
-            self.both_ways.awaited_returns({key: (copy.table, self._returned[key]) for key, copy in tables.items()}),
-            [],
-        )
-        for key, why in waits.items():
-            _take_out(this, key, why)
-        for key, copy in tables.items():
-            if key in waits:
-                continue
-            del self._returned[key]
-            this.to_empty.discard(key)
-            this.to_find_empty.add(key)
-            # It is empty since an earlier round, and what was removed then is at the source: one that is always behind
-            # would be waited for without an end.
-            was_emptied, copy.mark = key in self._marks_of_emptied, self._marks_of_emptied.pop(key, "")
-            if not (was_emptied and is_still_empty(session, copy)):
-                with this.failing_alone(copy):
-                    this.empty(session, copy)
-                emptied.append(key)
-        emptied = [key for key in emptied if key in this.copies]
-        if not emptied:
-            return
-        scn, deadline = self.both_ways.position(), time.monotonic() + _RETURN_S
-        wanted = {key: (tables[key].table, scn) for key in emptied}
-        while (
-            (waits := self.both_ways.awaited_returns(wanted)) and time.monotonic() < deadline and not self._round_ends()
-        ):
-            time.sleep(_RETURN_POLL_S)
-        for key, why in waits.items():
-            _take_out(this, key, why)
-            self._returned[key], self._marks_of_emptied[key] = scn, tables[key].mark
-
-    def _captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
-        """See `captured_parts`."""
-        if not any(each.part is not None for each in pending):
-            return {}
-        config = self.config
-        recorded = self.destination.row_marks(config.topology, config.apply, config.source.site)
-        return captured_parts(pending, self.source, recorded, config.topology, snapshot=snapshot)
-
-    def _leave_moved_parts(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
-        """Do not copy partitions that left, were renamed, or got other bounds just before the snapshot.
-
-        The next round looks at them again.
-        """
-        captured = self._captured_parts(chosen, this.snapshot)
-        for each in chosen:
-            if (
-                each.part is not None
-                and each.table.destination in this.copies
-                and (captured.get(each.table.source) != each.table.identity or self._other_bounds(each))
-            ):
-                del this.copies[each.table.destination]
-                this.has_failed = True
-
-    def _other_bounds(self, each: Standing) -> str:
-        """See `other_bounds`; empty: it is a table."""
-        if each.part is None:
-            return ""
-        whole = next(table.destination for table in self.config.tables if table.identity == each.part.table)
-        return other_bounds(each.part, each.table.destination, whole, self.source, self.destination)
-
-    def _without_dropped(
-        self,
-        pending: Sequence[Standing],
-        facts: Mapping[TableName, SourceTable],
-        captured: Mapping[TableName, str],
-    ) -> list[Standing]:
-        """Those of the tables that the source has: nothing waits for one that was dropped before it was copied."""
-        identities = set(captured.values())
-        wholes = {each.table.source: each for each in self._standings(show=False) if each.table.part_of is None}
-        gone = [each for each in pending if each.table.part_of is not None and each.table.identity not in identities]
-        for each in gone:
-            self._records.forget_part(each, wholes[each.table.part_of or each.table.source])
-        pending = [each for each in pending if each not in gone]
-        for each in pending:
-            if each.table.part_of is None and each.table.source not in facts and each.table.identity not in identities:
-                self._records.gone.add(each.table.identity)
-                self._records.show(
-                    TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE")
-                )
-        return [each for each in pending if each.table.identity not in self._records.gone]
-
     def _leave_out_first(self, joins: JoinCalls, chosen: Sequence[Standing]) -> bool:
         """Let nothing be applied to tables that are copied now, although they were applied when the driver started."""
         applied = [each for each in chosen if each.key not in self._left_out]
@@ -585,99 +488,6 @@ class TableInstantiation:
             return False
         self._left_out |= {each.key for each in applied}
         return True
-
-    def _check(
-        self,
-        this: CopyRound,
-        session: DestinationSession,
-        each: Standing,
-        facts: Mapping[TableName, SourceTable],
-        captured: Mapping[TableName, str],
-    ) -> None:
-        """Find out whether a table can be copied, and put it into the round; records why it cannot."""
-        table = each.table
-        try:
-            copy, problem = table_copy(session, each, facts)
-            if not problem and has_function(table.transformations):
-                copy.log_columns = next(
-                    (found.columns for found in self.source.table_versions([facts[table.source]])), ()
-                )
-                problem = "" if copy.log_columns else "the source has no such table any more"
-            if captured.get(table.source) != table.identity:
-                problem = not_as_called(table, captured, self.config.apply)
-            if not problem and each.occupant is not None:
-                # Empty or not, the destination's table is another one's. And as nothing is applied before both have
-                # their names, redo that is full would never have what a copy would hold.
-                problem = refused(each)
-            problem = problem or self._other_bounds(each)
-            others = copy.beside = self._records.others(table)
-            problem = problem or applied_twice(each, others, self.config.topology)
-            if not problem and (waits := awaited(each, others, self.config.topology)):
-                this.waits[copy.key] = waits
-                return
-            # Rows of a copy that was begun are not the destination's own: they are never kept.
-            may_empty = not others and (each.is_begun or (each.is_outdated and table.may_empty))
-            if not problem and not may_empty:
-                has_rows = may_have_rows(session, copy)
-                problem = self._refused(each, others) if has_rows else ""
-                is_kept = has_rows and not problem
-                found = self.both_ways.found(each, has_rows=has_rows) if not is_kept else Found.KEEP
-                if found is Found.WAIT:
-                    this.waits[copy.key] = self.both_ways.waits(table)
-                    return
-                if found is Found.KEEP:
-                    this.kept.append((each, others))
-                    return
-                if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
-                    this.of_nothing.add(copy.key)
-                    copy.keeps_rows = has_rows and found is Found.NOTHING
-                    problem = ""
-        except (DatabaseUnavailable, DestinationRestarted):
-            raise
-        except DatabaseError as error:
-            problem = error.message
-        if problem:
-            this.needs_operator = True
-            self._fail_at_once(each, problem)
-            return
-        this.copies[copy.key] = copy
-        if may_empty:
-            copy.scn = each.record.scn if each.record is not None else copy.scn  # rows of that copy are there
-            this.to_empty.add(copy.key)
-
-    def _refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
-        """See `unlike_types`."""
-        copied = {
-            each.table.destination: each
-            for each in chosen
-            if each.part is None and each.table.destination in this.copies
-        }
-        for name, problem in unlike_types(
-            self.source, self.destination, [this.copies[name] for name in copied]
-        ).items():
-            del this.copies[name]
-            this.to_empty.discard(name)
-            this.needs_operator = True
-            self._fail_at_once(copied[name], problem)
-
-    def _refused(self, each: Standing, others: Sequence[OtherCopy]) -> str:
-        """Why a table cannot be copied into a destination table that has rows; empty: they are kept."""
-        emptying = self.destination.how_to_empty(each.table.destination)
-        return not_copied_beside(each, others, self.config, emptying) if others else refused(each, emptying)
-
-    def _fail_at_once(self, each: Standing, problem: str) -> None:
-        """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""
-        table, record = each.table, each.record
-        if record is not None and record.state == "LEFT":
-            self._records.show(
-                TableProgress(
-                    owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
-                )
-            )
-            return
-        self._records.record(
-            table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem
-        )
 
     def _begin(self, this: CopyRound) -> None:
         """Record that the copies begin, and empty the tables whose rows are ours.
@@ -730,10 +540,3 @@ class TableInstantiation:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.should_end():
             time.sleep(min(0.1, seconds))
-
-
-def _take_out(this: CopyRound, key: TableName, why: str) -> None:
-    """Take a table out of a round that waits for its source to apply what was written here."""
-    this.waits[key] = why
-    del this.copies[key]
-    this.to_empty.discard(key)

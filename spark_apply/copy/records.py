@@ -313,6 +313,23 @@ class TableRecords:
         )
         return True
 
+    def fail_at_once(self, each: Standing, problem: str) -> None:
+        """Report why the table cannot be copied; the record of its rows stays, because they have not changed.
+
+        Args:
+            each: the table.
+            problem: why, for the operator.
+        """
+        table, record = each.table, each.record
+        if record is not None and record.state == "LEFT":
+            self.show(
+                TableProgress(
+                    owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
+                )
+            )
+            return
+        self.record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
+
     def show_recorded(self, name: TableName, found: Instantiation | None) -> None:
         """Show what is recorded of a table.
 

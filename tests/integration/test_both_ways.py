@@ -22,7 +22,7 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSnapshot
 from headrace.lcr.scn import Scn
 from headrace.rules.rule import Rule, RuleSet
-from spark_apply.copy import instantiation as module
+from spark_apply.copy import returned_tables as module
 from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once, execute
 from tests.support.destination_contract import error_transaction
 from tests.support.matrices import values

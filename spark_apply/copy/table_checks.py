@@ -1,0 +1,205 @@
+"""Which tables a round of copies can copy, and how: before its snapshot, and once more under it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
+from headrace.lcr.table_name import TableName
+from spark_apply.copy.both_ways import BothWays, Found
+from spark_apply.copy.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
+from spark_apply.copy.obstacles import not_as_called, refused, table_copy, unlike_types
+from spark_apply.copy.parts import captured_parts, other_bounds
+from spark_apply.copy.records import TableProgress, TableRecords
+from spark_apply.copy.reshaped import has_function
+
+if TYPE_CHECKING:
+    from headrace.databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
+    from headrace.databases.ports.copying import TableReader
+    from spark_apply.apply_config import ApplyConfig
+    from spark_apply.copy.rounds import CopyRound
+    from spark_apply.copy.standing import Standing
+
+__all__ = ["TableChecks"]
+
+
+@dataclass(slots=True, kw_only=True)
+class TableChecks:
+    """See the module.
+
+    Args:
+        config: of the apply process.
+        source: the source database.
+        destination: the destination database.
+        source_reader: of the source's tables.
+        both_ways: for tables that come back to their source.
+        records: of the tables; they get why one cannot be copied.
+    """
+
+    config: ApplyConfig
+    source: SourceDatabase
+    destination: DestinationDatabase
+    source_reader: TableReader
+    both_ways: BothWays
+    records: TableRecords
+
+    def captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
+        """See `captured_parts`; empty: none of the tables is a partition."""
+        if not any(each.part is not None for each in pending):
+            return {}
+        config = self.config
+        recorded = self.destination.row_marks(config.topology, config.apply, config.source.site)
+        return captured_parts(pending, self.source, recorded, config.topology, snapshot=snapshot)
+
+    def leave_moved_parts(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
+        """Do not copy partitions that left, were renamed, or got other bounds just before the snapshot.
+
+        The next round looks at them again.
+
+        Args:
+            this: the round, under its snapshot.
+            chosen: its tables.
+        """
+        captured = self.captured_parts(chosen, this.snapshot)
+        for each in chosen:
+            if (
+                each.part is not None
+                and each.table.destination in this.copies
+                and (captured.get(each.table.source) != each.table.identity or self._other_bounds(each))
+            ):
+                del this.copies[each.table.destination]
+                this.has_failed = True
+
+    def _other_bounds(self, each: Standing) -> str:
+        """See `other_bounds`; empty: it is a table."""
+        if each.part is None:
+            return ""
+        whole = next(table.destination for table in self.config.tables if table.identity == each.part.table)
+        return other_bounds(each.part, each.table.destination, whole, self.source, self.destination)
+
+    def without_dropped(
+        self,
+        pending: Sequence[Standing],
+        all_tables: Sequence[Standing],
+        facts: Mapping[TableName, SourceTable],
+        captured: Mapping[TableName, str],
+    ) -> list[Standing]:
+        """Those of the tables that the source has: nothing waits for one that was dropped before it was copied.
+
+        Args:
+            pending: the tables that are to be copied.
+            all_tables: where every table stands.
+            facts: the source's tables.
+            captured: the identities of captured tables and partitions.
+        """
+        identities = set(captured.values())
+        wholes = {each.table.source: each for each in all_tables if each.table.part_of is None}
+        gone = [each for each in pending if each.table.part_of is not None and each.table.identity not in identities]
+        for each in gone:
+            self.records.forget_part(each, wholes[each.table.part_of or each.table.source])
+        pending = [each for each in pending if each not in gone]
+        for each in pending:
+            if each.table.part_of is None and each.table.source not in facts and each.table.identity not in identities:
+                self.records.gone.add(each.table.identity)
+                self.records.show(
+                    TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE")
+                )
+        return [each for each in pending if each.table.identity not in self.records.gone]
+
+    def check(
+        self,
+        this: CopyRound,
+        session: DestinationSession,
+        each: Standing,
+        facts: Mapping[TableName, SourceTable],
+        captured: Mapping[TableName, str],
+    ) -> None:
+        """Find out whether a table can be copied, and put it into the round; records why it cannot.
+
+        Args:
+            this: the round.
+            session: of the destination.
+            each: the table.
+            facts: the source's tables.
+            captured: the identities of captured tables and partitions.
+
+        Raises:
+            DatabaseUnavailable: a database does not answer.
+            DestinationRestarted: the destination may have lost commits.
+        """
+        table = each.table
+        try:
+            copy, problem = table_copy(session, each, facts)
+            if not problem and has_function(table.transformations):
+                copy.log_columns = next(
+                    (found.columns for found in self.source.table_versions([facts[table.source]])), ()
+                )
+                problem = "" if copy.log_columns else "the source has no such table any more"
+            if captured.get(table.source) != table.identity:
+                problem = not_as_called(table, captured, self.config.apply)
+            if not problem and each.occupant is not None:
+                # Empty or not, the destination's table is another one's. And as nothing is applied before both have
+                # their names, redo that is full would never have what a copy would hold.
+                problem = refused(each)
+            problem = problem or self._other_bounds(each)
+            others = copy.beside = self.records.others(table)
+            problem = problem or applied_twice(each, others, self.config.topology)
+            if not problem and (waits := awaited(each, others, self.config.topology)):
+                this.waits[copy.key] = waits
+                return
+            # Rows of a copy that was begun are not the destination's own: they are never kept.
+            may_empty = not others and (each.is_begun or (each.is_outdated and table.may_empty))
+            if not problem and not may_empty:
+                has_rows = may_have_rows(session, copy)
+                problem = self._refused(each, others) if has_rows else ""
+                is_kept = has_rows and not problem
+                found = self.both_ways.found(each, has_rows=has_rows) if not is_kept else Found.KEEP
+                if found is Found.WAIT:
+                    this.waits[copy.key] = self.both_ways.waits(table)
+                    return
+                if found is Found.KEEP:
+                    this.kept.append((each, others))
+                    return
+                if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
+                    this.of_nothing.add(copy.key)
+                    copy.keeps_rows = has_rows and found is Found.NOTHING
+                    problem = ""
+        except (DatabaseUnavailable, DestinationRestarted):
+            raise
+        except DatabaseError as error:
+            problem = error.message
+        if problem:
+            this.needs_operator = True
+            self.records.fail_at_once(each, problem)
+            return
+        this.copies[copy.key] = copy
+        if may_empty:
+            copy.scn = each.record.scn if each.record is not None else copy.scn  # rows of that copy are there
+            this.to_empty.add(copy.key)
+
+    def refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
+        """Take the tables out of a round whose types have other values at the two sites; see `unlike_types`.
+
+        Args:
+            this: the round.
+            chosen: its tables.
+        """
+        copied = {
+            each.table.destination: each
+            for each in chosen
+            if each.part is None and each.table.destination in this.copies
+        }
+        for name, problem in unlike_types(
+            self.source, self.destination, [this.copies[name] for name in copied]
+        ).items():
+            del this.copies[name]
+            this.to_empty.discard(name)
+            this.needs_operator = True
+            self.records.fail_at_once(copied[name], problem)
+
+    def _refused(self, each: Standing, others: Sequence[OtherCopy]) -> str:
+        """Why a table cannot be copied into a destination table that has rows; empty: they are kept."""
+        emptying = self.destination.how_to_empty(each.table.destination)
+        return not_copied_beside(each, others, self.config, emptying) if others else refused(each, emptying)
