@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.connection import connect
 
-TARGET = Path(__file__).resolve().parent.parent / "headrace" / "databases" / "postgres" / "builtin_types.py"
+TARGET = Path(__file__).resolve().parent.parent / "headrace" / "databases" / "postgres" / "values" / "builtin_types.py"
 
 # Numbers from 10000 on are given out by initdb or to users: pgoutput sends the names of those.
 QUERY = """

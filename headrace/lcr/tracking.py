@@ -6,7 +6,7 @@ passes it on notes what it did, without looking at rows. A batch without labels 
 component does anything for it.
 
 What a component notes is in its memory, bounded by number and by age. A killed process loses its notes; positions then
-say what is known (`headrace.tracking`).
+say what is known (`headrace.tracing`).
 
 Source: Oracle Streams Replication Administrator's Guide, "Tracking LCRs Through a Stream" (SET_MESSAGE_TRACKING,
 V$STREAMS_MESSAGE_TRACKING).

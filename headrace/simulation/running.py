@@ -62,15 +62,30 @@ class Running(Surroundings, Protocol):
         ...
 
     def new_apply(self, spec: ApplySpec, *, is_new: bool = False) -> ApplyProcess:
-        """An apply process with its observer; see `Simulation.new_apply`."""
+        """An apply process with its observer.
+
+        Args:
+            spec: of it.
+            is_new: it copies its tables first.
+        """
         ...
 
     def adopts(self, apply: str, topology: TopologySpec) -> None:
-        """An apply process takes over an edit."""
+        """An apply process takes over an edit.
+
+        Args:
+            apply: its name.
+            topology: that it runs by from now on.
+        """
         ...
 
     def edit(self, topology: TopologySpec, file: TopologySpec) -> None:
-        """Run by another version of the topology; see `Simulation.edit`."""
+        """Run by another version of the topology.
+
+        Args:
+            topology: that runs.
+            file: without what is split off, which changes nothing of who gets what.
+        """
         ...
 
     def queue_folder(self, name: str) -> Path:
@@ -82,5 +97,10 @@ class Running(Surroundings, Protocol):
         ...
 
     def later(self, seconds_max: float, do: Callable[[], object]) -> None:
-        """Do something in a while."""
+        """Do something in a while.
+
+        Args:
+            seconds_max: at the latest, virtual.
+            do: it.
+        """
         ...

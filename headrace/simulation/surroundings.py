@@ -122,13 +122,31 @@ class Surroundings(Protocol):
         ...
 
     def published(self, site: str, scn: Scn, stream: int, number: int, transaction: int) -> None:
-        """A transaction is in a site's log; see `Simulation.published`."""
+        """A transaction is in a site's log.
+
+        Args:
+            site: it is.
+            scn: of the commit.
+            stream: whose it is.
+            number: of the class.
+            transaction: its number in the stream.
+        """
         ...
 
     def scns(self, stream: int, transaction: int) -> dict[str, int]:
-        """The commit SCN that a transaction of a stream has in each log."""
+        """The commit SCN that a transaction has in each log.
+
+        Args:
+            stream: whose it is.
+            transaction: its number in the stream.
+        """
         ...
 
     def scns_at(self, site: str, scn: int) -> dict[str, int]:
-        """The commit SCNs of the transaction that committed at `scn` in a site's log."""
+        """The commit SCNs of the transaction that committed at `scn` in a site's log.
+
+        Args:
+            site: whose log.
+            scn: in it.
+        """
         ...

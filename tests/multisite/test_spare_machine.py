@@ -1,7 +1,7 @@
 """A machine takes a site over that has no database, without its disk, while the machine that the head gave up works on.
 
 On a cluster of its own, as no other test has the head give a node up that runs. Without Ray, and in any order:
-tests/unit/actors/test_two_lives_of_a_queue.py.
+tests/unit/actors/staging/test_two_lives_of_a_queue.py.
 """
 
 from __future__ import annotations

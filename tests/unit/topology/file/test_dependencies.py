@@ -20,7 +20,7 @@ from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import read_topology
 from topology.plan import make_plan
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "order.yaml"
+EXAMPLE = Path(__file__).parents[4] / "examples" / "order.yaml"
 APPLY = (
     SITES
     + """

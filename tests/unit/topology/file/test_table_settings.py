@@ -165,7 +165,7 @@ applies:
 
 
 def test_the_example_is_read_whole():
-    spec = read_topology(Path(__file__).parents[3] / "examples" / "keys.yaml", {})
+    spec = read_topology(Path(__file__).parents[4] / "examples" / "keys.yaml", {})
     (apply,) = spec.applies
     assert [str(each) for each in apply.tables.key_columns] == [
         "shop.customers (customer_number)",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.topologies import SITES, findings
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 HUB, EXPLICIT = ((EXAMPLES / f"{name}.yaml").read_text() for name in ("hub_and_spoke", "hub_and_spoke_explicit"))
 LATEST = "conflict_handlers: [{table: stock.t, method: latest_timestamp}]\n"
 CASCADE = """

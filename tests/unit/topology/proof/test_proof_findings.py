@@ -9,7 +9,7 @@ import pytest
 from tests.support.topologies import SITES, findings
 from topology.file.reading import examine
 
-HUB = (Path(__file__).parents[3] / "examples" / "hub_and_spoke_explicit.yaml").read_text()
+HUB = (Path(__file__).parents[4] / "examples" / "hub_and_spoke_explicit.yaml").read_text()
 N_WAY = SITES + "replicate:\n  - {tables: [hr.*], between: [dbs1, dbs2, dbs3]}\n"
 TO_DBS2 = '{from: q_dbs1, to: q_dbs2_in, rules: {include: [{table: stock.*, not_tags: ["64627332"]}]}}'
 AT_DBS2 = "source: dbs1, queue: q_dbs2_in}"
