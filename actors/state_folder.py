@@ -93,14 +93,18 @@ def _limit(path: Path, mode: int) -> None:
         pass
 
 
-def not_owned(state_dir: Path) -> tuple[str, str] | None:
-    """Why a state folder may be another user's, and what to do about it.
+def not_owned(state_dir: Path, *, what: str = "state_dir", may_be_roots: bool = False) -> tuple[str, str] | None:
+    """Why a state folder, or a file, may be another user's, and what to do about it.
 
     None: nobody else made it, can write it or can put another one in its place.
 
     Args:
         state_dir: absolute; it need not be there.
+        what: it is, in the topology file.
+        may_be_roots: root may have made it for this user.
     """
+    elsewhere = f"else name a {what} in a folder that others cannot write"
+    as_owner = f"run it as that user, if it is the topology's; {elsewhere}"
     own, is_shared = os.geteuid(), False
     for folder in (*reversed(state_dir.parents), state_dir):
         try:
@@ -110,17 +114,18 @@ def not_owned(state_dir: Path) -> tuple[str, str] | None:
         except PermissionError:
             return (
                 f"user {own} may not look into {folder.parent}, which belongs to user {folder.parent.stat().st_uid}",
-                _AS_OWNER,
+                as_owner,
             )
         except OSError:
             return None  # it is made there, by us
         if stat.S_ISLNK(facts.st_mode):
-            return f"{folder} is a link that user {facts.st_uid} made", _ELSEWHERE
+            return f"{folder} is a link that user {facts.st_uid} made", elsewhere
         # Root works in folders of others; but in one such as /tmp, whoever is first has made the folder for whoever
         # comes later.
         is_others = facts.st_uid not in {0, own} and (own != 0 or is_shared or folder == state_dir)
-        if is_others or (folder == state_dir and facts.st_uid != own):
-            return f"{folder} belongs to user {facts.st_uid}, and this is user {own}", _AS_OWNER
+        is_ours = facts.st_uid == own or (may_be_roots and facts.st_uid == 0)
+        if is_others or (folder == state_dir and not is_ours):
+            return f"{folder} belongs to user {facts.st_uid}, and this is user {own}", as_owner
         may_write = stat.S_IMODE(facts.st_mode) & (0o022 if folder == state_dir else 0o002)
         if may_write and (folder == state_dir or not facts.st_mode & stat.S_ISVTX):
             return (
@@ -129,10 +134,6 @@ def not_owned(state_dir: Path) -> tuple[str, str] | None:
             )
         is_shared = is_shared or bool(may_write)
     return None
-
-
-_ELSEWHERE = "else name a state_dir in a folder that others cannot write"
-_AS_OWNER = f"run it as that user, if it is the topology's; {_ELSEWHERE}"
 
 
 def check_owned(state_dir: Path) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -38,6 +39,7 @@ from headrace.base.clock import SystemClock
 from headrace.base.durable_file import replace_file
 from headrace.base.errors import ApplyError, DatabaseUnavailable, HeadraceError, Retry
 from headrace.base.folder_place import is_copy
+from spark_apply.application.environment import OWN_MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -106,6 +108,7 @@ class ChildProcess:
                 stderr=log,
                 text=True,
                 cwd="/",
+                env=os.environ | OWN_MODULES,
             )
         self._process, self._answers = process, queue.SimpleQueue()
         self._remember(process.pid)

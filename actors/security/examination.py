@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from actors.security.authority import names_of
+from actors.state_folder import not_owned
 from headrace.databases.ports import Finding
 from protos.wire.identity import principal_of
 from protos.wire.revoked import LIST_FIX, is_listed, read_list
@@ -50,7 +51,7 @@ def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple
     was = prepared_topology(spec.state_dir) if is_made else None
     prepared = {} if was is None else {site.name: site.tls for site in was.sites}
     found: list[Finding] = []
-    lists: dict[str, Finding] = {}  # by problem: sites share a list
+    lists: dict[str, Finding] = {}  # by problem: sites share a list, and folders
     for site in spec.sites:
         if site.tls is not None:
             findings = list(_Site(spec.name, site, site.tls, at).findings())
@@ -65,6 +66,9 @@ def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple
                 found += [replace(each, is_error=False) for each in findings] if is_elsewhere else findings
             for each in _list_findings(site, site.tls, must_exist=not is_made):
                 lists.setdefault(each.problem, replace(each, is_error=not is_elsewhere))
+            # Those of its own lie in the state folder, which is looked at anyway.
+            for each in () if is_made else _owner_findings(site, site.tls):
+                lists.setdefault(each.problem, each)
     return (*found, *lists.values())
 
 
@@ -80,6 +84,21 @@ def _list_findings(site: SiteSpec, tls: TlsSpec, *, must_exist: bool) -> Iterato
         problem = f"{tls.revoked}: cannot be read: {error.strerror or error}"
     if problem:
         yield Finding(path=f"sites.{site.name}.tls.revoked", problem=problem, fix=LIST_FIX)
+
+
+def _owner_findings(site: SiteSpec, tls: TlsSpec) -> Iterator[Finding]:
+    """Files that another user can write, or put others in the place of; also where links lead to."""
+    for key in ("authority", "certificate", "key", "revoked"):
+        named: Path | None = getattr(tls, key)
+        for path in () if named is None else dict.fromkeys((named.absolute(), named.resolve())):
+            found = not_owned(path, what="file", may_be_roots=True)
+            if found is not None:
+                yield Finding(
+                    path=f"sites.{site.name}.tls.{key}",
+                    problem=f"{found[0]}: who can change {path} decides who is taken for a site of this topology",
+                    fix=found[1],
+                    is_error=False,
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,14 +99,13 @@ def spark_findings(site: SiteSpec) -> Iterator[Finding]:
     To be asked on that node, in a process that Ray started.
 
     Args:
-        site: the one that applies changes there. Without `node:` it runs beside the commands, or on a private cluster,
-            which makes the secret itself.
+        site: the one that applies changes there. A private cluster makes the secret itself.
     """
     from spark_apply.application.authentication import SECRET, authentication_settings
 
-    if site.node and not authentication_settings():
+    if not authentication_settings():
         yield Finding(
-            path=f"sites.{site.name}.node",
+            path=f"sites.{site.name}{'.node' if site.node else ''}",
             is_error=False,
             problem=f"Ray runs on its node without {SECRET}: whoever reaches the ports of its Spark application runs"
             " programs there, and reads the rows",

@@ -214,6 +214,7 @@ def source_findings(spec: TopologySpec, site: SiteSpec, source: SourceDatabase) 
         streams=streams,
         needs=log_needs(spec, site.name),
         may_be_copied=partial(may_be_copied, spec, site.name),
+        topology=spec.name,
     )
 
 

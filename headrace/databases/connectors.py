@@ -5,7 +5,7 @@ The one place that knows the kinds: another database gets its package beside `he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ __all__ = [
     "plan_copy",
     "plan_unseen",
     "server_is_verified",
+    "unused_secrets",
     "value_reader",
     "value_types",
 ]
@@ -122,7 +123,7 @@ def hosts_of(dsn: str) -> tuple[str, ...]:
 def server_is_verified(dsn: str) -> bool:
     """Whether a connection proves by a certificate that the server is the right one.
 
-    Also where a service file says how, which is not looked at.
+    Not where a service file alone says so, which is not looked at.
 
     Raises:
         ConfigError: the connection string cannot be parsed.
@@ -130,6 +131,19 @@ def server_is_verified(dsn: str) -> bool:
     from headrace.databases.postgres.connection import is_verified
 
     return is_verified(dsn)
+
+
+def unused_secrets(dsns: Iterable[str]) -> frozenset[str]:
+    """Variables of the environment with a secret that connections take where their connection strings have none.
+
+    Empty, if one of these may take it.
+
+    Args:
+        dsns: of all sites with a database of the user's.
+    """
+    from headrace.databases.postgres.connection import unused_secrets
+
+    return unused_secrets(dsns)
 
 
 def log_session_name(kind: str, topology: str, site: str) -> str:

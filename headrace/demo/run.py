@@ -507,10 +507,20 @@ def _remove_others(options: DemoOptions) -> None:
 
 @contextlib.contextmanager
 def _alone(state_dir: Path) -> Iterator[None]:
-    """Prevent a second demo from removing the servers of this one."""
+    """Prevent a second demo from removing the servers of this one.
+
+    Raises:
+        ConfigError: one runs, or the folder or its lock may be another user's.
+    """
+    check_owned(state_dir)
     make_folder(state_dir.parent)
     file = state_dir.with_name(f"{state_dir.name}.lock")
-    with file.open("w") as lock:
+    try:
+        # In a folder such as /tmp another user may have made a link of this name.
+        number = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be opened: {error.strerror}", hint="name another --state-dir") from error
+    with os.fdopen(number, "r+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -30,6 +30,7 @@ from headrace.audit.log import AUDIT_FILES
 from headrace.base.durable_file import remove_file
 from headrace.base.errors import ApplyError, ConfigError, DatabaseUnavailable, HeadraceError, PropagationError
 from headrace.console.status_view import STARTING, everything_runs, notes, summary_line
+from headrace.databases.connectors import unused_secrets
 from headrace.deployment.administrators import Administrators
 from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.deployment.remembered_cluster import RememberedCluster
@@ -130,6 +131,7 @@ class Deployment:
         # embedded servers would have an environment variable for as long as it runs.
         secrets = frozenset(name for site in self.spec.sites for name in site.database.environment)
         secrets |= frozenset(self.spec.alerts.environment if self.spec.alerts is not None else ())
+        secrets |= unused_secrets(site.database.dsn for site in self.spec.sites if site.database.kind == "postgres")
         return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources, secrets=secrets)
 
     # ------------------------------------------------------------------ reaching it

@@ -9,12 +9,16 @@ from pathlib import Path
 
 from headrace.base.errors import ConfigError
 
-__all__ = ["LOOPBACK", "java_environment", "java_home", "package_folder"]
+__all__ = ["LOOPBACK", "OWN_MODULES", "java_environment", "java_home", "package_folder"]
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Environment under which Ray takes 127.0.0.1 for this machine's address, as it does on a laptop, and listens only
 there. Without it Ray replaces 127.0.0.1 by the machine's external address and listens on every interface, where
 anyone who reaches the port can run code. Every process of the cluster and every driver needs it before `import ray`."""
+
+OWN_MODULES = {"PYTHONSAFEPATH": "1"}
+"""Environment under which `python -m` searches no modules in the folder that it is started in, which others may write:
+Spark's executors start theirs in the folder of whoever started Ray."""
 
 
 def java_home() -> Path:

@@ -26,7 +26,7 @@ from headrace.base.errors import ApplyError, Retry
 from spark_apply.application.authentication import authentication_settings, join_application, write_secret
 from spark_apply.application.class_path import class_path
 from spark_apply.application.config import TASK_SLOTS
-from spark_apply.application.environment import LOOPBACK, java_environment
+from spark_apply.application.environment import LOOPBACK, OWN_MODULES, java_environment
 from spark_apply.application.raydp_parts import FOLDER, SPARK_HOME, use_own_master, without_data_sets
 from spark_apply.application.spark_home import write_spark_home
 
@@ -285,6 +285,7 @@ class SparkApplication:
             "spark.locality.wait": "0",  # no task has local data
             "spark.python.worker.reuse": "true",
             "spark.python.daemon.module": "spark_apply.application.daemon",
+            **{f"spark.executorEnv.{name}": value for name, value in OWN_MODULES.items()},
             # Spark creates one message thread per slot.
             "spark.driver.rpc.netty.dispatcher.numThreads": _MESSAGE_THREADS,
             "spark.executor.rpc.netty.dispatcher.numThreads": _MESSAGE_THREADS,

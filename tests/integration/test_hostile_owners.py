@@ -119,3 +119,21 @@ def test_what_notes_the_deletes_of_a_table_is_nobody_elses_to_use(
     assert admin.execute(
         "SELECT count(*) FROM headrace.row_change WHERE is_gone AND relation = %s", row
     ).fetchone() == (1,)
+
+
+def test_a_trigger_of_the_name_of_ours_that_somebody_else_made_is_left_alone(
+    admin: psycopg.Connection, destination: PostgresDestination
+):
+    """It would be dropped otherwise, or keep the schema from being dropped by who does not own its table."""
+    admin.execute("CREATE TABLE public.victim (id int PRIMARY KEY)")
+    destination.keep_tombstones([("public", "victim")])
+    admin.execute(
+        f"SET ROLE {BOB}; CREATE FUNCTION app.fired() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
+        " CREATE TABLE app.mine (id int PRIMARY KEY); CREATE TRIGGER headrace_tombstones AFTER DELETE ON app.mine FOR"
+        " EACH ROW EXECUTE FUNCTION app.fired(); RESET ROLE"
+    )
+    destination.remove("top")
+    assert admin.execute("SELECT to_regnamespace('headrace')").fetchone() == (None,)
+    assert admin.execute(
+        "SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'headrace_tombstones'"
+    ).fetchall() == [("app.mine",)]

@@ -162,7 +162,8 @@ def test_owner_of_a_table_whose_functions_run_for_what_is_applied_is_said_to_act
     destination = PostgresDestination(role_dsn, site="b")
 
     def said() -> list[str]:
-        return [each.problem for each in destination.preflight_tables([version(admin)]) if "can act as" in each.problem]
+        found = destination.preflight_tables([version(admin)])
+        return [each.problem for each in found if each.problem.startswith("its owner")]
 
     try:
         admin.execute(
@@ -172,8 +173,8 @@ def test_owner_of_a_table_whose_functions_run_for_what_is_applied_is_said_to_act
         admin.execute("RESET ROLE; ALTER TABLE t ENABLE ALWAYS TRIGGER a")
         (problem,) = said()
         assert problem == (
-            "its owner headrace_test_owner can act as the role that applies: functions of roles that are no superusers"
-            " run as it, in"
+            'its owner "headrace_test_owner" can act as the role that applies: functions of roles that are no'
+            " superusers run as it, in"
             " casts (1), checks (1), defaults (1), domains (1), generated columns (1), indexes (1), policies (1),"
             " triggers (1)"
         )
@@ -231,6 +232,60 @@ def test_roles_that_may_make_themselves_owners_of_tables_are_named_with_what_end
             admin.execute(each.fix)
             assert refused(mallory, *attack)
         assert not found or said() == []
+
+
+CALLED = {
+    "checks": "CREATE TABLE t (id int PRIMARY KEY, CHECK (f(id) > 0))",
+    "indexes": "CREATE TABLE t (id int PRIMARY KEY); CREATE INDEX ON t (f(id))",
+    "indexes, of operators": "CREATE OPERATOR @@@ (FUNCTION = f, RIGHTARG = int); CREATE TABLE t (id int PRIMARY KEY); CREATE INDEX ON t ((@@@ id))",
+    "partition keys": "CREATE TABLE t (id int) PARTITION BY RANGE (f(id)); CREATE TABLE p PARTITION OF t DEFAULT",
+    "defaults": "CREATE TABLE t (id int PRIMARY KEY DEFAULT f(1))",
+    "domains, of fields": "CREATE DOMAIN d AS int CHECK (f(VALUE) > 0); CREATE TYPE c AS (d d); CREATE TABLE t (id int PRIMARY KEY, c c[])",
+    "triggers": "CREATE TABLE t (id int PRIMARY KEY); CREATE TRIGGER a AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION fired();"
+    " ALTER TABLE t ENABLE ALWAYS TRIGGER a",
+}
+
+
+@pytest.mark.parametrize("called", CALLED)
+def test_author_of_a_function_that_runs_for_what_is_applied_is_named_with_what_ends_that(
+    admin, role_dsn, mallory, called
+):
+    """A superuser owns the table, and somebody else what is called when a row is written."""
+    of_trigger = called == "triggers"
+    name, returns = ("fired()", "trigger") if of_trigger else ("f(int)", "int")
+    body = "$$BEGIN RETURN NEW; END$$ LANGUAGE plpgsql" if of_trigger else "'SELECT $1' LANGUAGE sql IMMUTABLE"
+    admin.execute(
+        "GRANT CREATE, USAGE ON SCHEMA public TO headrace_test_mallory; SET ROLE headrace_test_mallory;"
+        f" CREATE FUNCTION public.{name} RETURNS {returns} AS {body}; RESET ROLE; {CALLED[called]}"
+    )
+    attack = f"CREATE OR REPLACE FUNCTION public.{name} RETURNS {returns} AS {body}"
+    with closing(PostgresDestination(role_dsn, site="b")) as destination:
+
+        def said() -> list[Finding]:
+            return [each for each in destination.preflight_tables([version(admin)]) if "can replace" in each.problem]
+
+        assert not refused(mallory, attack)
+        (found,) = said()
+        assert (found.path, found.is_error) == ("sites.b", False)
+        function = "public.fired()" if of_trigger else "public.f(integer)"
+        assert '"headrace_test_mallory" can act as the role that applies' in found.problem
+        assert f"{function}, in {called.partition(',')[0]} of public.t" in found.problem
+        admin.execute(found.fix)
+        assert refused(mallory, attack)
+        assert said() == []
+
+
+def test_author_who_is_the_administrator_is_not_named(admin, role_dsn, mallory):
+    admin.execute(
+        "GRANT CREATE, USAGE ON SCHEMA public TO headrace_test_mallory; SET ROLE headrace_test_mallory;"
+        " CREATE FUNCTION public.f(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'; RESET ROLE;"
+        " CREATE TABLE t (id int PRIMARY KEY, CHECK (f(id) > 0))"
+    )
+    with closing(PostgresDestination(role_dsn, site="b")) as destination:
+        assert [each for each in destination.preflight_tables([version(admin)]) if "can replace" in each.problem]
+        admin.execute("CREATE SCHEMA headrace AUTHORIZATION headrace_test_mallory")
+        assert not [each for each in destination.preflight_tables([version(admin)]) if "can replace" in each.problem]
+        admin.execute("DROP SCHEMA headrace")
 
 
 def test_owner_of_a_schema_who_can_replace_tables_of_others_is_named_with_what_ends_that(admin, role_dsn, mallory):

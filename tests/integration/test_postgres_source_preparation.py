@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from headrace.base.errors import DatabaseError, DatabaseUnavailable
+from headrace.base.errors import CapturedNoMore, DatabaseError, DatabaseUnavailable
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
@@ -58,17 +58,45 @@ def test_what_cannot_be_removed_is_named_with_its_statement(site: Site) -> None:
     assert site.source.remove("topo") == ()
 
 
-def test_publication_of_somebody_elses_making_is_brought_to_our_options(site: Site) -> None:
-    site.run("CREATE TABLE t (id int PRIMARY KEY)")
-    site.run(
-        f"CREATE PUBLICATION \"{slot_of(site)}\" FOR TABLE t WITH (publish = 'insert', publish_via_partition_root ="
-        " true)"
-    )
-    assert any("SET (publish" in s for s in site.prepare())
-    assert site.prepare() == ()
+def test_publication_that_another_role_made_first_is_refused_until_it_is_ours(site: Site) -> None:
+    """Its owner could have it leave out everybody's UPDATEs for a while; also where we are a superuser, or a member."""
+    name = f'"{slot_of(site)}"'
+    site.run("CREATE TABLE t (id int PRIMARY KEY); CREATE ROLE headrace_test_bob")
+    try:
+        site.run(
+            f"GRANT CREATE ON DATABASE {site.user.info.dbname} TO headrace_test_bob; ALTER TABLE t OWNER TO"
+            " headrace_test_bob; SET ROLE headrace_test_bob"
+        )
+        site.run(
+            f"CREATE PUBLICATION {name} FOR TABLE t WITH (publish = 'insert', publish_via_partition_root = true);"
+            " RESET ROLE; ALTER TABLE t OWNER TO CURRENT_USER"
+        )
+        (found,) = [each for each in site.source.preflight(ALL, streams=1, topology="topo") if each.is_error]
+        assert 'belongs to "headrace_test_bob"' in found.problem
+        with pytest.raises(DatabaseError, match="headrace_test_bob") as caught:
+            site.prepare()
+        assert caught.value.hint == found.fix
+        assert not site.run("SELECT FROM pg_replication_slots WHERE slot_name = %s", slot_of(site)).fetchall()
+        site.run(found.fix)
+        assert site.source.preflight(ALL, streams=1, topology="topo") == ()
+        assert any("SET (publish" in s for s in site.prepare())
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            site.run(f"SET ROLE headrace_test_bob; ALTER PUBLICATION {name} SET (publish = 'insert')")
+        site.run("RESET ROLE")
+        assert site.prepare() == ()
+    finally:
+        site.run("RESET ROLE; DROP OWNED BY headrace_test_bob; DROP ROLE headrace_test_bob")
     site.source.remove("topo")
-    site.run(f'CREATE PUBLICATION "{slot_of(site)}" FOR ALL TABLES')
+    site.run(f"CREATE PUBLICATION {name} FOR ALL TABLES")
     with pytest.raises(DatabaseError, match="not ours"):
+        site.prepare()
+
+
+def test_publication_that_left_out_changes_is_not_corrected_in_silence(site: Site) -> None:
+    site.run("CREATE TABLE t (id int PRIMARY KEY)")
+    site.prepare()
+    site.run(f"ALTER PUBLICATION \"{slot_of(site)}\" SET (publish = 'insert')")
+    with pytest.raises(CapturedNoMore, match="does not publish all kinds of changes"):
         site.prepare()
 
 

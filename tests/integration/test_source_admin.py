@@ -371,12 +371,31 @@ def test_publication_of_the_role_that_captures_is_taken_over_and_given_back_with
         with psycopg.connect(site.dsn, autocommit=True) as captures:
             assert [statement for statement in FORBIDDEN if not _is_refused(captures, statement)] == []
         # Without an administrator again.
-        with pytest.raises(DatabaseError, match="belongs to the role") as caught:
+        with pytest.raises(DatabaseError, match="belongs to") as caught:
             source.prepare("top", RULES)
         site.superuser.execute(f"GRANT {OWNER} TO {CAPTURES}")
         site.superuser.execute(caught.value.hint)
         assert source.prepare("top", RULES) == ()
     assert site.entry("t") == entry
+
+
+def test_publication_that_another_role_made_first_is_refused_until_the_administrator_owns_it(site: Site) -> None:
+    """Also where the administrator may act as that role."""
+    site.granted()
+    site.superuser.execute(
+        f"GRANT CREATE ON DATABASE {site.superuser.info.dbname} TO {OWNER}; SET ROLE {OWNER};"
+        f" CREATE PUBLICATION {NAME} FOR TABLE shop.t WITH (publish = 'insert'); RESET ROLE; GRANT {OWNER} TO"
+        f" {_quoted(ADMIN)}"
+    )
+    try:
+        (found,) = site.admin().preflight("top", RULES)
+        assert (found.is_error, f'belongs to "{OWNER}"' in found.problem) == (True, True)
+        with pytest.raises(DatabaseError, match="belongs to"):
+            site.admin().prepare("top", RULES, was_source=False)
+        site.superuser.execute(found.fix)
+        assert site.admin().preflight("top", RULES) == ()
+    finally:
+        site.superuser.execute(f"REVOKE CREATE ON DATABASE {site.superuser.info.dbname} FROM {OWNER}")
 
 
 def test_schema_that_the_administrator_may_not_use_is_found(site: Site) -> None:

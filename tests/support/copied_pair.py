@@ -13,6 +13,7 @@ from headrace.base.errors import HeadraceError, Retry
 from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import Finding
 from headrace.databases.ports.copying import TablePiece
+from headrace.databases.postgres.connection import qualified
 from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.table_name import TableName
@@ -138,7 +139,7 @@ class CopiedPair(Pair):
             source._site = ""  # the slot's name is the pair's
             config = self._config(source)
             for table in config.tables:
-                self.there.execute(f"TRUNCATE {table.destination}".encode())
+                self.there.execute(f"TRUNCATE {qualified(*table.destination)}".encode())
             self.there.execute("DELETE FROM headrace.instantiation")
             workers = ThreadWorkers(
                 lambda server, incarnation: CopyPlaces(

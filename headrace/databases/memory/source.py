@@ -463,6 +463,7 @@ class MemorySource:
         streams: int,
         needs: Sequence[LogNeed] = (),
         may_be_copied: Callable[[TableName], bool] = bool,
+        topology: str = "",
     ) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`: nothing is missing here."""
         return ()

@@ -138,6 +138,7 @@ class SourceDatabase(Protocol):
         streams: int,
         needs: Sequence[LogNeed] = (),
         may_be_copied: Callable[[TableName], bool] = bool,
+        topology: str = "",
     ) -> tuple[Finding, ...]:
         """What keeps this database from being a source.
 
@@ -149,6 +150,7 @@ class SourceDatabase(Protocol):
                 database would.
             may_be_copied: whether nothing else writes a table at its destinations, so that a fix may be to copy it
                 again; `bool`: none is written by others.
+            topology: its name; who owns what is named after it is looked at. Empty: that is not.
         """
         ...
 

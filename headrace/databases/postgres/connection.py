@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -32,6 +32,7 @@ __all__ = [
     "storable",
     "translate",
     "translated",
+    "unused_secrets",
     "without_values",
 ]
 
@@ -183,28 +184,44 @@ def hosts(dsn: str) -> tuple[str, ...]:
     """
     given = connection_parameters(dsn)
     named = str(given.get("hostaddr") or given.get("host") or "")
-    if not named and "service" in given:
-        return (f"service {given['service']}",)  # a file of the user's says where it is
+    if not named and (service := _service(given)):
+        return (f"service {service}",)  # a file of the user's says where it is
     return tuple((named or os.environ.get("PGHOST", "")).split(","))
+
+
+def unused_secrets(dsns: Iterable[str]) -> frozenset[str]:
+    """Variables of libpq that have a secret which it takes for none of these dsns.
+
+    One that cannot be parsed may take it.
+    """
+    for dsn in dsns:
+        try:
+            if not connection_parameters(dsn).get("password"):
+                return frozenset()
+        except ConfigError:
+            return frozenset()
+    return frozenset({"PGPASSWORD"})
+
+
+def _service(given: Mapping[str, Any]) -> str:
+    return str(given.get("service") or os.environ.get("PGSERVICE", ""))
 
 
 def is_verified(dsn: str) -> bool:
     """Whether libpq refuses a server whose certificate its authority has not signed.
 
     `verify-ca` takes every server of that authority: enough where it signs for databases alone. With
-    `sslrootcert=system` libpq takes `verify-full` by itself.
+    `sslrootcert=system` libpq takes `verify-full` by itself. A service file is not read: what it says goes before the
+    variables of the environment, and behind the dsn.
 
     Raises:
         ConfigError: the dsn cannot be parsed.
     """
     given = connection_parameters(dsn)
-    mode = given.get("sslmode") or os.environ.get("PGSSLMODE", "")
-    authority = given.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
-    return (
-        mode in {"verify-full", "verify-ca"}
-        or (authority == "system" and not mode)
-        or ("service" in given and not mode)
-    )
+    variables = {} if _service(given) else os.environ
+    mode = given.get("sslmode") or variables.get("PGSSLMODE", "")
+    authority = given.get("sslrootcert") or variables.get("PGSSLROOTCERT", "")
+    return mode in {"verify-full", "verify-ca"} or (authority == "system" and not mode and not _service(given))
 
 
 def connect(dsn: str, *, application_name: str, autocommit: bool = True, **parameters: str) -> psycopg.Connection[Any]:

@@ -319,14 +319,14 @@ def preflight_tables(
     )
     findings: list[Finding] = []
     absent: list[TableVersion] = []
-    present_here: list[TableName] = []
+    catalogs: list[CatalogTable] = []
     for version in versions:
         catalog = describe_table(connection, version.owner, version.name, settings)
         if catalog is None:
             absent.append(version)
         else:
             path = f"sites.{site} table {version.qualified_name}"
-            present_here.append(TableName.of(version))
+            catalogs.append(catalog)
             findings += _table_findings(
                 connection,
                 path,
@@ -343,7 +343,8 @@ def preflight_tables(
         *_absent_findings(connection, site, [TableName.of(version) for version in absent], at_source),
         *nested,
         *findings,
-        *schemas_owner_findings(connection, site, present_here),
+        *owner_findings(connection, site, catalogs),
+        *schemas_owner_findings(connection, site, [TableName.of(each.table) for each in catalogs]),
     )
 
 
@@ -402,7 +403,6 @@ def _table_findings(
         yield from _function_findings(path, version, catalog)
     yield from table_right_findings(connection, path, catalog, [column.name for column in version.columns])
     yield from sequence_right_findings(connection, path, catalog)
-    yield from owner_findings(connection, path, catalog)
     if settings.detached_partitions == "follow":
         yield from ownership_findings(connection, path, catalog.oid)
     stored = stored_tables(connection, catalog.oid)

@@ -1,24 +1,22 @@
 """Who else can act as the role that applies: owners of what its statements run, and of the schema headrace.
 
-Functions of checks, index expressions, defaults, generated columns, domains, policies, casts, triggers and rules run as
-the role that writes. Whoever may put one there has that role's rights. What such functions call, and functions behind
-operators, are not looked for. The owner of a schema can drop every table in it, and put one of their own in its place.
+Functions of checks, index expressions, partition keys, defaults, generated columns, domains, ranges, policies, casts,
+triggers and rules run as the role that writes. Whoever may put one there, and whoever owns one, has that role's
+rights. What such functions call is not looked for. The owner of a schema can drop every table in it, and put one of
+their own in its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from headrace.databases.ports import Finding
 from headrace.databases.postgres.catalog.destination_tables import CatalogTable, is_reserved
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.lcr.table_name import remark
-
-if TYPE_CHECKING:
-    from headrace.lcr.table_name import TableName
+from headrace.lcr.table_name import TableName, remark
 
 __all__ = [
     "SCHEMA_OWNER",
@@ -49,26 +47,42 @@ SELECT kind, name, pg_catalog.pg_get_userbyid(owner) FROM (
 ) o WHERE owner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = %s) OR NOT pg_catalog.pg_has_role(owner, 'USAGE') ORDER BY at, name
 """
 
+# Of other owners, for each table. The owner of the schema headrace is the administrator, where there is one: another is
+# refused.
 _OTHERS_FUNCTIONS = f"""
-WITH tables AS (SELECT %(oid)s::oid AS oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%(oid)s)),
-types AS (SELECT DISTINCT a.atttypid AS oid FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
-using_functions (kind, classid, objid) AS (
-  SELECT 'checks', 'pg_catalog.pg_constraint'::regclass, oid FROM pg_catalog.pg_constraint WHERE contype = 'c' AND conrelid IN (SELECT oid FROM tables)
-  UNION ALL SELECT 'domains', 'pg_catalog.pg_constraint'::regclass, oid FROM pg_catalog.pg_constraint WHERE contypid IN (SELECT oid FROM types)
-  UNION ALL SELECT 'indexes', 'pg_catalog.pg_class'::regclass, indexrelid FROM pg_catalog.pg_index WHERE indrelid IN (SELECT oid FROM tables)
-  UNION ALL SELECT CASE a.attgenerated WHEN '' THEN 'defaults' ELSE 'generated columns' END, 'pg_catalog.pg_attrdef'::regclass, d.oid
-    FROM pg_catalog.pg_attrdef d JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum WHERE d.adrelid IN (SELECT oid FROM tables)
-  UNION ALL SELECT 'policies', 'pg_catalog.pg_policy'::regclass, oid FROM pg_catalog.pg_policy WHERE polrelid IN (SELECT oid FROM tables)
-  UNION ALL SELECT 'rules', 'pg_catalog.pg_rewrite'::regclass, oid FROM pg_catalog.pg_rewrite WHERE ev_enabled IN ('A', 'R') AND ev_class IN (SELECT oid FROM tables)),
-called (kind, function) AS (
-  SELECT u.kind, d.refobjid FROM using_functions u JOIN pg_catalog.pg_depend d ON (d.classid, d.objid) = (u.classid, u.objid)
-    AND d.refclassid = 'pg_catalog.pg_proc'::regclass
-  UNION SELECT 'triggers', tgfoid FROM pg_catalog.pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('A', 'R') AND tgrelid IN (SELECT oid FROM tables)
-  UNION SELECT 'casts', castfunc FROM pg_catalog.pg_cast WHERE castfunc <> 0 AND (castsource IN (SELECT oid FROM types) OR casttarget IN (SELECT oid FROM types)))
-SELECT o.rolname, c.kind, count(DISTINCT f.oid)
+WITH RECURSIVE tables AS (SELECT root, root AS oid FROM unnest(%s::oid[]) AS wanted (root)
+                UNION SELECT root, relid FROM unnest(%s::oid[]) AS wanted (root), pg_catalog.pg_partition_tree(root)),
+types (root, oid) AS (
+  SELECT t.root, a.atttypid FROM tables t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
+  UNION SELECT w.root, part.oid FROM types w JOIN pg_catalog.pg_type t ON t.oid = w.oid CROSS JOIN LATERAL (
+    SELECT t.typelem UNION ALL SELECT t.typbasetype
+    UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+    UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid
+    UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+  ) AS part (oid) WHERE part.oid <> 0),
+using_functions (root, kind, classid, objid) AS (
+  SELECT t.root, 'checks', 'pg_catalog.pg_constraint'::regclass, c.oid FROM tables t JOIN pg_catalog.pg_constraint c ON c.contype = 'c' AND c.conrelid = t.oid
+  UNION ALL SELECT t.root, 'domains', 'pg_catalog.pg_constraint'::regclass, c.oid FROM types t JOIN pg_catalog.pg_constraint c ON c.contypid = t.oid
+  UNION ALL SELECT t.root, 'indexes', 'pg_catalog.pg_class'::regclass, i.indexrelid FROM tables t JOIN pg_catalog.pg_index i ON i.indrelid = t.oid
+  UNION ALL SELECT t.root, 'partition keys', 'pg_catalog.pg_class'::regclass, p.partrelid FROM tables t JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = t.oid
+  UNION ALL SELECT t.root, CASE a.attgenerated WHEN '' THEN 'defaults' ELSE 'generated columns' END, 'pg_catalog.pg_attrdef'::regclass, d.oid
+    FROM tables t JOIN pg_catalog.pg_attrdef d ON d.adrelid = t.oid JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+  UNION ALL SELECT t.root, 'policies', 'pg_catalog.pg_policy'::regclass, p.oid FROM tables t JOIN pg_catalog.pg_policy p ON p.polrelid = t.oid
+  UNION ALL SELECT t.root, 'rules', 'pg_catalog.pg_rewrite'::regclass, w.oid
+    FROM tables t JOIN pg_catalog.pg_rewrite w ON w.ev_class = t.oid AND w.ev_enabled IN ('A', 'R')),
+called (root, kind, function) AS (
+  SELECT u.root, u.kind, coalesce(o.oprcode::oid, d.refobjid) FROM using_functions u JOIN pg_catalog.pg_depend d ON (d.classid, d.objid) = (u.classid, u.objid)
+    LEFT JOIN pg_catalog.pg_operator o ON d.refclassid = 'pg_catalog.pg_operator'::regclass AND o.oid = d.refobjid
+    WHERE d.refclassid IN ('pg_catalog.pg_proc'::regclass, 'pg_catalog.pg_operator'::regclass)
+  UNION SELECT t.root, 'triggers', g.tgfoid FROM tables t JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.oid AND NOT g.tgisinternal AND g.tgenabled IN ('A', 'R')
+  UNION SELECT t.root, 'ranges', f.oid FROM types t JOIN pg_catalog.pg_range r ON r.rngtypid = t.oid, unnest(ARRAY[r.rngcanonical::oid, r.rngsubdiff::oid]) AS f (oid)
+  UNION SELECT t.root, 'casts', c.castfunc FROM types t JOIN pg_catalog.pg_cast c ON c.castfunc <> 0 AND (c.castsource = t.oid OR c.casttarget = t.oid))
+SELECT n.nspname::text, t.relname::text, o.rolname::text, {_IS_OTHER.format(role="o")}, c.kind, f.oid::pg_catalog.regprocedure::text, p.rolname::text,
+       pg_catalog.pg_get_userbyid((SELECT datdba FROM pg_catalog.pg_database WHERE datname = current_database()))::text
 FROM called c JOIN pg_catalog.pg_proc f ON f.oid = c.function JOIN pg_catalog.pg_roles p ON p.oid = f.proowner
-JOIN pg_catalog.pg_class t ON t.oid = %(oid)s JOIN pg_catalog.pg_roles o ON o.oid = t.relowner
-WHERE {_IS_OTHER.format(role="p")} AND {_IS_OTHER.format(role="o")} GROUP BY 1, 2 ORDER BY 2
+JOIN pg_catalog.pg_class t ON t.oid = c.root JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace JOIN pg_catalog.pg_roles o ON o.oid = t.relowner
+WHERE {_IS_OTHER.format(role="p")} AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace s WHERE s.nspname = 'headrace' AND s.nspowner = p.oid)
+ORDER BY p.rolname, n.nspname, t.relname, c.kind, f.oid
 """
 
 # Who may act as a table's owner gets nothing by owning its schema. `public` is the database's owner's by a role of its
@@ -86,26 +100,56 @@ GROUP BY 1, 2 ORDER BY 1
 """
 
 
-def owner_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:
-    """Say that a table's owner can act as the role that applies, where functions of such owners run for what is written.
+def owner_findings(
+    connection: psycopg.Connection[Any], site: str, catalogs: Sequence[CatalogTable]
+) -> Iterator[Finding]:
+    """Say who can act as the role that applies, since functions run for what is written.
+
+    Whoever owns such a function can replace it at any time; whoever owns a table can have it run others.
 
     Args:
         connection: as the role that will apply.
-        path: of the finding.
-        catalog: the table.
+        site: for the findings' path.
+        catalogs: the tables.
     """
-    found = connection.execute(_OTHERS_FUNCTIONS, {"oid": catalog.oid}).fetchall()
-    if found:
-        kinds = ", ".join(f"{kind} ({count})" for _, kind, count in found)
+    numbers = [catalog.oid for catalog in catalogs]
+    kinds: dict[tuple[TableName, str], dict[str, set[str]]] = {}
+    authors: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
+    for schema, name, owner, owner_is_other, kind, function, author, instead in connection.execute(
+        _OTHERS_FUNCTIONS.encode(), (numbers, numbers)
+    ).fetchall():
+        table = TableName(schema, name)
+        if owner_is_other:
+            kinds.setdefault((table, owner), {}).setdefault(kind, set()).add(function)
+        authors.setdefault((author, instead), {}).setdefault(function, {})[f"{kind} of {table}"] = None
+    for (table, owner), found in kinds.items():
+        said = ", ".join(f"{kind} ({len(functions)})" for kind, functions in found.items())
         yield Finding(
-            path=path,
+            path=f"sites.{site} table {table}",
             is_error=False,
-            problem=f"its owner {found[0][0]} can act as the role that applies: functions of roles that are no"
-            f" superusers run as it, in {kinds}",
+            problem=f"its owner {quote(owner)} can act as the role that applies: functions of roles that are no"
+            f" superusers run as it, in {said}",
             fix="nothing, if you trust these roles with all that is replicated here; else let the database's owner"
-            f" have the functions, and the table: ALTER TABLE {qualified(catalog.table.owner, catalog.table.name)}"
-            " OWNER TO ...",
+            f" have the functions, and the table: ALTER TABLE {qualified(*table)} OWNER TO ...",
         )
+    for (author, instead), called in authors.items():
+        said = "; ".join(
+            f"{function}, in {_few(list(places))}" for function, places in list(called.items())[:_NAMED_MAX]
+        )
+        said += f"; and {len(called) - _NAMED_MAX} more" if len(called) > _NAMED_MAX else ""
+        yield Finding(
+            path=f"sites.{site}",
+            is_error=False,
+            problem=f"{quote(author)} can act as the role that applies: it owns functions that run as that role, and"
+            f" can replace them: {said}",
+            fix=" ".join(f"ALTER FUNCTION {function} OWNER TO {quote(instead)};" for function in called)
+            + " "
+            + remark(f"or nothing, if you trust {author} with all that is replicated here"),
+        )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED_MAX]) + (f", and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else "")
 
 
 def schemas_owner_findings(
@@ -121,14 +165,11 @@ def schemas_owner_findings(
     for schema, owner, names, instead in connection.execute(
         _SCHEMAS_OF_OTHERS, ([table.owner for table in tables], [table.name for table in tables])
     ).fetchall():
-        few = ", ".join(names[:_NAMED_MAX]) + (
-            f", and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-        )
         yield Finding(
             path=f"sites.{site} schema {schema}",
             is_error=False,
             problem=f"its owner {quote(owner)} can drop tables that others own, and put tables with functions of their"
-            f" own in their place, which run as the role that applies: {few}",
+            f" own in their place, which run as the role that applies: {_few(names)}",
             # an owner's right to use a schema goes with the ownership, and who is a member of the owner has that alone
             fix=f"ALTER SCHEMA {quote(schema)} OWNER TO {quote(instead)}; GRANT USAGE ON SCHEMA {quote(schema)} TO"
             f" {quote(connection.info.user)}; "

@@ -30,15 +30,15 @@ from headrace.databases.postgres.administrator import Administrator, Roles, owne
 from headrace.databases.postgres.catalog.source_tables import CatalogTable, captured_tables, select_tables, slot_name
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.event_triggers import SOURCE_TRIALS, own_ddl, trial_findings
-from headrace.databases.postgres.source.publication import publication_found, publication_steps
+from headrace.databases.postgres.source.publication import IS_TRUSTED, publication_found, publication_steps
 from headrace.lcr.table_name import remark
 
 __all__ = ["PostgresSourceAdmin"]
 
 _LOCK_TIMEOUT = "10s"  # as of what runs: a busy table must not block everybody behind us
 
-_OWNER = """
-SELECT pg_catalog.pg_get_userbyid(p.pubowner), pg_catalog.pg_has_role(p.pubowner, 'USAGE'), pg_catalog.pg_has_role(%s, p.pubowner, 'MEMBER')
+_OWNER = f"""
+SELECT pg_catalog.pg_get_userbyid(p.pubowner), {IS_TRUSTED}, pg_catalog.pg_has_role(%s, p.pubowner, 'MEMBER')
 FROM pg_catalog.pg_publication p WHERE p.pubname = %s
 """
 _HAS_SLOT = "SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)"

@@ -62,7 +62,11 @@ from headrace.databases.postgres.source.log_stream.slot import (
 from headrace.databases.postgres.source.log_stream.transactions import are_visible
 from headrace.databases.postgres.source.log_stream.waits import holding_up
 from headrace.databases.postgres.source.preflight import preflight_source
-from headrace.databases.postgres.source.publication import publication_found, publication_gone, publication_steps
+from headrace.databases.postgres.source.publication import (
+    owner_findings,
+    publication_found,
+    publication_steps,
+)
 from headrace.databases.postgres.source.row_marks import began_empty, computed_in, row_marks
 from headrace.databases.postgres.source.supplemental_logging import logged_tables, logging_findings, refused_conditions
 from headrace.databases.postgres.values.comparable import PostgresValueTypes
@@ -223,6 +227,7 @@ class PostgresSource:
         streams: int,
         needs: Sequence[LogNeed] = (),
         may_be_copied: Callable[[TableName], bool] = bool,
+        topology: str = "",
     ) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""
         with translated("checking the source"):
@@ -235,6 +240,8 @@ class PostgresSource:
                 may_be_copied=may_be_copied,
                 has_admin=self._has_admin,
             ) + tuple(memory_findings(self._session(), self._decoding_memory, f"sites.{self._site}"))
+            if topology and not self._has_admin:
+                found += tuple(owner_findings(self._session(), self._name(topology), f"sites.{self._site}"))
         if not needs:
             return found
         with translated("asking what is logged"):
@@ -358,11 +365,13 @@ class PostgresSource:
             DatabaseUnavailable: a table stayed locked, or an earlier call went on and did the same meanwhile; nothing
                 is half done, call again.
             DatabaseError: something else has our name, or a right is missing.
-            LogGone: the publication of a slot that exists is gone.
+            LogGone: the publication of a slot that exists is gone, or was altered.
         """
         steps = self.plan(topology, rules)
-        if steps[-1].is_done and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
-            raise publication_gone(self._name(topology))
+        if steps[-1].is_done:
+            # What was changed meanwhile is not sent: neither is made good in silence.
+            with translated("asking for the publication"):
+                publication_found(self._session(), self._name(topology))
         if self._has_admin and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
             raise DatabaseError(f"site {self._site}: there is no publication {self._name(topology)}", hint=AS_ADMIN)
         statements = [step.statement for step in (steps[-1:] if self._has_admin else steps) if not step.is_done]

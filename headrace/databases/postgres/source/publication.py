@@ -5,19 +5,26 @@ Whether it is still the one that was made, and the steps that make it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
 
 from headrace.base.errors import INSTANTIATE_AGAIN, CapturedNoMore, DatabaseError
-from headrace.databases.ports import PlannedStatement
+from headrace.databases.ports import Finding, PlannedStatement
 from headrace.databases.postgres.catalog.source_tables import CatalogTable, logged_generated, publication_tables
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.source.preflight import identity_breaks
 from headrace.lcr.table_name import remark
 
-__all__ = ["publication_found", "publication_gone", "publication_steps"]
+__all__ = ["IS_TRUSTED", "owner_findings", "publication_found", "publication_gone", "publication_steps"]
+
+# Whoever owns a publication can have it leave out changes for a while, which are lost then without a sign. So a member
+# of the owner is not enough, nor is a superuser who asks.
+IS_TRUSTED = """(p.pubowner IN (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user OR r.rolsuper)
+    AND pg_catalog.pg_has_role(p.pubowner, 'USAGE'))"""
+"""Whether the role that asks may change a publication `p`, and nobody can but it and superusers."""
+_OWNER = f"SELECT {IS_TRUSTED}, pg_catalog.pg_get_userbyid(p.pubowner)::text FROM pg_catalog.pg_publication p WHERE p.pubname = %s"
 
 
 def publication_found(connection: psycopg.Connection[Any], name: str) -> str:
@@ -63,6 +70,26 @@ def publication_gone(name: str) -> CapturedNoMore:
     )
 
 
+def owner_findings(connection: psycopg.Connection[Any], name: str, path: str) -> Iterator[Finding]:
+    """Refuse a publication that another role owns, which may have made it before we did.
+
+    Args:
+        connection: to the source, as the role that is to own the publication.
+        name: of the publication; it need not be there.
+        path: of the finding.
+    """
+    row = connection.execute(_OWNER.encode(), (name,)).fetchone()
+    if row is not None and not row[0]:
+        role = quote(connection.info.user)
+        yield Finding(
+            path=path,
+            problem=f"the publication {quote(name)} belongs to {quote(row[1])}, who can have it leave out changes at any"
+            " time",
+            fix=f"ALTER PUBLICATION {quote(name)} OWNER TO {role}; "
+            + remark("where an admin_dsn made it; if it is not of this topology, give the topology another name"),
+        )
+
+
 def publication_steps(
     connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable], *, has_admin: bool = False
 ) -> list[PlannedStatement]:
@@ -86,7 +113,7 @@ def publication_steps(
     row = connection.execute(
         "SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot"
         + (" AND pubgencols = 's'" if has_generated else "")
-        + ", pg_has_role(pubowner, 'USAGE'), pg_get_userbyid(pubowner) FROM pg_publication WHERE pubname = %s",
+        + " FROM pg_catalog.pg_publication WHERE pubname = %s",
         (name,),
     ).fetchone()
     breaks = tuple(line for table in tables for line in identity_breaks(table))
@@ -104,14 +131,8 @@ def publication_steps(
             hint=f"drop it (DROP PUBLICATION {quote(name)}), or give the topology another name",
             publication=name,
         )
-    if not row[2] and not has_admin:
-        role = quote(connection.info.user)
-        raise DatabaseError(
-            f"publication {name} belongs to the role {row[3]}",
-            publication=name,
-            hint=f"ALTER PUBLICATION {quote(name)} OWNER TO {role}; "
-            + remark("where an admin_dsn made it; if it is not of this topology, give the topology another name"),
-        )
+    for found in () if has_admin else owner_findings(connection, name, ""):
+        raise DatabaseError(found.problem, hint=found.fix, publication=name)
     steps = []
     if not row[1]:
         statement = f"ALTER PUBLICATION {quote(name)} SET ({options})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import stat
 import subprocess
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from actors.security.examination import tls_findings
 from actors.security.wire import identity_of
 from headrace.base.errors import ConfigError
 from headrace.deployment.inspection import check_topology
+from tests.support.attackers import NOBODY
 from tests.support.command_line import run
 from topology.file.reading import read_topology
 from topology.problems import TopologyError
@@ -235,6 +237,35 @@ def test_files_of_a_site_on_nodes_of_its_own_may_be_elsewhere(file: Path) -> Non
     for ending in ("pem", "key"):
         (file.parent / "certs" / f"dbs2.{ending}").unlink()
     assert {is_error for _, is_error in _problems(file).values()} == {False}
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "dbs1.pem", "", "shared"])
+def test_file_that_others_may_write_or_put_another_in_the_place_of_is_named_with_what_ends_that(
+    file: Path, name: str
+) -> None:
+    """Who can write the authority's certificate is taken for any site."""
+    certs = file.parent / "certs"
+    if name == "shared":  # where a link leads to
+        (certs / "shared").mkdir()
+        (certs / "ca.pem").rename(certs / "shared" / "ca.pem")
+        (certs / "ca.pem").symlink_to("shared/ca.pem")
+    (certs / name).chmod(0o777)
+    found = tls_findings(read_topology(file), now=NOW)
+    assert found
+    for each in found:
+        assert not each.is_error
+        assert f"other users may write {certs / name}" in each.problem
+        subprocess.run(["bash", "-c", each.fix.partition(",")[0]], check=True)
+    assert _problems(file) == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_file_that_another_user_made_is_named(file: Path) -> None:
+    authority = file.parent / "certs" / "ca.pem"
+    os.chown(authority, NOBODY, -1)
+    ((path, (problem, is_error)),) = _problems(file).items()
+    assert (path, is_error) == ("sites.dbs1.tls.authority", False)
+    assert f"{authority} belongs to user {NOBODY}" in problem
 
 
 def test_check_refuses_certificates_and_status_does_not(file: Path) -> None:

@@ -20,7 +20,7 @@ replicate: [{tables: [public.t], from: a, to: [b]}]
 def findings_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, **variables: str
 ) -> dict[str, tuple[str, str]]:
-    for name in ("PGHOST", "PGSSLMODE", "PGSSLROOTCERT"):
+    for name in ("PGHOST", "PGSERVICE", "PGSSLMODE", "PGSSLROOTCERT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -41,6 +41,8 @@ def findings_of(
         "host=db sslmode=require",
         "postgresql://u@db/x?sslmode=prefer",
         "host=db sslmode=require sslrootcert=system",
+        "service=main",
+        "service=main sslrootcert=system",
     ],
 )
 def test_a_server_that_nothing_proves_is_named_with_what_proves_it(
@@ -70,7 +72,8 @@ def test_a_server_that_nothing_proves_is_named_with_what_proves_it(
         "postgresql://[::1]/x",
         "host=db sslmode=verify-ca",
         "host=db sslrootcert=system",
-        "service=main",
+        "service=main sslmode=verify-full",
+        "service=main host=localhost",
     ],
 )
 def test_this_machine_and_servers_that_prove_themselves_are_no_finding(
@@ -84,6 +87,9 @@ def test_the_variables_of_libpq_count(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "sites.a" in findings_of(
         tmp_path, monkeypatch, FILE, A_DSN="host=db sslmode=disable", PGSSLMODE="verify-full"
     )
+    # A service file, which is not read, goes before them.
+    assert "sites.a" in findings_of(tmp_path, monkeypatch, FILE, A_DSN="service=main", PGSSLMODE="verify-full")
+    assert "sites.a" in findings_of(tmp_path, monkeypatch, FILE, A_DSN="dbname=x", PGSERVICE="main")
 
 
 @pytest.mark.parametrize(

@@ -740,6 +740,35 @@ def test_processes_of_the_private_cluster_do_not_get_the_variables_of_connection
     assert environment["UNRELATED"] == "stays"
 
 
+@pytest.mark.parametrize(("dsn", "is_taken"), [("postgresql://u@h/db", True), ("postgresql://u:own@h/db", False)])
+def test_processes_of_the_private_cluster_get_a_password_of_the_shell_only_where_a_connection_takes_it(
+    tmp_path, monkeypatch, dsn, is_taken
+):
+    monkeypatch.setenv("PGPASSWORD", "of-the-shell")
+    monkeypatch.setenv("PLANTED_DSN", dsn)
+    content = ONE_WAY.replace("{kind: embedded}", '{kind: postgres, dsn: "${PLANTED_DSN}"}', 1)
+    environment = Deployment(read(tmp_path, content, os.environ)).cluster._environment()
+    assert ("PGPASSWORD" in environment) == is_taken
+
+
+def test_lock_of_a_demo_is_no_link_that_somebody_else_made(tmp_path):
+    """In a folder such as /tmp, who is first makes a file of that name."""
+    theirs = tmp_path / "theirs"
+    theirs.write_text("what a demo must not touch")
+    (tmp_path / "state.lock").symlink_to(theirs)
+    with pytest.raises(ConfigError, match="cannot be opened"), _alone(tmp_path / "state"):
+        pass
+    assert theirs.read_text() == "what a demo must not touch"
+
+
+def test_folder_that_others_may_write_is_refused_before_the_lock_of_a_demo_is_made(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(ConfigError, match="other users may write"), _alone(tmp_path / "open" / "state"):
+        pass
+    assert not list((tmp_path / "open").iterdir())
+
+
 def test_second_demo_in_the_same_folder_is_refused_and_touches_nothing(tmp_path):
     state = tmp_path / "state"
     state.mkdir()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from numba.core.dispatcher import Dispatcher
 
+from spark_apply.application.environment import OWN_MODULES
+
 ROOT = Path(__file__).resolve().parents[4]
 
 PROGRAM = """
@@ -19,6 +21,8 @@ from spark_apply.application import daemon
 daemon.preload()
 import headrace.databases.postgres.destination.writing.write_kernels, spark_apply.sets.collapse_kernels, headrace.lcr.cells_kernels
 from numba.core.dispatcher import Dispatcher
+
+from spark_apply.application.environment import OWN_MODULES
 
 loaded = {}
 for name in [name for name in sys.modules if name.endswith("_kernels")]:
@@ -67,3 +71,26 @@ def test_kernels_are_loaded_from_the_cache_before_the_first_fork_and_no_thread_i
         <= found["again"]
         <= sum(len(after[kernel]) for kernel in found["loaded"])
     )
+
+
+def test_no_module_of_the_folder_that_an_executor_was_started_in_is_imported(tmp_path: Path):
+    """Whoever may write there, as everybody may in /tmp, would have code in every apply server."""
+    ran = tmp_path / "ran"
+    (tmp_path / "psycopg.py").write_text(f"open({str(ran)!r}, 'w').close(); raise SystemExit(1)")
+
+    def start(environment: dict[str, str]) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "spark_apply.application.daemon"],
+            stdin=subprocess.DEVNULL,  # the executor has ended
+            capture_output=True,
+            timeout=300,
+            check=False,
+            cwd=tmp_path,
+            env={"OMP_NUM_THREADS": "1", "PATH": "", "PYTHONPATH": str(ROOT), **environment},
+        )
+
+    start({})
+    assert ran.exists(), "the attack works"
+    ran.unlink()
+    start(OWN_MODULES)
+    assert not ran.exists()

@@ -38,7 +38,7 @@ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) A
   AND NOT EXISTS (
     SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
     WHERE t.tgrelid = c.oid AND t.tgname = '{TOMBSTONES}' AND t.tgenabled = 'O' AND NOT {_IS_PUBLIC}
-      AND p.proname = pg_catalog.format('note_gone_%%s', c.oid::pg_catalog.int8)
+      AND p.pronamespace = pg_catalog.to_regnamespace('headrace') AND p.proname = pg_catalog.format('note_gone_%%s', c.oid::pg_catalog.int8)
       AND pg_catalog.strpos(p.prosrc, pg_catalog.format('IF ROW(%%s) IS NOT DISTINCT FROM', (
         SELECT pg_catalog.string_agg(pg_catalog.format('OLD.%%I', a.attname), ', ' ORDER BY a.attnum)
         FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a
@@ -46,10 +46,11 @@ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) A
         WHERE i.indrelid = c.oid AND i.indisprimary))) > 0)
 ORDER BY 1, 2
 """
+# A trigger of this name that calls another function is somebody else's.
 _MADE = f"""
-SELECT n.nspname, c.relname FROM pg_catalog.pg_trigger t
+SELECT n.nspname, c.relname FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE t.tgname = '{TOMBSTONES}' AND t.tgparentid = 0 ORDER BY 1, 2
+WHERE t.tgname = '{TOMBSTONES}' AND t.tgparentid = 0 AND p.pronamespace = pg_catalog.to_regnamespace('headrace') ORDER BY 1, 2
 """
 _FUNCTIONS = """
 SELECT p.oid::pg_catalog.regprocedure::text FROM pg_catalog.pg_proc p
