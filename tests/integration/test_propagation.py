@@ -15,7 +15,7 @@ import pytest
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
 from headrace.base.errors import HeadraceError, PropagationError, ProtocolError, QueueError, WouldBlock
-from headrace.chaos.proxy import Proxy
+from headrace.faults.proxy import Proxy
 from headrace.links.ports import header_of
 from protos import codec, queue_pb2, transport
 from protos.compression import Compressor

@@ -20,11 +20,11 @@ from actors.site.asked_names import AskedNames
 from actors.site.sampling import Heartbeats
 from actors.source_database import DatabaseSite
 from headrace.base.errors import TableLeftRules
-from headrace.chaos.proxy import Proxy
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Instantiation
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSource
+from headrace.faults.proxy import Proxy
 from headrace.lcr.batch import Command
 from headrace.lcr.scn import Scn
 from headrace.redo import gulp_pace

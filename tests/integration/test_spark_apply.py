@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from headrace.base.errors import FencedError, ProtocolError
+from headrace.faults.processes import executor_of, kill
 from protos import apply_pb2 as pb
 from tests.fix_apply_driver import TABLES
 from tests.support.apply_driver import (
@@ -26,8 +27,6 @@ from tests.support.apply_driver import (
     digest,
     end_of_log,
     execute,
-    executor_of,
-    kill,
     load,
     wait_for,
 )
@@ -190,10 +189,9 @@ def test_killed_task_is_run_again_and_nothing_is_lost_or_doubled(drivers: ApplyD
         before = driver.wait_ready()
         pids = driver.server_pids()
         attempts = sum(server.attempts for server in before.servers)
-        executors = {executor_of(pid).pid for pid in pids}
-        victims = {"worker": pids[:1], "executor": sorted(executors)[:1], "both executors": sorted(executors)}[victim]
-        for pid in victims:
-            kill(pid)
+        workers = [psutil.Process(pid) for pid in pids]
+        executors = sorted({executor_of(worker) for worker in workers}, key=lambda executor: executor.pid)
+        kill({"worker": workers[:1], "executor": executors[:1], "both executors": executors}[victim])
         wait_for(
             "a new attempt", lambda: sum(server.attempts for server in driver.status().servers) > attempts, STARTED_S
         )
@@ -208,7 +206,7 @@ def test_killed_driver_takes_its_tasks_with_it_and_the_next_one_goes_on(drivers:
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S):
         time.sleep(0.5)
         workers = [psutil.Process(pid) for pid in driver.server_pids()]
-        application, executors = drivers.spark.child.pid, [executor_of(worker.pid) for worker in workers]
+        application, executors = drivers.spark.child.pid, [executor_of(worker) for worker in workers]
         driver.kill()
         _, alive = psutil.wait_procs(workers, timeout=ENDED_S)
         assert alive == []
@@ -230,10 +228,10 @@ def test_killed_application_takes_all_its_processes_with_it_and_the_coordinator_
     """Its endpoint is a new one, which an actor would tell; here a second application takes over the first one's tasks."""
     epoch = driver.wait_ready().epoch
     workers = [psutil.Process(pid) for pid in driver.server_pids()]
-    jvms = [executor_of(worker.pid) for worker in workers]
+    jvms = [executor_of(worker) for worker in workers]
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S):
         time.sleep(0.5)
-        kill(drivers.spark.child.pid)
+        kill([psutil.Process(drivers.spark.child.pid)])
         _, alive = psutil.wait_procs([*workers, *jvms], timeout=ENDED_S)
         assert alive == []
         wait_for("why nothing is applied", lambda: "Spark application" in driver.status().detail, ENDED_S)
@@ -349,7 +347,7 @@ def test_secrets_are_in_no_command_line_environment_or_log(drivers: ApplyDrivers
         driver.process.pid,
         drivers.spark.child.pid,
         *driver.server_pids(),
-        *(executor_of(pid).pid for pid in driver.server_pids()),
+        *(executor_of(psutil.Process(pid)).pid for pid in driver.server_pids()),
     ]
     for pid in family:
         for name in ("cmdline", "environ"):

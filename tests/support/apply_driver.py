@@ -11,7 +11,6 @@ import contextlib
 import multiprocessing
 import os
 import secrets
-import signal
 import textwrap
 import threading
 import time
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import psutil
 import psycopg
 from psycopg import conninfo
 
@@ -369,17 +367,6 @@ class Driver:
         self.kill()
 
 
-def executor_of(worker_pid: int) -> psutil.Process:
-    """The JVM of a Python worker: worker, its daemon, the JVM."""
-    jvm = psutil.Process(worker_pid).parent().parent()
-    assert "java" in jvm.name()
-    return jvm
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
 class ApplyDrivers:
     """Starts drivers of one apply process; ends them all.
 
@@ -510,8 +497,6 @@ __all__ = [
     "digest",
     "end_of_log",
     "execute",
-    "executor_of",
-    "kill",
     "load",
     "wait_for",
 ]

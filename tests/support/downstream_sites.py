@@ -4,10 +4,7 @@ source's own.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +19,7 @@ from actors.source_database import DatabaseSite
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.catalog import slot_name
 from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.faults.processes import kill, server_processes
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
@@ -122,13 +120,8 @@ class DownstreamSites:
 
     def destroy_source(self) -> None:
         """Kill -9 every process of the server, and remove all that it and the source's site have on disk."""
-        postmaster = self.server.pid()
-        assert postmaster is not None
         data = self.server.data_folder
-        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-        for pid in (postmaster, *map(int, children)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(server_processes(self.server))
         self.site.end()
         self.server.destroy()
         assert not data.exists()

@@ -12,7 +12,9 @@ from typing import Any
 import psutil
 
 from headrace.base.failpoints import ARMED_FILE, fired_count
-from headrace.chaos.proxy import Proxy
+from headrace.faults.errors import NotFired
+from headrace.faults.processes import Processes, executor_of
+from headrace.faults.proxy import Proxy
 from tests.fix_cluster import TABLES
 from tests.support.system import System, wait_until
 
@@ -148,21 +150,18 @@ def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
     apply process's `workers`. A worker is a Python process with an apply server in it; `status` of the apply process
     names them.
     """
-    status = system.status(apply_name(system))
+    processes, (apply, *_) = Processes(system.deployment), system.spec.applies
     found: dict[str, list[psutil.Process]] = {"driver": [], "gateway": [], "master": [], "executors": [], "workers": []}
-    with contextlib.suppress(psutil.NoSuchProcess):
-        driver = psutil.Process(system.status(application_name(system))["application_pid"])
+    with contextlib.suppress(psutil.NoSuchProcess, NotFired):
+        driver = processes.driver(apply.site)
         found["driver"].append(driver)
         found["gateway"] += [child for child in driver.children() if child.name() == "java"]
         found["master"] += _masters(driver)
-    for server in status.get("servers", ()):
-        if not server.get("pid"):
-            continue
-        with contextlib.suppress(psutil.NoSuchProcess):
-            worker = psutil.Process(server["pid"])
-            found["workers"].append(worker)
-            java = [parent for parent in worker.parents() if "java" in parent.name()]
-            found["executors"] += [parent for parent in java[:1] if parent not in found["executors"]]
+    found["workers"] += processes.workers(apply.name)
+    for worker in found["workers"]:
+        with contextlib.suppress(NotFired):
+            executor = executor_of(worker)
+            found["executors"] += [executor] if executor not in found["executors"] else []
     return found
 
 

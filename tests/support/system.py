@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -15,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 
 from actors.controller import CONTROLLER
@@ -26,6 +25,7 @@ from headrace.console.status_view import STARTING
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.waiting import wait_caught_up
+from headrace.faults.processes import kill
 from tests.support.reporting import note_started
 from topology.spec import TopologySpec
 
@@ -199,9 +199,9 @@ class System:
 
     def kill(self, name: str) -> int:
         """SIGKILL the component's process; returns its id."""
-        pid = self.pid(name)
-        os.kill(pid, signal.SIGKILL)
-        return pid
+        process = psutil.Process(self.pid(name))
+        kill([process])
+        return process.pid
 
     def wait_restarted(self, name: str, old_pid: int) -> int:
         return wait_until(f"{name} runs again", lambda: (pid := self.pid(name)) != old_pid and pid)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from actors.site.wire import callers_of
 from headrace.base.errors import HeadraceError
-from headrace.chaos.errors import NotFired
-from headrace.chaos.proxy import Proxy
+from headrace.faults.errors import NotFired
+from headrace.faults.proxy import Proxy
 from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE
 from topology.callers import site_of
 from topology.edits.changes import components_of, interests_of
