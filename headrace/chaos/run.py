@@ -32,7 +32,7 @@ from headrace.console.status_view import is_healthy, notes, summary_line
 from headrace.deployment.waiting import NotCaughtUp, wait_caught_up
 from headrace.faults.errors import NotFired
 from headrace.faults.in_force import ProcessesInForce
-from headrace.faults.links import Links
+from headrace.faults.links import Links, links_of
 from headrace.faults.processes import Processes
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Chaos:
 
             self._load = start_load(self.deployment, self.tell)
         if self.options.kinds & _LINK_KINDS:
-            self.report.unlinked = self.ground.links.lead_through(self.tell)
+            self.report.unlinked = self.ground.links.lead_through(links_of(self.deployment.spec), self.tell)
         self.invariants.look(self.deployment.overview())
 
     def pause(self, seconds: float) -> None:

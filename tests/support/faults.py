@@ -13,6 +13,7 @@ import psutil
 
 from headrace.base.failpoints import ARMED_FILE, fired_count
 from headrace.faults.errors import NotFired
+from headrace.faults.links import Links, links_of
 from headrace.faults.processes import Processes, executor_of
 from headrace.faults.proxy import Proxy
 from tests.fix_cluster import TABLES
@@ -201,14 +202,9 @@ def _masters(driver: psutil.Process) -> list[psutil.Process]:
 @contextlib.contextmanager
 def proxied_propagation(system: System) -> Iterator[Proxy]:
     """Let the propagation reach its destination queue through a proxy during the block."""
-    propagation = system.spec.propagations[0]
-    queue, site = f"queue:{propagation.to_queue}", system.spec.queue(propagation.from_queue).site
-    actors = system.deployment.connect()
-    with Proxy(lambda: str(system.call(queue, "endpoint"))) as proxy:
-        actors.set_detour(site, queue, proxy.endpoint, DETOUR_S)
-        system.call(propagation_name(system), "reopen")
-        wait_until("the propagation goes through the proxy", lambda: proxy.connections > 0)
-        try:
-            yield proxy
-        finally:
-            actors.set_detour(site, queue, "", 0.0)  # the end of the proxy breaks the connection
+    queue = f"queue:{system.spec.propagations[0].to_queue}"
+    (link,) = (link for link in links_of(system.spec) if link.server == queue)
+    assert link.openers == (propagation_name(system),)
+    with contextlib.closing(Links(system.spec, system.deployment.connect, lease_s=DETOUR_S)) as links:
+        assert links.lead_through([link]) == []
+        yield links.proxies[link.name]
