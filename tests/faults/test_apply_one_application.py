@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from headrace.faults.processes import kill
-from tests.support.apply_driver import ApplyDrivers, Driver, digest, end_of_log, load, wait_for
+from tests.support.apply_driver import ApplyDrivers, Driver, end_of_log, load, wait_for
+from tests.support.statements import digest
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -33,12 +33,13 @@ from headrace.rules.rule import Rule, RuleSet
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.condition_values import columns, conditions, raw_values, type_of
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.lcr_batches import column_values
 from tests.support.postgres_site import Site
 from tests.support.seeds import scaled
+from tests.support.statements import execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -5,7 +5,6 @@ function that fails.
 from __future__ import annotations
 
 import re
-import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from headrace.chaos.load import paced
 from headrace.databases.connectors import DatabaseAccess
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import Transformation, TransformationError
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import ApplyDrivers, MinedQueue, end_of_log, wait_for
 from tests.support.custom_functions import custom
 from tests.support.driver_on_threads import WAIT_S, Runner
+from tests.support.statements import digest, execute
+from tests.support.steady_load import steadily
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -73,26 +73,22 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
         assert client.status().caught_up_scn == 0
         assert not client.status().ready
         execute(destination_database, LATE)
-        stop = threading.Event()
 
-        def write() -> None:
-            for number, _ in enumerate(paced(stop, 0.01), 6001):
-                execute(
-                    source_database,
-                    f"INSERT INTO late VALUES ({number}, 2); UPDATE late SET note = note + 1 WHERE id ="
-                    f" {number % 3000 + 1}; INSERT INTO first VALUES ({number}, 'x')",
-                )
+        def write(number: int) -> None:
+            execute(
+                source_database,
+                f"INSERT INTO late VALUES ({number}, 2); UPDATE late SET note = note + 1 WHERE id ="
+                f" {number % 3000 + 1}; INSERT INTO first VALUES ({number}, 'x')",
+            )
 
-        writer = threading.Thread(target=write, daemon=True)
-        writer.start()
-        wait_for("the late table to join", lambda: states()["late"] in {"JOINING", "DONE"}, WAIT_S)
-        scn = execute(destination_database, "SELECT scn FROM headrace.instantiation WHERE name = 'late'")[0][0]
-        client.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="late")]))
-        later = "SELECT 1 FROM headrace.instantiation WHERE name = 'late' AND scn > %s AND state IN ('JOINING', 'DONE')"
-        wait_for("the copy made again to join", lambda: execute(destination_database, later, scn), WAIT_S)
-        stop.set()
-        writer.join(WAIT_S)
-        assert not writer.is_alive()
+        with steadily(write, pause_s=0.01, first=6001):
+            wait_for("the late table to join", lambda: states()["late"] in {"JOINING", "DONE"}, WAIT_S)
+            scn = execute(destination_database, "SELECT scn FROM headrace.instantiation WHERE name = 'late'")[0][0]
+            client.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="late")]))
+            later = (
+                "SELECT 1 FROM headrace.instantiation WHERE name = 'late' AND scn > %s AND state IN ('JOINING', 'DONE')"
+            )
+            wait_for("the copy made again to join", lambda: execute(destination_database, later, scn), WAIT_S)
         end = end_of_log(source_database)
         wait_for("everything", lambda: client.status().low_watermark_scn >= end, WAIT_S)
         for table in ("first", "late"):

@@ -29,6 +29,7 @@ from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.standing import rename_findings
 from tests.support.captured_source import CapturedSource
+from tests.support.statements import execute
 from tests.support.table_copies import one_way
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -87,17 +88,11 @@ class _Copied(TableInstantiation):
     def _copy(self, this: Any) -> None:
         for copy in this.copies.values():
             name = f'"{copy.key[0]}"."{copy.key[1]}"'
-            rows = _execute(self.config.source.dsn, f"SELECT * FROM {name}")
+            rows = execute(self.config.source.dsn, f"SELECT * FROM {name}")
             with psycopg.connect(self.config.destination.dsn) as connection:
                 connection.cursor().executemany(f"INSERT INTO {name} VALUES (%s, %s)", rows)
             state = "DONE" if self._joins is None else "COPIED"
             self._records.record(copy.table, copy.scn, state, rows=len(rows), digest="copied")
-
-
-def _execute(dsn: str, statement: str) -> Rows:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement)
-        return cursor.fetchall() if cursor.description else []
 
 
 class Sites:
@@ -111,10 +106,10 @@ class Sites:
 
     def run(self, site: str, *statements: str) -> None:
         for statement in statements:
-            _execute(self.dsn[site], statement)
+            execute(self.dsn[site], statement)
 
     def rows(self, site: str, table: str) -> Rows:
-        return _execute(self.dsn[site], f"SELECT * FROM {table} ORDER BY 1")
+        return execute(self.dsn[site], f"SELECT * FROM {table} ORDER BY 1")
 
     def up(self, *rules: str) -> None:
         """What `up` does to the source's database: from now on these tables are captured, and no others."""

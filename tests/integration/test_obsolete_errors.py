@@ -13,8 +13,9 @@ from headrace.databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import ApplyDrivers, MinedQueue, end_of_log, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
+from tests.support.statements import digest, execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -19,18 +19,10 @@ from headrace.base.errors import FencedError, ProtocolError
 from headrace.faults.processes import executor_of, kill
 from protos import apply_pb2 as pb
 from tests.fix_apply_driver import TABLES
-from tests.support.apply_driver import (
-    ENDED_S,
-    STARTED_S,
-    ApplyDrivers,
-    Driver,
-    digest,
-    end_of_log,
-    execute,
-    load,
-    wait_for,
-)
+from tests.support.apply_driver import ENDED_S, STARTED_S, ApplyDrivers, Driver, end_of_log, load, wait_for
+from tests.support.background import in_background
 from tests.support.spark_health import fetch_health
+from tests.support.statements import digest, execute
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
@@ -275,9 +267,8 @@ def test_comparison_finds_the_table_that_differs(drivers: ApplyDrivers, driver: 
 @contextlib.contextmanager
 def applied_late(dsn: str) -> Iterator[None]:
     """Nothing is written to `history` but once a second."""
-    ended = threading.Event()
 
-    def hold() -> None:
+    def hold(ended: threading.Event) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             while not ended.is_set():
                 with connection.transaction():
@@ -285,13 +276,8 @@ def applied_late(dsn: str) -> Iterator[None]:
                     connection.execute("SELECT pg_sleep(1)")
                 time.sleep(0.05)
 
-    holding = threading.Thread(target=hold)
-    holding.start()
-    try:
+    with in_background(hold):
         yield
-    finally:
-        ended.set()
-        holding.join()
 
 
 @pytest.mark.soak

@@ -31,9 +31,10 @@ from headrace.testing import Table, row_lcr, transform, values_of
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, execute, executed, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, executed, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.handlers import code_of
+from tests.support.statements import execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

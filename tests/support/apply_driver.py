@@ -29,13 +29,13 @@ from actors.child_process import ChildProcess
 from actors.cluster.local import LocalCluster
 from actors.staging.queue import QueueCore
 from headrace.base.errors import HeadraceError, PropagationError, WouldBlock
-from headrace.chaos.load import paced
 from headrace.databases.connectors import DatabaseAccess, decoder_for
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.links.ports import header_of
+from headrace.load.clients import paced
 from headrace.redo.log_writer import LogWriter
 from headrace.redo.mining import Miner
 from headrace.rules.rule import RuleSet
@@ -49,8 +49,10 @@ from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.apply_driver import ApplyDriver
 from spark_apply.driver.control import outcome_message
 from spark_apply.driver.runs import ApplicationAccess
+from tests.support.background import in_background
 from tests.support.reporting import note_started
 from tests.support.spark_health import fetch_health
+from tests.support.statements import execute
 from topology.file.reading import read_topology
 
 STARTED_S = 300.0  # Spark on a loaded two-core machine
@@ -432,17 +434,6 @@ class ApplyDrivers:
             driver.end()
 
 
-def execute(dsn: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement, parameters or None)
-        return cursor.fetchall() if cursor.description else []
-
-
-def digest(dsn: str, table: str) -> tuple[Any, ...]:
-    """Row count and a sum of row hashes: equal for equal multisets of rows."""
-    return execute(dsn, f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t")[0]
-
-
 def end_of_log(dsn: str) -> int:
     """An SCN; everything committed before the call has a commit SCN up to it."""
     source = PostgresSource(dsn, site="dbs1")
@@ -455,10 +446,10 @@ def end_of_log(dsn: str) -> int:
 @contextlib.contextmanager
 def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
     """pgbench-like transactions while the block runs: every one adds one history row and moves three balances."""
-    stop, counts = threading.Event(), {"transactions": 0}
+    counts = {"transactions": 0}
     lock = threading.Lock()
 
-    def write(client: int) -> None:
+    def write(client: int, stop: threading.Event) -> None:
         with psycopg.connect(dsn) as connection:
             number = client
             deadline = time.monotonic() + duration_s
@@ -478,15 +469,8 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
                 with lock:
                     counts["transactions"] += 1
 
-    threads = [threading.Thread(target=write, args=(client,), daemon=True) for client in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_background(*(partial(write, client) for client in range(clients))):
         yield counts
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(30.0)
 
 
 __all__ = [
@@ -494,9 +478,7 @@ __all__ = [
     "Driver",
     "MinedQueue",
     "answer_no_more",
-    "digest",
     "end_of_log",
-    "execute",
     "load",
     "wait_for",
 ]

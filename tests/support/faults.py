@@ -16,6 +16,7 @@ from headrace.faults.errors import NotFired
 from headrace.faults.links import Links, links_of
 from headrace.faults.processes import Processes, executor_of
 from headrace.faults.proxy import Proxy
+from headrace.load.pgbench import Sums
 from tests.fix_cluster import TABLES
 from tests.support.system import System, wait_until
 
@@ -40,10 +41,6 @@ SECONDS = 3  # of pgbench at that rate: faults happen in the first of them
 LATER_RATE = 20
 DETOUR_S = 600.0  # longer than any test
 LATER_SECONDS = 1  # of pgbench at that rate, before the next check whether to continue
-# Money is conserved: the sums of the history and of the balances are equal.
-SUMS = """SELECT (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
- (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers),
- (SELECT sum(abalance) FROM pgbench_accounts)"""
 
 
 def apply_name(system: System) -> str:
@@ -86,7 +83,13 @@ class Pgbench:
 
     @property
     def arrived(self) -> int:
-        return int(self.system.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0]) - self.before
+        return moved(self.system, "dst").transactions - self.before
+
+
+def moved(system: System, site: str) -> Sums:
+    """What pgbench's clients have moved, as a site has it."""
+    with system.connection(site) as connection:
+        return Sums.of(connection)
 
 
 @contextlib.contextmanager
@@ -94,8 +97,8 @@ def pgbench_through(system: System) -> Iterator[Pgbench]:
     """Run pgbench at the source until the block ends; then every table is equal at both ends, nothing is lost or
     doubled.
     """
-    sums = system.execute("src", SUMS)[0]
-    running = Pgbench(system, int(system.execute("src", "SELECT count(*) FROM pgbench_history")[0][0]))
+    before = moved(system, "src")
+    running = Pgbench(system, before.transactions)
     ended = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(_write_until, ended, system)
@@ -107,8 +110,7 @@ def pgbench_through(system: System) -> Iterator[Pgbench]:
     system.assert_converged(TABLES)
     assert running.arrived == written
     for site in ("src", "dst"):
-        moved = [now - before for now, before in zip(system.execute(site, SUMS)[0], sums, strict=True)]
-        assert len(set(moved)) == 1, f"{site}: history, branches, tellers and accounts disagree: {moved}"
+        assert moved(system, site).since(before).problems() == [], site
 
 
 def _write_until(ended: threading.Event, system: System) -> int:

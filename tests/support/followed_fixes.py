@@ -34,8 +34,9 @@ from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import ApplyDrivers, MinedQueue, end_of_log, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
+from tests.support.statements import digest, execute
 
 __all__ = ["FollowedFixes"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,8 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.waiting import wait_caught_up
 from headrace.faults.processes import kill
+from headrace.load.contents import contents
+from headrace.load.pgbench import Pgbench
 from tests.support.reporting import note_started
 from topology.spec import TopologySpec
 
@@ -82,31 +83,18 @@ class System:
             cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
-    def digest(self, site: str, table: str) -> tuple[Any, ...]:
-        """Row count and a sum of row hashes: equal for equal multisets of rows."""
-        query = f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t"
-        return self.execute(site, query)[0]
+    def digest(self, site: str, table: str) -> tuple[int, int]:
+        """See `contents`."""
+        with self.connection(site) as connection:
+            return contents(connection, table)
 
     @contextlib.contextmanager
-    def pgbench(self, site: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def pgbench(self, site: str, *arguments: str) -> Iterator[None]:
         """Run pgbench in the background; it must end well by the end of the block, which waits for it."""
-        server = self.servers[site]
-        process = subprocess.Popen(
-            [str(server.binary("pgbench")), "-n", *arguments, "postgres"],
-            env=server.environment(),
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            yield process
-            output, _ = process.communicate(timeout=HEALED_S)
-            assert process.returncode == 0, output
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        run = Pgbench(self.servers[site].dsn(), *arguments, log=self.folder / "pgbench.log")
+        with contextlib.closing(run.start()):
+            yield
+            run.wait(HEALED_S)
 
     # ------------------------------------------------------------------ what is asked
 
