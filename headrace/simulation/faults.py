@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.base import failpoints
-from headrace.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace.simulation.database import SiteDatabase
     from headrace.simulation.world import Simulation
 
-__all__ = ["EVERY_FAULT", "Faults", "Killed", "fault_kinds"]
+__all__ = ["EVERY_FAULT", "Faults", "Killed"]
 
 EVERY_FAULT = frozenset({"crash", "partition", "delay", "duplicate", "reorder", "clock"})
 
@@ -25,23 +24,6 @@ _JUMP_MAX_S = 3600.0  # a virtual machine that was suspended for lunch
 
 class Killed(BaseException):
     """A process ends here, inside a step. Not an `Exception`: nothing in the product may handle it."""
-
-
-def fault_kinds(text: str) -> frozenset[str]:
-    """Read `--faults`: names separated by commas, "all" or "none".
-
-    Raises:
-        ConfigError: there is no such fault.
-    """
-    if text in {"all", "none"}:
-        return EVERY_FAULT if text == "all" else frozenset()
-    names = frozenset(name.strip() for name in text.split(","))
-    if unknown := sorted(names - EVERY_FAULT):
-        raise ConfigError(
-            f"--faults: there is no fault {', '.join(map(repr, unknown))}",
-            hint=f"all, none, or some of: {', '.join(sorted(EVERY_FAULT))}",
-        )
-    return names
 
 
 class Faults:
