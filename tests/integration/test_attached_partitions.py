@@ -8,21 +8,18 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import Instantiation
 from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
-from spark_apply.apply_config import ApplyConfig
 from spark_apply.copy.board import CopyBoard
 from spark_apply.driver import apply_driver
 from spark_apply.driver.joining import JoinCalls
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, end_of_log, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.driver_on_threads import Runner
 from tests.support.matrices import cases
 from tests.support.statements import digest, execute
@@ -60,23 +57,9 @@ class Sites:
         wait_for("the first copy", lambda: set(self.states().values()) == {"DONE"} and len(self.states()) == 2, WAIT_S)
 
     def start(self, detached: str = "ask", *, is_shared: bool = False) -> None:
-        access = partial(DatabaseAccess, kind="postgres")
-        named: Any = type("Queue", (), {"queue": self.queue})()
-        config = ApplyConfig(
-            topology="parts_test",
-            apply=self.queue.apply.name,
-            source=access(site="dbs1", dsn=self.source),
-            destination=access(site="dbs2", dsn=self.destination, tables=TableSettings(detached_partitions=detached)),
-            queue=self.queue.apply.queue,
-            parallelism=2,
-            tables=tuple(
-                replace(table, may_empty=not is_shared) for table in ApplyDrivers.to_instantiate(named, ("ev", "other"))
-            ),
-        )
-        self.driver = apply_driver.ApplyDriver(
-            config, queue=lambda: self.queue.server.endpoint, application=lambda: None
-        )
-        self.driver.start()
+        tables = (replace(table, may_empty=not is_shared) for table in self.queue.tables(("ev", "other")))
+        config = self.queue.config(tables, settings=TableSettings(detached_partitions=detached))
+        self.driver = self.queue.start_driver(config)
         wait_for("it to apply", lambda: self.driver.outcome() or self.driver.control.cores is not None, WAIT_S)
 
     def stop(self) -> None:

@@ -70,7 +70,7 @@ def is_applied(drivers: ApplyDrivers, table: str, number: int) -> bool:
 
 def test_others_are_applied_while_a_table_is_missing_copied_and_its_driver_killed(drivers: ApplyDrivers):
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
-    tables = drivers.to_instantiate((*TABLES, "late", "nothing"))
+    tables = drivers.queue.tables((*TABLES, "late", "nothing"))
     driver = drivers.start(tables=tables)
     with writing(source) as counts:
         wait_for("the first copy", lambda: {states(driver).get(name) for name in TABLES} == {"DONE"}, STARTED_S)
@@ -136,7 +136,7 @@ def refilling(dsn: str) -> Iterator[dict[str, int]]:
 
 def test_table_that_is_truncated_and_filled_again_without_an_end_is_copied_nevertheless(drivers: ApplyDrivers):
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
-    driver = drivers.start(tables=drivers.to_instantiate((*TABLES, "busy")))
+    driver = drivers.start(tables=drivers.queue.tables((*TABLES, "busy")))
     with refilling(source) as counts:
         wait_for("the busy table to join", lambda: states(driver).get("busy") in {"DONE", "JOINING"}, 2 * STARTED_S)
         then = counts["times"]

@@ -6,19 +6,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.databases.connectors import DatabaseAccess
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import Transformation, TransformationError
 from protos import apply_pb2 as pb
-from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, end_of_log, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.custom_functions import custom
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.statements import digest, execute
@@ -43,18 +40,7 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
     execute(source_database, LATE)
     execute(source_database, "INSERT INTO late SELECT i, 0 FROM generate_series(1, 3000) i")
     queue = MinedQueue(tmp_path, source_database, destination_database, topology="threads_test")
-    access = partial(DatabaseAccess, kind="postgres")
-    config = ApplyConfig(
-        topology="threads_test",
-        apply=queue.apply.name,
-        source=access(site="dbs1", dsn=source_database),
-        destination=access(site="dbs2", dsn=destination_database),
-        queue=queue.apply.queue,
-        parallelism=2,
-        tables=ApplyDrivers.to_instantiate(_named(queue), ("first", "late", "nothing")),
-    )
-    driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
-    driver.start()
+    driver = queue.start_driver(queue.config(queue.tables(("first", "late", "nothing"))))
     client = driver.control
 
     def states() -> dict[str, str]:
@@ -121,7 +107,6 @@ def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_cor
         execute(dsn, "CREATE TABLE first (id integer PRIMARY KEY, v text)")
     execute(source_database, "INSERT INTO first SELECT i, 'v' FROM generate_series(1, 20) i")
     queue = MinedQueue(tmp_path, source_database, destination_database, topology="failing_test")
-    access = partial(DatabaseAccess, kind="postgres")
 
     def start(fails: str) -> Any:
         text = (
@@ -129,20 +114,11 @@ def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_cor
             " 'masked')\n    return lcr\n"
         )
         masked = Transformation(custom=custom(text, columns=("v",)))
-        tables = ApplyDrivers.to_instantiate(_named(queue), ("first",))
-        config = ApplyConfig(
-            topology="failing_test",
-            apply=queue.apply.name,
-            source=access(site="dbs1", dsn=source_database),
-            destination=access(site="dbs2", dsn=destination_database),
-            queue=queue.apply.queue,
-            parallelism=2,
-            tables=tuple(replace(each, transformations=(masked,)) for each in tables),
+        config = queue.config(
+            (replace(each, transformations=(masked,)) for each in queue.tables(("first",))),
             rules=(RuleSet(include=(Rule(owner="public", name="first", transformation=masked),)),),
         )
-        driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
-        driver.start()
-        return driver
+        return queue.start_driver(config)
 
     def there() -> list[tuple[Any, ...]]:
         return execute(destination_database, "SELECT id, v FROM first ORDER BY id")
@@ -172,8 +148,3 @@ def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_cor
         has_ended = driver.join(60.0)
         queue.close()
     assert has_ended
-
-
-def _named(queue: MinedQueue) -> Any:
-    """What `ApplyDrivers.to_instantiate` asks of its drivers."""
-    return type("Queue", (), {"queue": queue})()

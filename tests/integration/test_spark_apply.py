@@ -380,7 +380,7 @@ def test_table_with_rows_or_whose_copy_differs_is_refused_until_that_is_mended_a
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     execute(destination, "INSERT INTO notes VALUES (1, 'the user''s own'); INSERT INTO branches VALUES (1, 5)")
     execute(destination, _CHANGED)
-    tables = drivers.to_instantiate(TABLES, keep_existing=set(TABLES) - {"notes"})
+    tables = drivers.queue.tables(TABLES, keep_existing=set(TABLES) - {"notes"})
     driver = drivers.start(tables=tables)
 
     def refused() -> dict[str, str]:
@@ -440,7 +440,7 @@ def test_tables_of_every_kind_are_copied_whole(make_drivers: Callable[[str], App
     for dsn in (source, destination):
         execute(dsn, _ODD_TABLES)
     execute(source, _ODD_ROWS)
-    driver = drivers.start(tables=drivers.to_instantiate(_ODD))
+    driver = drivers.start(tables=drivers.queue.tables(_ODD))
     driver.wait_ready()
     for name in _ODD:
         assert digest(source, f'"{name}"') == digest(destination, f'"{name}"'), name

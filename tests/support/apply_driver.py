@@ -14,7 +14,7 @@ import secrets
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -39,6 +39,7 @@ from headrace.load.clients import paced
 from headrace.redo.log_writer import LogWriter
 from headrace.redo.mining import Miner
 from headrace.rules.rule import RuleSet
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.identity import Peer
@@ -144,6 +145,64 @@ class MinedQueue:
         self.breaks: list[str] = []
         self._thread = threading.Thread(target=self._run, name="mined-queue", daemon=True)
         self._thread.start()
+
+    # ------------------------------------------------------------------ its apply process
+
+    def tables(self, names: Collection[str], *, keep_existing: Collection[str] = ()) -> tuple[TableToInstantiate, ...]:
+        """The source's current tables of schema public, in the order of their names.
+
+        Args:
+            names: of the tables.
+            keep_existing: of those whose rows at the destination stay.
+        """
+        with contextlib.closing(PostgresSource(self.source_dsn, site="dbs1")) as source:
+            source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
+            captured = source.captured(self.spec.name)
+        return tuple(
+            TableToInstantiate(
+                identity=table.identity,
+                source=TableName.of(table),
+                destination=TableName.of(table),
+                keep_existing=table.name in keep_existing,
+                may_empty=True,
+                object_numbers=tuple(int(number) for number in table.object_numbers),
+            )
+            for table in captured
+            if table.owner == "public" and table.name in names
+        )
+
+    def config(
+        self,
+        tables: Iterable[TableToInstantiate],
+        *,
+        settings: TableSettings = NO_TABLE_SETTINGS,
+        rules: tuple[RuleSet, ...] = (),
+    ) -> ApplyConfig:
+        """How the apply process is configured.
+
+        Args:
+            tables: that it copies.
+            settings: how it sees tables.
+            rules: that its changes come through.
+        """
+        return ApplyConfig(
+            topology=self.spec.name,
+            apply=self.apply.name,
+            source=DatabaseAccess(site="dbs1", kind="postgres", dsn=self.source_dsn),
+            destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=self.destination_dsn, tables=settings),
+            queue=self.apply.queue,
+            parallelism=2,
+            tables=tuple(tables),
+            rules=rules,
+        )
+
+    def start_driver(self, config: ApplyConfig) -> ApplyDriver:
+        """Start a driver of the apply process in the test's own process, without an application: see `Runner`."""
+        driver = ApplyDriver(config, queue=lambda: self.server.endpoint, application=lambda: None)  # type: ignore[arg-type,return-value]
+        driver.start()
+        return driver
+
+    # ------------------------------------------------------------------ how it is fed
 
     def close(self) -> None:
         self._stop.set()
@@ -382,35 +441,7 @@ class ApplyDrivers:
     def __init__(self, spark: SparkProcess, queue: MinedQueue, folder: Path, tables: Sequence[str]) -> None:
         self._folder, self.queue, self.spark = folder, queue, spark
         self.started: list[Driver] = []
-        self.config = ApplyConfig(
-            topology=queue.spec.name,
-            apply=queue.apply.name,
-            source=DatabaseAccess(site="dbs1", kind="postgres", dsn=queue.source_dsn),
-            destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=queue.destination_dsn),
-            queue=queue.apply.queue,
-            parallelism=2,
-            tables=self.to_instantiate(tables),
-        )
-
-    def to_instantiate(
-        self, tables: Sequence[str], *, keep_existing: Collection[str] = ()
-    ) -> tuple[TableToInstantiate, ...]:
-        """The source's current tables of schema public, in the order of their names."""
-        with contextlib.closing(PostgresSource(self.queue.source_dsn, site="dbs1")) as source:
-            source.prepare(self.queue.spec.name, self.queue.spec.capture_rules("dbs1"))
-            captured = source.captured(self.queue.spec.name)
-        return tuple(
-            TableToInstantiate(
-                identity=table.identity,
-                source=TableName.of(table),
-                destination=TableName.of(table),
-                keep_existing=table.name in keep_existing,
-                may_empty=True,
-                object_numbers=tuple(int(number) for number in table.object_numbers),
-            )
-            for table in captured
-            if table.owner == "public" and table.name in tables
-        )
+        self.config = queue.config(queue.tables(tables))
 
     def start(self, *, queue_endpoint: str = "", **changes: Any) -> Driver:
         """Start a driver."""
