@@ -27,24 +27,24 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.records.files import LAST_CALL, component_file
 from actors.records.kept_rows import KeptRows
+from actors.security.wire import wire_status
 from actors.site.connection import access_to
-from actors.site.wire import wire_status
 from headrace.base.errors import PropagationError
 from headrace.databases.connectors import DatabaseAccess, open_destination
 from headrace.lcr.table_name import TableName
 from headrace.rules.user_code.last_call import LastCall
-from topology.combined import capture_of, dequeued
-from topology.transformations import refuse_one_name
-from topology.ways import arriving, is_sent_on, returned_by, rules_at_the_end, ways_to, writes_alone
+from topology.checks.transformations import refuse_one_name
+from topology.routing.combined import capture_of, dequeued
+from topology.routing.ways import arriving, is_sent_on, returned_by, rules_at_the_end, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from headrace.databases.ports import CapturedTable, DestinationDatabase
-    from protos.identity import Peer
+    from protos.wire.identity import Peer
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.apply_driver import ApplyDriver
     from spark_apply.driver.control import ApplyControl
@@ -349,8 +349,8 @@ class ApplyHost(Host):
         Its queue, one before that (direct dequeuing), or the capture process that it is combined with, which serves as
         its queue.
         """
-        from actors.runtime import resolver
-        from actors.site.wire import peers_of
+        from actors.hosting.runtime import resolver
+        from actors.security.wire import peers_of
 
         capture = capture_of(self._spec, self._apply)
         resolve = peers_of(self._spec, self._apply.site, resolver(self._spec.name, self._apply.site))
@@ -360,14 +360,14 @@ class ApplyHost(Host):
         return dataclasses.replace(resolve(f"queue:{queue}"), serves=queue)
 
     def _application(self) -> ApplicationAccess:
-        from actors.runtime import actors_of
+        from actors.hosting.runtime import actors_of
         from spark_apply.driver.runs import ApplicationAccess
 
         return ApplicationAccess(**actors_of(self._spec.name).call(f"spark:{self._apply.site}", "access"))
 
     def _configuration(self) -> ApplyConfig:
-        from actors.runtime import actors_of, own_host
-        from actors.site.wire import identity_of
+        from actors.hosting.runtime import actors_of, own_host
+        from actors.security.wire import identity_of
         from spark_apply.apply_config import ApplyConfig, TableToInstantiate
         from spark_apply.conversation.groups import OnError
 
@@ -464,7 +464,7 @@ class ApplyHost(Host):
         return [{**dataclasses.asdict(error), "readable": ()} for error in found]
 
     def _destination(self) -> contextlib.closing[DestinationDatabase]:
-        from actors.runtime import actors_of
+        from actors.hosting.runtime import actors_of
 
         site = self._apply.site
         dsn = str(actors_of(self._spec.name).call(f"site:{site}", "database_dsn"))
@@ -509,7 +509,7 @@ def build(
     keep_call: str = "",
     known: Collection[str] | None = None,
 ) -> ApplyHost:
-    """Make the host of an apply process; called by name, see `actors.runtime.Factory`.
+    """Make the host of an apply process; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

@@ -43,30 +43,31 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.records.files import LAST_CALL, component_file
+from actors.security.wire import links_of
 from actors.site.asked_names import AskedNames
 from actors.site.connection import redo_folder
-from actors.site.wire import links_of
 from headrace.base.errors import ConfigError, LogGone, PropagationError, TableLeftRules, WouldBlock
 from headrace.base.failpoints import failpoint
 from headrace.databases.connectors import decoder_for
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.rules.user_code.last_call import LastCall
-from topology.combined import apply_of
-from topology.downstream import keeper_of
+from topology.routing.combined import apply_of
+from topology.routing.downstream import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.combined import MountedQueue
-    from actors.site.wire import MakeLinks
+    from actors.security.wire import MakeLinks
     from headrace.base.clock import Clock
-    from headrace.links.ports import BatchHeader, Links, Outlet, RedoPosition, RedoWatch
-    from headrace.redo.key_search import SearchedRedo
-    from headrace.redo.mined_labels import MinedLabel
-    from headrace.redo.mining import Miner
+    from headrace.links.ports import BatchHeader, Outlet, RedoPosition, RedoWatch
+    from headrace.links.serving import Links
+    from headrace.redo.mining.key_search import SearchedRedo
+    from headrace.redo.mining.mined_labels import MinedLabel
+    from headrace.redo.mining.miner import Miner
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
     MakeMiner = Callable[[TopologySpec, CaptureSpec, Scn, LastCall], Miner]
@@ -90,8 +91,8 @@ def miner_of(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call
         start_scn: what is committed up to here was captured before.
         last_call: outlives transformation functions that end the process.
     """
-    from actors.runtime import actors_of
-    from headrace.redo.mining import Miner
+    from actors.hosting.runtime import actors_of
+    from headrace.redo.mining.miner import Miner
 
     def ask(method: str) -> Any:  # noqa: ANN401 - the method's answer
         keeper = keeper_of(capture.source, capture.site)
@@ -313,7 +314,7 @@ class CaptureHost(Host):
                 apply process.
             HeadraceError: who keeps the redo, or the queue, does not answer: nothing is captured again, ask once more.
         """
-        from actors.runtime import actors_of
+        from actors.hosting.runtime import actors_of
 
         name = self._capture.name
         if self._combined is not None:
@@ -348,7 +349,7 @@ class CaptureHost(Host):
             PropagationError: it does not know yet how far redo may be read.
             LogGone: redo was purged meanwhile: begin again with 0.
         """
-        from headrace.redo.key_search import KeyPart, KeySearch
+        from headrace.redo.mining.key_search import KeyPart, KeySearch
 
         end = self._redo_end
         if end is None:
@@ -480,7 +481,7 @@ class CaptureHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> CaptureHost:
-    """Make the host of a capture process; called by name, see `actors.runtime.Factory`.
+    """Make the host of a capture process; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

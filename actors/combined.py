@@ -49,7 +49,7 @@ from actors.staging.refusals import Refusals
 from headrace.base.errors import WouldBlock
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.staging import PublisherAccount
-from topology.combined import mounted
+from topology.routing.combined import mounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
     from headrace.base.clock import Clock
     from headrace.lcr.tracking import TrackLog
-    from headrace.links.ports import BatchHeader, PublisherProgress, ServingQueue
+    from headrace.links.ports import BatchHeader, PublisherProgress
+    from headrace.links.serving import ServingQueue
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
 __all__ = ["AHEAD_BYTES", "MountedQueue", "forget_refusal", "mounted_core"]

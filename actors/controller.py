@@ -13,7 +13,7 @@ States
     STARTING SITES   waiting for every site's database. Memory only, like all but the last part of PREPARED.
     PREFLIGHT        checking whether every database meets the topology's requirements.
     REFUSED          a preflight found errors: nothing was created. `headrace up` tries again. Also when what the topology
-                     bypasses (`topology.combined`) or has under another name was stopped by an operator: that would
+                     bypasses (`topology.routing.combined`) or has under another name was stopped by an operator: that would
                      lift the stop.
     PREPARING        publications, slots and catalogs are created in the databases.
     RUNNING          all components exist and keep themselves running. It is persisted that a topology of this
@@ -68,7 +68,7 @@ from actors.control.observation import GATHER_TIMEOUT_S, Observation, gather, to
 from actors.control.preflight import PREFLIGHT_TIMEOUT_S, Preflight
 from actors.control.prepared_record import PreparedRecord
 from actors.control.unrecorded import Unrecorded
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.records.requests import REQUESTS_FILE, Requests
 from actors.security.renewal import Renewal
 from actors.site.receivers import (
@@ -84,16 +84,16 @@ from actors.splitting.phases import Splitting
 from headrace.base.errors import ConfigError, HeadraceError, PropagationError
 from headrace.base.plain_data import as_json, from_json
 from headrace.databases.ports import Finding
-from topology.downstream import receiver_at, receiver_of
+from topology.checks.functions import functions_of
 from topology.edits.changes import Component, bypassed_of, components_of
 from topology.edits.receivers import Receivers
 from topology.edits.stored import entrusted, spec_to_json
-from topology.functions import functions_of
+from topology.routing.downstream import receiver_at, receiver_of
+from topology.routing.ways import ways_to
 from topology.split import splits_of, with_splits
-from topology.ways import ways_to
 
 if TYPE_CHECKING:
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from headrace.base.clock import Clock
     from topology.spec import TopologySpec
 
@@ -103,7 +103,7 @@ log = logging.getLogger("headrace")
 
 CONTROLLER = "controller"
 OBSERVE_INTERVAL_S = 1.0  # recent enough for an operator, and ten calls a second cost nothing
-SHUT_DOWN_TIMEOUT_S = 60.0  # an apply process that does not close ends its process after 45 s (`actors.host`)
+SHUT_DOWN_TIMEOUT_S = 60.0  # an apply process that does not close ends its process after 45 s (`actors.hosting.host`)
 NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
@@ -155,7 +155,7 @@ class Controller(Host):
         self._kept = KeptCall(self._record, keep_call)
         self._file, self._file_fingerprint = spec, fingerprint_of(spec)
         if actors is None:
-            from actors.runtime import actors_of
+            from actors.hosting.runtime import actors_of
 
             actors = actors_of(spec.name)
         self._actors = actors
@@ -799,7 +799,7 @@ def build(
     *,
     keep_call: str = "",
 ) -> Controller:
-    """Make the controller's host; called by name, see `actors.runtime.Factory`.
+    """Make the controller's host; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology that is wanted.

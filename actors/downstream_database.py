@@ -38,24 +38,25 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.host import Host
+from actors.hosting.host import Host
+from actors.security.wire import callers_of, links_of
 from actors.site.connection import redo_folder
 from actors.site.redo_keeper import RedoKeeper, register_captures
-from actors.site.wire import callers_of, links_of
 from headrace.base.backoff import Backoff
 from headrace.base.durable_file import replace_file
 from headrace.base.errors import HeadraceError, PropagationError, RedoError, Retry
 from headrace.base.plain_data import as_json, from_json
 from headrace.lcr.scn import scn_text
 from headrace.links.standby import Shipped
-from topology.downstream import receiver_of
 from topology.edits.receivers import Receivers
+from topology.routing.downstream import receiver_of
 
 if TYPE_CHECKING:
-    from actors.site.wire import MakeRedoLinks
+    from actors.security.wire import MakeRedoLinks
     from headrace.base.clock import Clock
-    from headrace.links.ports import RedoLinks, RedoReception, ServingRedo
-    from headrace.redo.names import NameOfNow
+    from headrace.links.serving import RedoLinks, ServingRedo
+    from headrace.links.standby import RedoReception
+    from headrace.redo.mining.names import NameOfNow
     from headrace.redo.standby.archive_folder import ArchiveFolder
     from headrace.redo.standby.standby_log import StandbyLog, StandbyStatistics
     from topology.spec import TopologySpec
@@ -329,7 +330,7 @@ class RedoReceiver(RedoKeeper, Host):
         return self._folder / "receivers.json"
 
     def _ask_source(self, method: str) -> Any:  # noqa: ANN401 - the method's answer
-        from actors.runtime import actors_of
+        from actors.hosting.runtime import actors_of
 
         return actors_of(self._spec.name).call(f"site:{self._receiver.source}", method, timeout_s=NAMES_TIMEOUT_S)
 
@@ -374,7 +375,7 @@ class RedoReceiver(RedoKeeper, Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> RedoReceiver:
-    """Make the host of a redo receiver; called by name, see `actors.runtime.Factory`.
+    """Make the host of a redo receiver; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

@@ -72,7 +72,7 @@ class IntermediateSite(SiteHost):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> IntermediateSite:
-    """Make the host of a site without a database; called by name, see `actors.runtime.Factory`.
+    """Make the host of a site without a database; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

@@ -16,7 +16,7 @@ States
     DATABASE DOES NOT ANSWER it did before, and does not any more, whatever the log writer saw last. Memory only.
     WAITING FOR PREPARATION  the database answers, and `prepare` was not called yet. `prepared.json` persists that it was.
     READY                    a site without a log writer.
-    the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `headrace.redo.log_writer`.
+    the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `headrace.redo.writing.log_writer`.
 
 Durable when
     See the log writer. The embedded server is a separate daemon: it survives this process, and the next one finds it.
@@ -37,16 +37,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.security.links import spark_findings
+from actors.security.wire import callers_of, links_of
 from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
-from actors.site.connection import access_to, embedded_server, remove_from, site_folder, source_findings
+from actors.site.connection import access_to, embedded_server, remove_from, source_findings
 from actors.site.host import SiteHost
 from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.sampling import Heartbeats, PositionSampler
 from actors.site.standby_folders import forget_standby_logs
-from actors.site.wire import callers_of, links_of
 from actors.staging.queue_host import forget_queues
-from actors.state_folder import make_private
+from actors.state_folder import make_private, site_folder
 from headrace.base.durable_file import replace_file
 from headrace.base.errors import (
     CapturedNoMore,
@@ -63,17 +63,17 @@ from headrace.databases.conflict_lists import conflict_list_findings
 from headrace.databases.connectors import decoder_for, log_session_name, open_destination, open_source
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
-from headrace.redo.source_refusal import SourceRefusal
+from headrace.redo.writing.source_refusal import SourceRefusal
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.apply_config import COPIES_BESIDE
 from spark_apply.copy.standing import renamed, table_findings
-from topology.downstream import receivers_from
+from topology.routing.downstream import receivers_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from actors.site.wire import MakeRedoLinks
+    from actors.security.wire import MakeRedoLinks
     from headrace.databases.embedded.servers import EmbeddedServer
     from headrace.databases.ports import (
         CapturedTable,
@@ -85,9 +85,9 @@ if TYPE_CHECKING:
         TableShape,
     )
     from headrace.lcr.batch import TableVersion
-    from headrace.links.ports import ServingRedo
-    from headrace.redo.log_writer import LogWriter
-    from headrace.redo.names import NameOfNow
+    from headrace.links.serving import ServingRedo
+    from headrace.redo.mining.names import NameOfNow
+    from headrace.redo.writing.log_writer import LogWriter
     from headrace.rules.rule import RuleSet
     from topology.edits.receivers import Receivers
     from topology.spec import ApplySpec, TopologySpec
@@ -711,7 +711,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             self._service.announce()
 
     def _open_writer(self) -> LogWriter:
-        from headrace.redo.log_writer import LogWriter
+        from headrace.redo.writing.log_writer import LogWriter
 
         writer = LogWriter(
             self._folder / "redo",
@@ -794,7 +794,7 @@ def _applies_at(spec: TopologySpec, site: str) -> tuple[ApplySpec, ...]:
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> DatabaseSite:
-    """Make the host of a site with a database; called by name, see `actors.runtime.Factory`.
+    """Make the host of a site with a database; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

@@ -26,14 +26,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.child_process import ChildEnded, ChildProcess
-from actors.host import Host
-from actors.site.connection import site_folder
+from actors.hosting.child_process import ChildEnded, ChildProcess
+from actors.hosting.host import Host
+from actors.state_folder import site_folder
 from headrace.base.errors import HeadraceError, PropagationError
 from spark_apply.application.spark import remove_left_scratch
 
 if TYPE_CHECKING:
-    from protos.spark_link import HealthClient
+    from protos.links.spark_link import HealthClient
     from topology.spec import TopologySpec
 
 __all__ = ["SparkHost", "build"]
@@ -80,8 +80,8 @@ class SparkHost(Host):
     def open(self) -> None:
         """End the process of an earlier life, then start a new one and wait for its endpoint."""
         from actors.cluster.nodes import placement
-        from actors.runtime import own_address, own_host
-        from actors.site.wire import identity_of
+        from actors.hosting.runtime import own_address, own_host
+        from actors.security.wire import identity_of
         from spark_apply.application.config import ApplicationConfig, ExecutorResources
 
         self._access = {}
@@ -104,7 +104,7 @@ class SparkHost(Host):
 
     def step(self) -> float:
         """Check that the process runs and answers; if not, raise an error that causes a restart."""
-        from protos.identity import CertificateError
+        from protos.wire.identity import CertificateError
 
         if not self._child.pid:
             raise self._child.ended()
@@ -134,9 +134,9 @@ class SparkHost(Host):
         return STATUS_INTERVAL_S
 
     def _health_client(self) -> HealthClient:
-        from actors.site.wire import identity_of
-        from protos.identity import Peer
-        from protos.spark_link import HealthClient
+        from actors.security.wire import identity_of
+        from protos.links.spark_link import HealthClient
+        from protos.wire.identity import Peer
 
         if self._client is None:
             peer = Peer(address=self._access["endpoint"], site=self._site, identity=identity_of(self._spec, self._site))
@@ -191,7 +191,7 @@ class SparkHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> SparkHost:
-    """Make the host of a site's Spark application; called by name, see `actors.runtime.Factory`.
+    """Make the host of a site's Spark application; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

@@ -1,8 +1,9 @@
-"""Whose a state folder is: redo, row values in logs and the address of the cluster are its owner's alone.
+"""A state folder: where a site keeps what, and whose it is.
 
-Every process of Headrace has the umask 077, commands (`headrace.cli.entry`) and components (`keep_private`) alike, and
-their children inherit it: what they write is their user's. So no place that writes a file has to name a mode, and none
-can forget it. Folders of earlier versions are closed by `make_private`.
+Redo, row values in logs and the address of the cluster are its owner's alone. Every process of Headrace has the umask
+077, commands (`headrace.cli.entry`) and components (`keep_private`) alike, and their children inherit it: what they
+write is their user's. So no place that writes a file has to name a mode, and none can forget it. Folders of earlier
+versions are closed by `make_private`.
 
 Where root starts embedded servers, these run as a spare user, who must get through the folders above the data: such
 folders are 0711 then. That user can enter them, but neither list nor write.
@@ -14,10 +15,14 @@ import os
 import shlex
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.base.errors import ConfigError
 
-__all__ = ["check_owned", "keep_private", "make_folder", "make_private", "not_owned"]
+if TYPE_CHECKING:
+    from topology.spec import TopologySpec
+
+__all__ = ["check_owned", "keep_private", "make_folder", "make_private", "not_owned", "site_folder"]
 
 UMASK = 0o077
 _DATABASE = "database"  # below a site's folder: an embedded server's own
@@ -146,3 +151,13 @@ def check_owned(state_dir: Path) -> None:
             " connection strings",
             hint=found[1],
         )
+
+
+def site_folder(spec: TopologySpec, site: str) -> Path:
+    """The folder with everything that a site keeps on disk.
+
+    Args:
+        spec: the topology, whose state folder has it.
+        site: name of the site.
+    """
+    return spec.state_dir / "sites" / site

@@ -20,8 +20,9 @@ import psycopg
 from benchmarks.servers import running_servers
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.lcr.batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
 from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.lcr.values import ColumnValues
 from protos import codec
 from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.server.apply_server import ApplyServer

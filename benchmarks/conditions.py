@@ -14,19 +14,10 @@ import time
 import numpy as np
 
 from headrace.databases.connectors import value_types
-from headrace.lcr.batch import (
-    NULL,
-    Column,
-    ColumnValues,
-    Command,
-    LcrBatch,
-    OldImage,
-    RowGroup,
-    TableVersion,
-    Transactions,
-)
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.lcr.values import NULL, ColumnValues
 from headrace.rules.conditions.condition import parse
 from headrace.rules.conditions.rowwise import truth_values
 from headrace.rules.evaluation import RuleEvaluation

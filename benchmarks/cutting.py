@@ -16,12 +16,13 @@ import numpy as np
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore
 from headrace.databases.ports import DestinationColumn
-from headrace.lcr.batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
 from headrace.lcr.building import batch_of_lcrs
 from headrace.lcr.cutting import resume_after, select_rows, slice_transactions
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.scn import ObjectNumber, Scn
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ColumnValues
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.sets.collapse import plan_sets

@@ -17,17 +17,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks.mining import RUNS, MadeStream, _write
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
 from headrace.redo.standby.standby_log import StandbyLog
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import Rule, RuleSet
 from protos.codec import encode
-from protos.redo_link import RedoServer
-from protos.redo_transport import RedoShippingClient
-from protos.transport import new_incarnation
+from protos.links.redo_link import RedoServer
+from protos.links.redo_transport import RedoShippingClient
+from protos.wire.transport import new_incarnation
 
 SHAPES = {
     "bulk": {"transactions": 3000, "tables": 1, "rows_each": 100, "columns": 8},

@@ -34,8 +34,9 @@ from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.databases.ports import ErrorTransaction
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.lcr.batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
 from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.lcr.values import ColumnValues
 from protos import codec
 from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.driver.coordinator import ApplyCoordinator

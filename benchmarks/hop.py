@@ -15,10 +15,11 @@ from pathlib import Path
 from actors.security.authority import make_certificates
 from actors.staging.queue import QueueCore
 from headrace.links.ports import header_of
-from protos import codec, transport
-from protos.admission import PUBLISH, SUBSCRIBE, Admission
-from protos.identity import Identity, Peer
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos import codec
+from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.wire import transport
+from protos.wire.admission import PUBLISH, SUBSCRIBE, Admission
+from protos.wire.identity import Identity, Peer
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import one_way
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from actors.cluster.local import LocalCluster
-from actors.runtime import connect, disconnect, prepare_process
+from actors.hosting.runtime import connect, disconnect, prepare_process
 from benchmarks.processes import ProcessSampler
 
 SETTLES_S = 20.0  # what starting leaves to do

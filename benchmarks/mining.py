@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headrace.databases.ports import DictionaryBuild, LogChunk, StreamOptions
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.scn import FIRST_SCN, ObjectNumber, Scn
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import Rule, RuleSet
 
 OPTIONS = StreamOptions(

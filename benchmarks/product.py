@@ -14,7 +14,7 @@ import psycopg
 
 from benchmarks.runs import SYNCHRONOUS_COMMIT
 from benchmarks.servers import Pair, wait_slot_free
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 
 _TOPOLOGY = """topology: bench
 state_dir: {state_dir}
@@ -87,8 +87,8 @@ class HeadraceTopology:
 
     @staticmethod
     def _disconnect() -> None:
-        if "actors.runtime" in sys.modules:
-            from actors.runtime import disconnect
+        if "actors.hosting.runtime" in sys.modules:
+            from actors.hosting.runtime import disconnect
 
             disconnect()  # a process that stays connected to a cluster ends a minute after it
 
@@ -120,7 +120,7 @@ class HeadraceTopology:
 
     def _actors(self) -> Any:
         from actors.cluster.local import LocalCluster
-        from actors.runtime import connect, prepare_process
+        from actors.hosting.runtime import connect, prepare_process
 
         cluster = LocalCluster(self.state_dir)
         address = cluster.address()

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from benchmarks.conditions import BATCH, ROWS, made_batch
 from benchmarks.mining import MadeStream, write_redo
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.scn import FIRST_SCN
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import (

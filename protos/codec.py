@@ -20,9 +20,7 @@ from google.protobuf.message import DecodeError, Message
 
 from headrace.base.errors import ProtocolError
 from headrace.lcr.batch import (
-    ABSENT,
     Column,
-    ColumnValues,
     Command,
     LcrBatch,
     OldImage,
@@ -34,6 +32,7 @@ from headrace.lcr.batch import (
 )
 from headrace.lcr.scn import ObjectNumber, Scn
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, ColumnValues
 from headrace.links.ports import BatchHeader, header_of
 from protos import lcr_pb2
 from protos.labels import labels_from_messages, labels_to_messages

@@ -33,8 +33,8 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.scn import FIRST_SCN
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import Rule, RuleSet
 from protos import codec

@@ -1,4 +1,4 @@
-"""Write headrace/databases/postgres/builtin_types.py from the newest bundled server's catalog.
+"""Write headrace/databases/postgres/values/builtin_types.py from the newest bundled server's catalog.
 
 usage: generate_builtin_types.py [--check]      --check: only say (exit code 1) that the file is out of date
 """

@@ -14,7 +14,7 @@ from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from headrace.rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
 from headrace.rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
-from protos.identity import Identity
+from protos.wire.identity import Identity
 from spark_apply.conversation.groups import OnError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ApplyConfig:
         group_rows: most rows in one group.
         host: address at which executors reach the coordinator.
         identity: certificate of the destination site; None: without TLS.
-        rules: what it evaluates (`topology.ways.rules_at_the_end`).
+        rules: what it evaluates (`topology.routing.ways.rules_at_the_end`).
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
         beside: of each third site that both the source and this site get changes from, the apply process here and the
             one at the source.

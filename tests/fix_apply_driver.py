@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from actors.cluster.local import LocalCluster
-from actors.runtime import disconnect, prepare_process
+from actors.hosting.runtime import disconnect, prepare_process
 from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess
 from tests.support.reporting import note_started

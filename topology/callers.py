@@ -1,6 +1,6 @@
 """Callers: which component may come for what at a queue, a redo log or a combined capture process, and from which site.
 
-What a server admits when callers prove their site by a certificate. Whether something is bypassed (`topology.combined`)
+What a server admits when callers prove their site by a certificate. Whether something is bypassed (`topology.routing.combined`)
 makes no difference here: an edit may change that while both run, and a queue itself knows its subscribers of the
 moment.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topology.downstream import receiver_of, receivers_from
+from topology.routing.downstream import receiver_of, receivers_from
 from topology.spec import TopologySpec
 
 __all__ = ["publishers_of", "redo_readers_of", "redo_receivers_of", "site_of", "subscribers_of"]

@@ -19,16 +19,16 @@ from headrace.databases.ports import Finding, LoggedTable, PlannedStatement, Sou
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from headrace.rules.table_settings import TableSettings
 from headrace.rules.user_code.handlers import NO_HANDLERS
-from topology.checks import check_and_prove
-from topology.combined import apply_of, bypassed, bypassed_on, combination, combined, direct
-from topology.downstream import RedoReceiver, redo_receivers
+from topology.checks.static import check_and_prove
 from topology.edits.changes import Change, changes
 from topology.links import protection
 from topology.problems import as_line
 from topology.proof.reach import Reach, ReachedSite
+from topology.routing.combined import apply_of, bypassed, bypassed_on, combination, combined, direct
+from topology.routing.downstream import RedoReceiver, redo_receivers
+from topology.routing.ways import Way, ways_to
 from topology.spec import ApplySpec, SiteSpec, TopologySpec
 from topology.split import Split, fitting, hindrance, misfits, with_splits
-from topology.ways import Way, ways_to
 
 TABLES_SHOWN = 6  # of those that go the same way; `--json` has all
 _PROCESSES = {

@@ -50,7 +50,7 @@ class DatabaseSpec:
         environment: what the connection strings refer to: names of environment variables, files and programs.
         allow_any_version: take a server whose version was never tried.
         decoding_memory: bytes that the session which reads its log may hold of transactions in flight; 0: by the
-            server's own settings (`headrace.databases.postgres.source.decoding_memory`).
+            server's own settings (`headrace.databases.postgres.source.log_stream.decoding_memory`).
         has_admin: the file has an `admin_dsn`, whose role makes and drops what a destination needs, and a source's
             publication (`topology.file.admin`). It is not here: a topology gets into processes and files that must not
             have it.
@@ -69,9 +69,9 @@ class DatabaseSpec:
 class TlsSpec:
     """A site's certificate files, absolute paths.
 
-    The authority's certificate, the site's own and its key (`protos.identity`).
+    The authority's certificate, the site's own and its key (`protos.wire.identity`).
 
-    `revoked` lists certificates that are refused (`protos.revoked`); None: the site has no such list.
+    `revoked` lists certificates that are refused (`protos.wire.revoked`); None: the site has no such list.
     """
 
     authority: Path
@@ -114,10 +114,10 @@ class CaptureSpec:
     Args:
         name: unique in the topology.
         site: where it mines.
-        source: whose redo it mines; another site: downstream capture (`topology.downstream`).
+        source: whose redo it mines; another site: downstream capture (`topology.routing.downstream`).
         queue: at the same site.
         rules: what it takes.
-        transport: of a downstream one: "sync" or "async" (`topology.downstream.RedoReceiver`).
+        transport: of a downstream one: "sync" or "async" (`topology.routing.downstream.RedoReceiver`).
         mode: of a downstream one: "real_time" or "archived_log".
         archive: of an archived-log one: absolute path of the folder at its site into which complete segments are
             copied; empty: they are sent.
@@ -196,7 +196,7 @@ class ApplySpec:
         group_transactions: most source transactions in one destination transaction; 1: one to one.
         group_rows: most rows in one group.
         rules: what it takes.
-        combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so
+        combined: combine it with its capture process where the conditions hold (`topology.routing.combined`); a file says so
             unless it says never.
         conflicts: its conflict handlers, and which old values it compares.
         commits_in_order: transactions are committed in the order of the source (`commit_serialization: full`); False:
@@ -241,7 +241,7 @@ class TopologySpec:
         heartbeat_s: how often an idle source writes a heartbeat into its log, seconds.
         allow_cycle: changes that come home, arrive twice or go round for ever are meant, and no error.
         alerts: what alerts are sent of, and where to; None: nobody is told.
-        processes_apart: each component has a process of its own (`actors.processes`).
+        processes_apart: each component has a process of its own (`actors.hosting.processes`).
     """
 
     name: str

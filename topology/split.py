@@ -28,10 +28,10 @@ from headrace.base.errors import ConfigError
 from headrace.base.plain_data import from_json
 from headrace.databases.ports import Finding
 from headrace.lcr.scn import FIRST_SCN
-from topology.combined import combination
 from topology.edits.stored import prepared_document
+from topology.routing.combined import combination
+from topology.routing.ways import sites_behind
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
-from topology.ways import sites_behind
 
 __all__ = [
     "MERGING",

@@ -1,1 +1,1 @@
-"""Alerts: what an operator must hear of without asking, found in what the controller observes, and sent beside it."""
+"""Alerts: what an operator must hear of without asking. `watch` finds it in overviews; `sending`, which the controller uses, sends it."""

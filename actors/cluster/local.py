@@ -147,7 +147,7 @@ class LocalCluster:
         return facts.address if _first(facts) is not None else None
 
     def client_environment(self) -> dict[str, str]:
-        """The environment with which Ray's client reaches this cluster; see `actors.runtime.prepare_process`."""
+        """The environment with which Ray's client reaches this cluster; see `actors.hosting.runtime.prepare_process`."""
         if self._token_file.exists():
             return LOOPBACK | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self._token_file)}
         # Started by an earlier build, without a token. Unless it is told, Ray takes a token of the user's for this

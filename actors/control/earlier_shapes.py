@@ -28,7 +28,7 @@ from topology.spec import ApplySpec, TopologySpec
 
 if TYPE_CHECKING:
     from actors.control.prepared_record import PreparedRecord
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from headrace.base.clock import Clock
 
 __all__ = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from actors.processes import factory_of, process_of
+from actors.hosting.processes import factory_of, process_of
 
 if TYPE_CHECKING:
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from topology.edits.changes import Component
     from topology.spec import TopologySpec
 

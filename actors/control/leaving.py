@@ -16,7 +16,7 @@ from headrace.base.plain_data import as_json
 
 if TYPE_CHECKING:
     from actors.control.prepared_record import PreparedRecord
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from headrace.base.clock import Clock
     from topology.spec import TopologySpec
 

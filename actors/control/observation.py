@@ -28,7 +28,7 @@ from headrace.base.errors import HeadraceError
 from headrace.lcr.scn import Scn
 
 if TYPE_CHECKING:
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from headrace.base.clock import Clock
     from topology.edits.changes import Component
     from topology.spec import ApplySpec, TopologySpec

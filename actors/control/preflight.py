@@ -17,22 +17,22 @@ from headrace.base.errors import HeadraceError
 from headrace.databases.ports import Finding, TableShape
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from topology.checks import another_database, lasting_identities, one_database_twice
-from topology.downstream import keeper_of
+from topology.checks.static import another_database, lasting_identities, one_database_twice
+from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.capture_scns import scn_findings
 from topology.edits.changes import components_of
 from topology.edits.overtaken import overtaken
 from topology.edits.stored import entrusted
 from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.proof.meetings import unseen_conflicts
-from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, ways_to
+from topology.routing.downstream import keeper_of
+from topology.routing.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.control.earlier_shapes import EarlierShapes
     from actors.control.observation import Observation
     from actors.control.prepared_record import PreparedRecord
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from headrace.lcr.batch import TableVersion
     from topology.edits.changes import Component
     from topology.spec import ApplySpec, TopologySpec

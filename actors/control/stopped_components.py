@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import HeadraceError
 from headrace.databases.ports import Finding
-from topology.combined import newly_bypassed
 from topology.edits.changes import bypassed_of, components_of
 from topology.edits.replaced import moved, replaced
+from topology.routing.combined import newly_bypassed
 
 if TYPE_CHECKING:
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from topology.edits.changes import Component
     from topology.spec import TopologySpec
 

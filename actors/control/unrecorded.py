@@ -23,7 +23,7 @@ from topology.edits.receivers import Receivers
 if TYPE_CHECKING:
     from actors.control.observation import Observation
     from actors.control.prepared_record import PreparedRecord
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from headrace.base.clock import Clock
     from headrace.databases.ports import CapturedTable
     from topology.spec import TopologySpec

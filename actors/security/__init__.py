@@ -1,1 +1,5 @@
-"""Certificates of the sites: making them for tests and small set-ups, and examining those that a topology file names."""
+"""Certificates of the sites, and what is done with them on the wire.
+
+`authority` makes certificates for tests and small set-ups, `examination` examines those that a topology file names, `upkeep` and `renewal`
+renew them. `wire` says whom a site's components connect to and whom they admit.
+"""

@@ -2,7 +2,7 @@
 
 For `headrace certs`, and for the certificates that a topology makes itself.
 
-An organisation that has an authority of its own uses that instead; `protos.identity` says what a certificate must
+An organisation that has an authority of its own uses that instead; `protos.wire.identity` says what a certificate must
 carry. `headrace certs` never overwrites anything (`actors.security.upkeep` does). A key that is lost costs a
 certificate, so no key is kept twice; `ca.key` is needed only to sign further certificates, and may lie elsewhere
 meanwhile.
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from headrace.base.errors import ConfigError
-from protos.identity import DOMAIN, principal_of
+from protos.wire.identity import DOMAIN, principal_of
 
 __all__ = [
     "AUTHORITY_DAYS",

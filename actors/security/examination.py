@@ -22,8 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from actors.security.authority import names_of
 from headrace.databases.ports import Finding
-from protos.identity import principal_of
-from protos.revoked import LIST_FIX, is_listed, read_list
+from protos.wire.identity import principal_of
+from protos.wire.revoked import LIST_FIX, is_listed, read_list
 from topology.edits.stored import prepared_topology
 from topology.links import makes_certificates
 

@@ -10,7 +10,7 @@ Main path
       is made anew.
 
 Renewal
-    Processes that run read the files again for each connection (`protos.identity`). A site gets another key and
+    Processes that run read the files again for each connection (`protos.wire.identity`). A site gets another key and
     certificate. The authority keeps its key and gets another certificate, so what it signed before stays valid. An
     authority without a usable key is replaced with all that it signed: connections that exist go on, new ones need the
     files of one authority, which are there in milliseconds.
@@ -37,8 +37,8 @@ from actors.security.authority import Certified, issue, names_of, new_authority,
 from actors.state_folder import make_private
 from headrace.base.durable_file import sync_folder
 from headrace.base.errors import ConfigError
-from protos.identity import principal_of
-from protos.revoked import is_listed
+from protos.wire.identity import principal_of
+from protos.wire.revoked import is_listed
 from topology.links import CERTIFICATES, MADE_AUTHORITY, REVOKED, makes_certificates
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Queries of a capture process to its source's site about table names (`headrace.redo.names.NamesAtSource`)."""
+"""Queries of a capture process to its source's site about table names (`headrace.redo.mining.names.NamesAtSource`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.redo.names import NameOfNow
+    from headrace.redo.mining.names import NameOfNow
     from topology.edits.receivers import Receivers
 
 __all__ = ["AskedNames"]

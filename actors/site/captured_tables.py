@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from headrace.base.durable_file import replace_file
 from headrace.base.plain_data import as_json, from_json
-from headrace.redo.names import NameOfNow
+from headrace.redo.mining.names import NameOfNow
+from topology.checks.transformations import lost_columns
 from topology.edits.receivers import Receivers
-from topology.transformations import lost_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

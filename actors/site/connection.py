@@ -7,18 +7,20 @@ import shutil
 import socket
 from contextlib import closing, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.state_folder import site_folder
 from headrace.base.durable_file import replace_file
 from headrace.base.errors import ConfigError
 from headrace.base.folder_place import is_copy
 from headrace.databases.connectors import DatabaseAccess, open_claim, open_destination, open_source
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from topology.logging_needs import log_needs
-from topology.ways import may_be_copied
+from topology.checks.logging_needs import log_needs
+from topology.routing.ways import may_be_copied
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace.databases.embedded.servers import EmbeddedServer
     from headrace.databases.ports import Finding, SourceDatabase
     from headrace.databases.ports.operator import TopologyClaim
@@ -35,22 +37,11 @@ __all__ = [
     "remove_from",
     "retained_bytes",
     "running_access",
-    "site_folder",
     "source_findings",
 ]
 
 _IDENTITY = "identity"  # in a site's folder
 _SERVER = "database"  # the same: of its embedded server
-
-
-def site_folder(spec: TopologySpec, site: str) -> Path:
-    """The folder with everything that a site keeps on disk.
-
-    Args:
-        spec: the topology, whose state folder has it.
-        site: name of the site.
-    """
-    return spec.state_dir / "sites" / site
 
 
 def redo_folder(spec: TopologySpec, *, source: str, site: str) -> Path:

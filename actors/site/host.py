@@ -9,10 +9,11 @@ import contextlib
 import shutil
 from typing import TYPE_CHECKING, ClassVar
 
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.records.wanted import Wanted
-from actors.site.connection import remove_but_server, site_folder
+from actors.site.connection import remove_but_server
 from actors.staging.queue_host import delete_spilled, forget_queues
+from actors.state_folder import site_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import HeadraceError
 from headrace.lcr.table_name import TableName
-from topology.downstream import receivers_from
 from topology.edits.receivers import Receivers
-from topology.ways import arriving, ways_to
+from topology.routing.downstream import receivers_from
+from topology.routing.ways import arriving, ways_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
     from headrace.databases.ports import CapturedTable
     from topology.edits.receivers import NotedTable
     from topology.spec import ApplySpec, TopologySpec

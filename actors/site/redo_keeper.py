@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.base.errors import PropagationError
 from headrace.lcr.scn import Scn
-from topology.downstream import keeper_of
+from topology.routing.downstream import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

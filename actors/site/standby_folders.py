@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from actors.site.connection import redo_folder
-from topology.downstream import receivers_at
+from topology.routing.downstream import receivers_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,1 +1,1 @@
-"""Splitting streams off and merging them: when, and in which steps."""
+"""Splitting streams off and merging them, by the controller: `phases` decides when and whether it is safe, by `facts`."""

@@ -59,9 +59,9 @@ from actors.records.requests import Requests
 from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import ConfigError
 from headrace.lcr.scn import Scn
-from topology.combined import directs
-from topology.downstream import keeper_of
 from topology.problems import nearest
+from topology.routing.combined import directs
+from topology.routing.downstream import keeper_of
 from topology.split import (
     MERGING,
     SPLIT,

@@ -10,7 +10,7 @@ Worked flow
 from __future__ import annotations
 
 from headrace.base.clock import Clock
-from protos.fragments import FRAGMENT_BYTES
+from protos.wire.fragments import FRAGMENT_BYTES
 from topology.schedule import Opening, Schedule
 
 __all__ = ["PIECE_BYTES_MIN", "Gate", "Pacer"]

@@ -60,12 +60,13 @@ from headrace.base.failpoints import failpoint
 from headrace.databases.connectors import value_types
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tracking import TrackLog
-from headrace.links.ports import Delivery, Links, Piece, Publisher, Subscriber, header_of
+from headrace.links.ports import Delivery, Piece, Publisher, Subscriber, header_of
+from headrace.links.serving import Links
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import RuleSet
 from headrace.rules.user_code.last_call import LastCall
 from protos import codec
-from protos.compression import Compressor
+from protos.wire.compression import Compressor
 from topology.spec import PropagationSpec
 
 __all__ = ["PropagationCore", "PropagationRunner"]

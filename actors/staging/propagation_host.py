@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.host import Host
-from actors.site.wire import links_of
+from actors.hosting.host import Host
+from actors.security.wire import links_of
 
 if TYPE_CHECKING:
-    from actors.site.wire import MakeLinks
+    from actors.security.wire import MakeLinks
     from actors.staging.propagation import PropagationRunner
     from headrace.base.clock import Clock
     from topology.spec import TopologySpec
@@ -101,7 +101,7 @@ class PropagationHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> PropagationHost:
-    """Make the host of a propagation; called by name, see `actors.runtime.Factory`.
+    """Make the host of a propagation; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

@@ -6,10 +6,10 @@ import contextlib
 import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.host import Host
-from actors.site.connection import site_folder
-from actors.site.wire import callers_of, links_of
+from actors.hosting.host import Host
+from actors.security.wire import callers_of, links_of
 from actors.staging.spill import SPILL_FOLDER, remove_left_over
+from actors.state_folder import site_folder
 from headrace.base.errors import PropagationError, QueueError
 from headrace.lcr.scn import Scn
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from actors.site.wire import MakeLinks
+    from actors.security.wire import MakeLinks
     from actors.staging.queue import QueueCore
     from headrace.base.clock import Clock
-    from headrace.links.ports import ServingQueue
+    from headrace.links.serving import ServingQueue
     from topology.spec import QueueSpec, TopologySpec
 
 __all__ = ["QueueHost", "build", "delete_spilled", "forget_queues"]
@@ -134,7 +134,7 @@ class QueueHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:
-    """Make the host of a queue; called by name, see `actors.runtime.Factory`.
+    """Make the host of a queue; called by name, see `actors.hosting.runtime.Factory`.
 
     Args:
         spec: the topology.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["REFUSED_HOLD_S", "PublisherSession", "SubscriberSession", "Subscription", "end_older", "unsent"]
 
 # What was acknowledged before is still held after a refusal: an old driver that slept may have been refused, while the
-# newest one's stream is broken. It notices that within 15 s (`protos.transport`), tries again every 5 s at most, and a
+# newest one's stream is broken. It notices that within 15 s (`protos.wire.transport`), tries again every 5 s at most, and a
 # driver starts within half a minute.
 REFUSED_HOLD_S = 120.0
 

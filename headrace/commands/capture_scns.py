@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.base.errors import ConfigError, PropagationError
 from headrace.console.output import scn_text
 from headrace.lcr.scn import Scn, parse_scn
-from topology.downstream import keeper_of
+from topology.routing.downstream import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from actors.security.authority import make_certificates
 from headrace.base.errors import ConfigError
-from protos.revoked import fingerprint_of, printed_fingerprint
+from protos.wire.revoked import fingerprint_of, printed_fingerprint
 from topology.links import makes_certificates
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from headrace.base.errors import HeadraceError
 from headrace.databases.destination_views import ERRORS_MAX, error_rows
 
 if TYPE_CHECKING:
-    from actors.runtime import ActorSystem
+    from actors.hosting.runtime import ActorSystem
 
 __all__ = ["with_descriptions"]
 

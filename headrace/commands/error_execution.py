@@ -20,7 +20,7 @@ from headrace.console.output import Output, ReaderLeft
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
 
 __all__ = ["Execution", "outcome_of"]
 

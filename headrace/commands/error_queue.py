@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from headrace.commands.error_edits import WantedEdit
     from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import ConflictRecord
     from headrace.databases.ports.operator import RowReader
-    from headrace.lcr.row_lcr import LcrValue, RowLcr
+    from headrace.lcr.lcr_value import LcrValue
+    from headrace.lcr.row_lcr import RowLcr
     from topology.spec import TopologySpec
 
 __all__ = ["ErrorQueue"]

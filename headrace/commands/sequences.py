@@ -10,7 +10,7 @@ from actors.site.connection import running_access
 from headrace.base.errors import ConfigError
 from headrace.databases.connectors import open_column_sequences, open_source
 from topology.problems import nearest
-from topology.ways import arriving, captured_by, ways_to
+from topology.routing.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from headrace.databases.connectors import DatabaseAccess

@@ -11,7 +11,7 @@ from headrace.commands.verification import KNOWN_TABLES
 from headrace.console.status_view import copying_line
 
 if TYPE_CHECKING:
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from headrace.deployment.waiting import Look
     from topology.spec import ApplySpec, TopologySpec
 

@@ -11,10 +11,10 @@ from headrace.console.status_view import Note, stuck_notes
 from headrace.deployment.waiting import LOOK_INTERVAL_S, fixes_of, halts, problems_of, wait_caught_up
 from headrace.lcr.table_name import TableName
 from topology.patterns import parse_table
-from topology.ways import ways_to, writes_alone
+from topology.routing.ways import ways_to, writes_alone
 
 if TYPE_CHECKING:
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from headrace.deployment.waiting import Look
     from topology.spec import ApplySpec, TopologySpec
 

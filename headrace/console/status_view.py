@@ -12,7 +12,7 @@ from headrace.base.errors import COPY_ONE_AGAIN, counted
 from headrace.console.output import bytes_text, scn_text, seconds_text
 from headrace.console.remedies import for_topology
 from headrace.lcr.table_name import literal, quoted
-from protos.revoked import LIST_FIX
+from protos.wire.revoked import LIST_FIX
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

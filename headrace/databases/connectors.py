@@ -57,8 +57,8 @@ __all__ = [
 _POSTGRES = ("postgres", "embedded")
 SESSION_MODULES = (
     "headrace.databases.postgres.destination.database",
-    "headrace.databases.postgres.destination.session",
-    "headrace.databases.postgres.table_copy",
+    "headrace.databases.postgres.destination.server_session.session",
+    "headrace.databases.postgres.copying.table_copy",
     "headrace.databases.postgres.destination.writing.write_kernels",
 )
 """What apply servers and copying tasks import of the connectors, for a process that forks them."""
@@ -144,7 +144,7 @@ def log_session_name(kind: str, topology: str, site: str) -> str:
         ConfigError: no connector for this kind of database.
     """
     if kind in _POSTGRES:
-        from headrace.databases.postgres.source.catalog import slot_name
+        from headrace.databases.postgres.catalog.source_tables import slot_name
 
         return slot_name(topology, site)
     raise ConfigError(f"nothing can be captured from a {kind} database")
@@ -214,7 +214,7 @@ def open_reader(access: DatabaseAccess, *, application_name: str = "headrace cop
         ConfigError: no connector for this kind of database.
     """
     if access.kind in _POSTGRES:
-        from headrace.databases.postgres.table_copy import PostgresTableReader
+        from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 
         return PostgresTableReader(access.dsn, application_name=application_name)
     raise ConfigError(f"site {access.site}: tables of a {access.kind} database cannot be copied or compared")
@@ -246,7 +246,7 @@ def decoder_for(options: StreamOptions) -> LogDecoder:
         ConfigError: redo of a database this version cannot read.
     """
     if options.database_kind == "postgres":
-        from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+        from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 
         return PostgresLogDecoder(options)
     raise ConfigError(
@@ -287,7 +287,7 @@ def value_reader(kind: str) -> Callable[[Column, bytes], str]:
         ConfigError: no connector for this kind of database.
     """
     if kind in _POSTGRES:
-        from headrace.databases.postgres.value_text import value_text
+        from headrace.databases.postgres.values.value_text import value_text
 
         return value_text
     raise ConfigError(f"values of a {kind} database cannot be read")
@@ -295,7 +295,7 @@ def value_reader(kind: str) -> Callable[[Column, bytes], str]:
 
 def value_types() -> ValueTypes:
     """How the values of LCRs compare in conditions. Every log there is names its types as PostgreSQL does."""
-    from headrace.databases.postgres.comparable import PostgresValueTypes
+    from headrace.databases.postgres.values.comparable import PostgresValueTypes
 
     return PostgresValueTypes()
 
@@ -305,7 +305,7 @@ def python_values() -> tuple[Callable[[Column, bytes], object], Callable[[Column
 
     Every log there is names its types as PostgreSQL does.
     """
-    from headrace.databases.postgres.python_values import decoded, encoded
+    from headrace.databases.postgres.values.python_values import decoded, encoded
 
     return decoded, encoded
 
@@ -322,8 +322,8 @@ def column_of_type(name: str, type_name: str) -> Column:
     Raises:
         ConfigError: there is no such type.
     """
-    from headrace.databases.postgres.builtin_types import BUILTIN_TYPES
-    from headrace.databases.postgres.python_values import is_written_binary
+    from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
+    from headrace.databases.postgres.values.python_values import is_written_binary
     from headrace.lcr.batch import Column
 
     number = next((number for number, (known, _) in BUILTIN_TYPES.items() if known == type_name), None)
@@ -351,7 +351,7 @@ def plan_copy(kind: str, site: str) -> PlannedStatement:
         ConfigError: no connector for this kind of database.
     """
     if kind in _POSTGRES:
-        from headrace.databases.postgres.planning import plan_instantiation
+        from headrace.databases.postgres.source.planning import plan_instantiation
 
         return plan_instantiation(site)
     raise ConfigError(f"site {site}: nothing can be copied from a {kind} database")
@@ -375,7 +375,8 @@ def plan_unseen(
     """
     if kind not in _POSTGRES:
         raise ConfigError(f"site {site}: a {kind} database cannot be planned for")
-    from headrace.databases.postgres.planning import plan_destination, plan_unseen_source
+    from headrace.databases.postgres.destination.planning import plan_destination
+    from headrace.databases.postgres.source.planning import plan_unseen_source
 
     statements: tuple[PlannedStatement, ...] = ()
     if rules:

@@ -2,9 +2,9 @@
 
 And the same rows from what an apply process says of itself.
 
-One description for both: a connector makes the views of it (`headrace.databases.postgres.views`), and `headrace status --json`
-has it as `views` of each apply process, by the views' names and columns. `Column.said` is where the value stands in
-what is said:
+One description for both: a connector makes the views of it (`headrace.databases.postgres.destination.records.views`), and
+`headrace status --json` has it as `views` of each apply process, by the views' names and columns. `Column.said` is where the value
+stands in what is said:
 
     topology, apply_name, epoch, observed_time     of the driver that says it
     configuration                                  `spark_apply.driver.described.configuration_of`: what does not change while it runs

@@ -21,7 +21,7 @@ from actors.cluster.local import LocalCluster
 from actors.control.calls import SETTLED
 from actors.control.observation import gather
 from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of
-from actors.processes import process_of
+from actors.hosting.processes import process_of
 from actors.records.requests import REQUESTS_FILE
 from actors.records.running import Running
 from actors.site.left import left_in
@@ -34,16 +34,16 @@ from headrace.deployment.administrators import Administrators
 from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.deployment.remembered_cluster import RememberedCluster
 from headrace.lcr.table_name import literal
-from topology.combined import bypassing
 from topology.edits.changes import bypassed_of, components_of
 from topology.edits.stored import KEY_FILE, PREPARED_FILE
 from topology.file.reading import read_topology
 from topology.links import CERTIFICATES, REVOKED, both_ways, makes_certificates
 from topology.problems import TopologyError, nearest
+from topology.routing.combined import bypassing
 from topology.split import fitting, prepared_splits, with_splits
 
 if TYPE_CHECKING:
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from topology.edits.changes import Component
     from topology.spec import SiteSpec, TopologySpec
 
@@ -189,7 +189,7 @@ class Deployment:
 
     def disconnect(self) -> None:
         """Disconnect from the cluster; everything keeps running. Idempotent."""
-        from actors.runtime import disconnect
+        from actors.hosting.runtime import disconnect
 
         disconnect()
 
@@ -422,7 +422,7 @@ class Deployment:
         Raises:
             ConfigError: one does, or nothing answers at the address.
         """
-        from actors.runtime import own_address
+        from actors.hosting.runtime import own_address
 
         private = self.cluster.address()
         if private not in {None, self.address}:
@@ -911,7 +911,7 @@ class Deployment:
 
 
 def _connect(address: str, topology: str, environment: Mapping[str, str]) -> RayActors:
-    from actors.runtime import connect, prepare_process
+    from actors.hosting.runtime import connect, prepare_process
 
     prepare_process(address, environment)
     return connect(address, topology)

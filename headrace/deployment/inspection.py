@@ -28,19 +28,19 @@ from headrace.rules.user_code.handlers import NO_HANDLERS, ErrorHandler
 from spark_apply.apply_config import COPIES_BESIDE
 from spark_apply.copy.row_marks import MarkedTable, compare_marks
 from spark_apply.copy.standing import renamed, table_findings
-from topology.checks import another_database, lasting_identities, one_database_twice
+from topology.checks.functions import custom_transformations
+from topology.checks.logging_needs import listed_needs
+from topology.checks.static import another_database, lasting_identities, one_database_twice
+from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.stored import prepared_document, prepared_topology
 from topology.edits.subset_changes import counterpart, shape_changes, subset_changes
 from topology.file.reading import examine
-from topology.functions import custom_transformations
 from topology.links import makes_certificates
-from topology.logging_needs import listed_needs
 from topology.plan import KeptRows, LiveSite, Plan, make_plan
 from topology.proof.meetings import unseen_conflicts
 from topology.proof.reach import Proof, Reach
+from topology.routing.ways import arriving, captured_by, ways_to, writes_alone
 from topology.split import prepared_splits
-from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from headrace.databases.connectors import DatabaseAccess

@@ -13,14 +13,14 @@ from headrace.databases.connectors import open_destination, open_source
 from headrace.databases.ports import Finding
 from headrace.lcr.table_name import TableName
 from topology.plan import KeptRows
-from topology.ways import is_sent_on, returned_by, writes_alone
+from topology.routing.ways import is_sent_on, returned_by, writes_alone
 
 if TYPE_CHECKING:
     from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import DestinationDatabase, Instantiation
     from headrace.lcr.batch import TableVersion
+    from topology.routing.ways import ArrivingTable
     from topology.spec import ApplySpec, TopologySpec
-    from topology.ways import ArrivingTable
 
 __all__ = ["Databases", "rows_there"]
 

@@ -18,7 +18,7 @@ from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied,
 from topology.proof.reach import applies_in_a_row
 
 if TYPE_CHECKING:
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from topology.spec import TopologySpec
 
 __all__ = [

@@ -13,18 +13,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.site.wire import callers_of
+from actors.security.wire import callers_of
 from headrace.base.errors import HeadraceError
 from headrace.faults.errors import NotFired
 from headrace.faults.proxy import Proxy
-from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE
+from protos.wire.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE
 from topology.callers import site_of
 from topology.edits.changes import components_of, interests_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from topology.spec import TopologySpec
 
 __all__ = ["Link", "Links", "links_of"]

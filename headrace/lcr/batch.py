@@ -28,22 +28,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.lcr.cells import Cells
 from headrace.lcr.scn import NO_OBJECT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.lcr.cells import Cells
     from headrace.lcr.scn import ObjectNumber, Scn
     from headrace.lcr.tags import Tag
     from headrace.lcr.tracking import Label
+    from headrace.lcr.values import ColumnValues
 
 __all__ = [
-    "ABSENT",
-    "NULL",
-    "UNCHANGED",
     "Column",
-    "ColumnValues",
     "Command",
     "LcrBatch",
     "OldImage",
@@ -54,11 +51,6 @@ __all__ = [
     "Truncate",
     "content_version",
 ]
-
-# The three ways a value can have no bytes, as lengths. They are different things:
-NULL = -1  # the column is NULL
-UNCHANGED = -2  # the column was not touched and its value is not in the log (a large value stored apart)
-ABSENT = -3  # the LCR does not carry the column at all
 
 
 class Command(IntEnum):
@@ -181,52 +173,6 @@ def content_version(table: TableVersion) -> int:
         ]
     )
     return int.from_bytes(hashlib.blake2b(content.encode("ascii"), digest_size=8).digest(), "big")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnValues:
-    """Values of n rows times c columns, column by column.
-
-    Args:
-        lengths: int32, shape (c, n), C order; bytes of each value, or NULL, UNCHANGED, ABSENT.
-        data: uint8, the values' bytes: all of column 0 in row order, then all of column 1, ...
-        starts: int64, shape (c + 1,); column k's bytes are data[starts[k]:starts[k + 1]].
-    """
-
-    lengths: NDArray[np.int32]
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-
-    @property
-    def column_count(self) -> int:
-        """Number of columns."""
-        return int(self.lengths.shape[0])
-
-    @property
-    def row_count(self) -> int:
-        """Number of rows."""
-        return int(self.lengths.shape[1])
-
-    def offsets(self, column: int) -> NDArray[np.int64]:
-        """Where each value of `column` begins in `data`: int64, shape (n,). Without bytes: where it would."""
-        lengths = np.maximum(self.lengths[column], 0).astype(np.int64)
-        offsets = np.cumsum(lengths)
-        offsets -= lengths
-        offsets += self.starts[column]
-        return offsets
-
-    def value(self, column: int, row: int) -> bytes | int:
-        """One value's bytes, or NULL, UNCHANGED, ABSENT. For views of single rows only: slow.
-
-        Args:
-            column: place of the column, from 0.
-            row: place of the row among the n.
-        """
-        length = int(self.lengths[column, row])
-        if length < 0:
-            return length
-        offset = int(self.offsets(column)[row])
-        return self.data[offset : offset + length].tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,8 +303,6 @@ class LcrBatch:
     @cached_property
     def cells(self) -> tuple[tuple[Cells | None, Cells | None], ...]:
         """Where the old and the new values of each group's rows lie; found out when the first row is looked at."""
-        from headrace.lcr.cells import Cells  # built on this module
-
         return tuple(
             (None if group.old is None else Cells.of(group.old), None if group.new is None else Cells.of(group.new))
             for group in self.groups

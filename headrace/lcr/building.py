@@ -13,22 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.lcr.batch import (
-    ABSENT,
-    UNCHANGED,
-    ColumnValues,
-    Command,
-    LcrBatch,
-    RowGroup,
-    TableVersion,
-    Transactions,
-    Truncate,
-)
+from headrace.lcr.batch import Command, LcrBatch, RowGroup, TableVersion, Transactions, Truncate
 from headrace.lcr.cells import Cells
 from headrace.lcr.cutting import select_values
-from headrace.lcr.row_lcr import LcrError, RowLcr, ValueType
+from headrace.lcr.lcr_value import LcrError
+from headrace.lcr.row_lcr import RowLcr, ValueType
 from headrace.lcr.scn import Scn
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, UNCHANGED, ColumnValues
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.lcr.batch import ABSENT, ColumnValues
+from headrace.lcr.values import ABSENT, ColumnValues
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

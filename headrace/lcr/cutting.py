@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.lcr.batch import ColumnValues, LcrBatch, RowGroup, TableVersion, Transactions
+from headrace.lcr.batch import LcrBatch, RowGroup, TableVersion, Transactions
 from headrace.lcr.cells import Cells
 from headrace.lcr.scn import Scn
-from headrace.lcr.tracking import relabelled
+from headrace.lcr.values import ColumnValues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "relabelled",
     "renamed",
     "resume_after",
     "row_transactions",
@@ -208,6 +209,20 @@ def without_unused(batch: LcrBatch) -> LcrBatch:
             continues=batch.continues and bool(left.any()),
         )
     )
+
+
+def relabelled(batch: LcrBatch) -> LcrBatch:
+    """The batch with those of its labels whose transactions it (still) holds rows of, and their numbers of rows."""
+    if not batch.labels:
+        return batch
+    found, labels = batch.transactions, []
+    places = {int(scn): place for place, scn in enumerate(found.order_scn.tolist())}
+    for label in batch.labels:
+        place = places.get(label.order_scn)
+        if place is not None:
+            rows = int(found.first_row[place + 1] - found.first_row[place])
+            labels.append(replace(label, commit_scn=int(found.commit_scn[place]), rows=rows))
+    return replace(batch, labels=tuple(labels))
 
 
 def _group_between(group: RowGroup, first_row: int, last_row: int) -> RowGroup | None:

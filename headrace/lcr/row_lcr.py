@@ -16,39 +16,26 @@ Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from headrace.base.errors import HeadraceError, Retry
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Column, Command, LcrBatch, TableVersion, content_version
+from headrace.lcr.batch import Column, Command, LcrBatch, TableVersion, content_version
+from headrace.lcr.lcr_value import NULL_VALUE, DecodeHook, EncodeHook, LcrError, LcrValue
 from headrace.lcr.scn import Scn, TransactionId
 from headrace.lcr.tags import TAG_BYTES_MAX
 from headrace.lcr.text import SqlText, row_text, where_clause
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 
 if TYPE_CHECKING:
     from headrace.lcr.batch import RowGroup, Truncate
     from headrace.lcr.cells import Cells
 
-__all__ = ["NULL_VALUE", "DecodeHook", "EncodeHook", "LcrError", "LcrValue", "RowLcr", "ValueType"]
+__all__ = ["RowLcr", "ValueType"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-DecodeHook = Callable[[Column, bytes], object]
-"""Turns a value's bytes into a Python object; the column says type, modifier and encoding."""
-
-
-EncodeHook = Callable[[Column, object], bytes]
-"""Turns a Python object, not None, into a value's bytes."""
-
-
-class LcrError(HeadraceError):
-    """A method of an LCR was used on a column or a value that does not allow it."""
-
-    code = "HDR-1200"
-    retry = Retry.MANUAL
 
 
 class ValueType(Enum):
@@ -57,47 +44,6 @@ class ValueType(Enum):
     OLD = "old"
     NEW = "new"
     BOTH = "*"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LcrValue:
-    """One value that an LCR carries.
-
-    Args:
-        column: what it is a value of: its type and encoding.
-        raw: the bytes in the source's encoding; None: the value is NULL.
-        decode: how `decoded` reads it; None: nobody said.
-    """
-
-    column: Column
-    raw: bytes | None
-    decode: DecodeHook | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def is_null(self) -> bool:
-        """The value is NULL."""
-        return self.raw is None
-
-    @property
-    def decoded(self) -> object:
-        """The value as a Python object; None for NULL.
-
-        Raises:
-            LcrError: the view was made without a decode hook.
-        """
-        if self.raw is None:
-            return None
-        if self.decode is None:
-            raise LcrError(
-                f"the value of column {self.column.name} cannot be decoded here",
-                hint="use raw, or make the view with a decode hook",
-                column=self.column.name,
-            )
-        return self.decode(self.column, self.raw)
-
-
-NULL_VALUE = LcrValue(column=Column(name="", type_name=""), raw=None)
-"""NULL for any column: an absent value and a NULL are different things, so users' code writes it out (`lcr.NULL`)."""
 
 
 class RowLcr:

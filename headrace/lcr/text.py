@@ -8,13 +8,13 @@ Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD: GE
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.lcr.batch import Command
 from headrace.lcr.table_name import quoted
 
 if TYPE_CHECKING:
-    from headrace.lcr.row_lcr import LcrValue, RowLcr
+    from headrace.lcr.lcr_value import LcrValue
 
 __all__ = ["SqlText", "row_text", "where_clause"]
 
@@ -43,6 +43,21 @@ condition.
 """
 
 
+class _RowChange(Protocol):
+    """What the texts read of a row LCR."""
+
+    @property
+    def command_type(self) -> str: ...
+
+    @property
+    def object_owner(self) -> str: ...
+
+    @property
+    def object_name(self) -> str: ...
+
+    def get_values(self, value_type: str, *, use_old: bool = True) -> dict[str, LcrValue]: ...
+
+
 class _Places:
     """Numbers the values of one text."""
 
@@ -63,7 +78,7 @@ class _Places:
         )
 
 
-def where_clause(lcr: RowLcr, first: int) -> SqlText:
+def where_clause(lcr: _RowChange, first: int) -> SqlText:
     """The condition that finds the row of an LCR.
 
     Of an INSERT all new values, of an UPDATE the row behind it, of a DELETE all old values.
@@ -77,7 +92,7 @@ def where_clause(lcr: RowLcr, first: int) -> SqlText:
     return places.condition(values.items()), tuple(places.values)
 
 
-def row_text(lcr: RowLcr, first: int) -> SqlText:
+def row_text(lcr: _RowChange, first: int) -> SqlText:
     """The change as one statement. An UPDATE sets what differs from its old values.
 
     Args:

@@ -14,13 +14,10 @@ V$STREAMS_MESSAGE_TRACKING).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from headrace.base.clock import Clock, SystemClock
-
-if TYPE_CHECKING:
-    from headrace.lcr.batch import LcrBatch
 
 __all__ = [
     "LABELS_PER_BATCH_MAX",
@@ -30,7 +27,6 @@ __all__ = [
     "Note",
     "TrackLog",
     "label_of_message",
-    "relabelled",
 ]
 
 TRACK_PREFIX = "headrace.track"  # of the messages by which users label their transactions
@@ -67,20 +63,6 @@ class Label:
 def label_of_message(content: bytes) -> str:
     """The label that a user's message gives its transaction: text, cut where it is too long."""
     return content[:LABEL_BYTES_MAX].decode("utf-8", "replace")
-
-
-def relabelled(batch: LcrBatch) -> LcrBatch:
-    """The batch with those of its labels whose transactions it (still) holds rows of, and their numbers of rows."""
-    if not batch.labels:
-        return batch
-    found, labels = batch.transactions, []
-    places = {int(scn): place for place, scn in enumerate(found.order_scn.tolist())}
-    for label in batch.labels:
-        place = places.get(label.order_scn)
-        if place is not None:
-            rows = int(found.first_row[place + 1] - found.first_row[place])
-            labels.append(replace(label, commit_scn=int(found.commit_scn[place]), rows=rows))
-    return replace(batch, labels=tuple(labels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """What a batch travels between, declared once.
 
-`ports` has the two roles of every hop, `Publisher` and `Subscriber`, and `Links`, which gives them to a host. `staging` has what a queue
-promises to both, `standby` what a source and a receiver of its redo promise each other. gRPC implements them in `protos.links`, the
-simulation in `headrace.simulation.network`.
+`ports` has the two roles of every hop, `Publisher` and `Subscriber`. `staging` has what a queue promises to both, `standby` what a
+source and a receiver of its redo promise each other. `serving` has `Links`, which gives the streams to a host and serves its queue. gRPC
+implements them in `protos.links.grpc_links`, the simulation in `headrace.simulation.network`.
 """

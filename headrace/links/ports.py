@@ -1,9 +1,6 @@
 """The two roles of a hop: who publishes batches into a queue, and who subscribes to it.
 
-And what connects both, and serves the queue between them, whatever carries the bytes.
-
-Hosts are given `Links` and know nothing of the wire. gRPC implements them in `protos.links`, the simulation in
-`headrace.simulation.network`.
+Whatever carries the bytes: hosts are given both ends by `headrace.links.serving.Links`, and know nothing of the wire.
 
 A publisher connects, is told where to begin, and sends as far as its credit goes; what is durable behind the queue
 comes back to it, and so does a wish for earlier changes (`PublisherProgress.rewind_scn`). A subscriber says where it
@@ -13,37 +10,27 @@ used once: after an error it is closed, and another one is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.lcr.scn import Scn
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from headrace.lcr.batch import LcrBatch
     from headrace.lcr.tracking import Label
-    from headrace.links.staging import QueuePort
-    from headrace.links.standby import RedoFrame, RedoShipper, RedoWriter, Shipped, StandbyPlace
 
 __all__ = [
     "BatchHeader",
     "Delivery",
-    "Links",
     "Outlet",
     "Piece",
     "PieceCompressor",
     "Publisher",
     "PublisherProgress",
-    "RedoLinks",
     "RedoPosition",
-    "RedoReception",
     "RedoWatch",
     "Resume",
-    "Serving",
-    "ServingQueue",
-    "ServingRedo",
     "Subscriber",
     "header_of",
 ]
@@ -165,7 +152,7 @@ class RedoPosition:
 
 
 class PieceCompressor(Protocol):
-    """Makes the pieces of a batch smaller on their way: `protos.compression.Compressor`."""
+    """Makes the pieces of a batch smaller on their way: `protos.wire.compression.Compressor`."""
 
     def compress(self, piece: memoryview) -> bytes | None:
         """Make a piece smaller; None: it would not become smaller, and travels as it is."""
@@ -340,188 +327,4 @@ class RedoWatch(Protocol):
 
     def close(self) -> None:
         """End the stream; idempotent."""
-        ...
-
-
-class RedoReception(Protocol):
-    """A redo receiver's end of the stream on which a source ships its redo. Belongs to one thread."""
-
-    def connect(self, place: StandbyPlace, *, shipped: Shipped) -> None:
-        """Open the stream, once.
-
-        Args:
-            place: what is durable here: redo from there on is wanted.
-            shipped: what of it.
-
-        Raises:
-            PropagationError: the source cannot be reached.
-            LogGone: it does not have what is wanted any more.
-            RedoError: what is durable here is not of its redo log.
-        """
-        ...
-
-    def take_nowait(self) -> RedoFrame | None:
-        """The next frame; None: none has come.
-
-        Raises:
-            HeadraceError: the stream has ended, and every frame that came was taken.
-        """
-        ...
-
-    def acknowledge(self, place: StandbyPlace) -> None:
-        """Tell the source up to where redo is durable here. May be lost with the stream."""
-        ...
-
-    def grant(self, credit_bytes: int) -> None:
-        """So many bytes can be taken in addition: as many as were written."""
-        ...
-
-    def close(self) -> None:
-        """End the stream; idempotent."""
-        ...
-
-
-class Serving(Protocol):
-    """Something that is served: its peers reach it."""
-
-    endpoint: str
-
-    def admit(self, callers: Mapping[str, Mapping[str, str]]) -> None:
-        """Admit others from now on; streams that are open go on.
-
-        Args:
-            callers: who may come for what, each with its site (`protos.admission`).
-        """
-        ...
-
-    def wire_status(self) -> dict[str, Any]:
-        """Whom it refused, for the status of the component."""
-        ...
-
-    def stop(self) -> None:
-        """End every stream; idempotent. A queue is closed then.
-
-        Raises:
-            OSError: the last positions of the queue could not be saved.
-        """
-        ...
-
-
-class ServingQueue(Serving, Protocol):
-    """A queue that is served to its publishers and subscribers. It is only touched behind the lock of this."""
-
-    def holding(self) -> AbstractContextManager[None]:
-        """Hold the lock while the caller reads from the queue, or changes what no stream waits for."""
-        ...
-
-    def changing(self) -> AbstractContextManager[None]:
-        """Hold the lock while the caller changes the queue; streams look at it again afterwards."""
-        ...
-
-    def housekeeping(self) -> float:
-        """Do what time asks of the queue; answers the seconds until the next time."""
-        ...
-
-    def status(self) -> dict[str, Any]:
-        """The queue's statistics, always at once."""
-        ...
-
-
-class ServingRedo(Serving, Protocol):
-    """A redo log that is served to capture processes, and to redo receivers of other sites."""
-
-    def attach(self, writer: RedoWriter, shipper: RedoShipper | None = None) -> None:
-        """Serve another log writer from now on (the one before was closed).
-
-        Args:
-            writer: the log writer.
-            shipper: its shipping; None where redo is not shipped.
-        """
-        ...
-
-    def announce(self) -> None:
-        """Redo may have become durable: wake who waits for it. Cheap, callable from any thread."""
-        ...
-
-
-class Links(Protocol):
-    """Makes the streams of one component, and serves its queue to the streams of others.
-
-    No stream is connected yet; the component is woken whenever one of them has something new.
-    """
-
-    def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> Publisher:
-        """A stream into a queue.
-
-        Args:
-            queue: its name.
-            source: the site whose batches will be sent.
-            compressor: of what is sent; None: nothing is compressed.
-
-        Raises:
-            PropagationError: it is not known now where the queue is.
-        """
-        ...
-
-    def subscriber(self, queue: str) -> Subscriber:
-        """A stream out of a queue.
-
-        Raises:
-            PropagationError: it is not known now where the queue is.
-        """
-        ...
-
-    def redo(self, keeper: str, source: str) -> RedoWatch:
-        """A stream from who writes redo.
-
-        Args:
-            keeper: full name of the component that writes it: "site:dbs1" or "redo:dbs1@dbs2".
-            source: the site whose redo it is.
-
-        Raises:
-            PropagationError: it is not known now where it is.
-        """
-        ...
-
-    def serve(self, core: QueuePort[Any, Any]) -> ServingQueue:
-        """Serve the component's queue from now on.
-
-        Args:
-            core: the queue.
-        """
-        ...
-
-
-class RedoLinks(Protocol):
-    """Makes the streams of a component that writes redo, and serves the redo.
-
-    Nothing is connected yet; the component is woken whenever a stream has something new.
-    """
-
-    def reception(self, source: str) -> RedoReception:
-        """A stream on which a source ships its redo.
-
-        Args:
-            source: the site.
-
-        Raises:
-            PropagationError: it is not known now where it is.
-        """
-        ...
-
-    def serve_redo(
-        self,
-        source: str,
-        writer: RedoWriter,
-        shipper: RedoShipper | None = None,
-        acknowledged: Callable[[], None] | None = None,
-    ) -> ServingRedo:
-        """Serve the redo that the component writes from now on.
-
-        Args:
-            source: the site whose redo it is.
-            writer: its log writer, or a standby redo log.
-            shipper: ships it to the redo receivers of other sites; None: nobody does.
-            acknowledged: called when one of them has more durably; must not block.
-        """
         ...

@@ -12,7 +12,16 @@ from typing import Protocol
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import RedoPosition
 
-__all__ = ["FRAME_BYTES", "RedoFrame", "RedoShipper", "RedoWriter", "Shipment", "Shipped", "StandbyPlace"]
+__all__ = [
+    "FRAME_BYTES",
+    "RedoFrame",
+    "RedoReception",
+    "RedoShipper",
+    "RedoWriter",
+    "Shipment",
+    "Shipped",
+    "StandbyPlace",
+]
 
 FRAME_BYTES = 1 << 20  # of redo in one frame: an fsync and an acknowledgement per MiB cost little next to the rest
 
@@ -102,6 +111,44 @@ class RedoShipper(Protocol):
         Raises:
             HeadraceError: it is no receiver of this redo log, a newer stream of it began, or what it needs is not here.
         """
+        ...
+
+
+class RedoReception(Protocol):
+    """A redo receiver's end of the stream on which a source ships its redo. Belongs to one thread."""
+
+    def connect(self, place: StandbyPlace, *, shipped: Shipped) -> None:
+        """Open the stream, once.
+
+        Args:
+            place: what is durable here: redo from there on is wanted.
+            shipped: what of it.
+
+        Raises:
+            PropagationError: the source cannot be reached.
+            LogGone: it does not have what is wanted any more.
+            RedoError: what is durable here is not of its redo log.
+        """
+        ...
+
+    def take_nowait(self) -> RedoFrame | None:
+        """The next frame; None: none has come.
+
+        Raises:
+            HeadraceError: the stream has ended, and every frame that came was taken.
+        """
+        ...
+
+    def acknowledge(self, place: StandbyPlace) -> None:
+        """Tell the source up to where redo is durable here. May be lost with the stream."""
+        ...
+
+    def grant(self, credit_bytes: int) -> None:
+        """So many bytes can be taken in addition: as many as were written."""
+        ...
+
+    def close(self) -> None:
+        """End the stream; idempotent."""
         ...
 
 

@@ -7,7 +7,7 @@ table's name; dictionary builds (read from the source's catalog) say which parti
 The catalog shows a transaction a while after the log does. So descriptions become durable first, behind a record that
 says that a build is awaited, and the build is written when it reflects what they describe. A description is resolved
 against the first build after that record (in redo of earlier versions: against the builds before it), so that whoever
-reads the same redo, from whichever restart point, gets the same versions. `headrace.redo.build_search` finds that build for a
+reads the same redo, from whichever restart point, gets the same versions. `headrace.redo.mining.build_search` finds that build for a
 capture process, which mines no row before it.
 
 All versions are in redo, and each segment's head has those in force where it begins. A reader holds the version in

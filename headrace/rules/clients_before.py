@@ -1,6 +1,6 @@
 """What the clients before an apply process let through, asked by the name that a table has behind them.
 
-An apply process evaluates once more what the clients before it evaluated (`topology.ways.rules_at_the_end`). Their
+An apply process evaluates once more what the clients before it evaluated (`topology.routing.ways.rules_at_the_end`). Their
 rules speak of tables as these were called there. So a name that arrives is followed back to the names that may have
 become it; each is then followed forward, client by client, and the clients' rules are asked. What the file allows
 decides, not which tables the source has: `check` refuses two tables that would arrive as one.

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.lcr.batch import ColumnValues, Command, LcrBatch, TableVersion, Truncate
+from headrace.lcr.batch import Command, LcrBatch, TableVersion, Truncate
 from headrace.lcr.cutting import row_transactions, select_rows
+from headrace.lcr.values import ColumnValues
 from headrace.rules.conditions.compiled import CompiledCondition, Rows
 from headrace.rules.conditions.condition import LOG_WHOLE_ROWS, Condition
 from headrace.rules.conditions.logic import FALSE, TRUE, Outcome, both, decided, either, negated, settled

@@ -17,19 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.lcr.batch import (
-    ABSENT,
-    UNCHANGED,
-    ColumnValues,
-    Command,
-    LcrBatch,
-    Partition,
-    RowGroup,
-    TableVersion,
-    content_version,
-)
+from headrace.lcr.batch import Command, LcrBatch, Partition, RowGroup, TableVersion, content_version
 from headrace.lcr.cells import Cells
 from headrace.lcr.cutting import select_values
+from headrace.lcr.values import ABSENT, UNCHANGED, ColumnValues
 from headrace.rules.conditions.condition import LOG_WHOLE_ROWS, Condition
 from headrace.rules.conditions.nodes import ConditionError
 from headrace.rules.conditions.spelling import where_true

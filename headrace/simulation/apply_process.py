@@ -22,9 +22,9 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.conflict_handlers import ConflictRules
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.virtual_dependencies import VirtualDependencies
-from headrace.simulation.faults import Killed
 from headrace.simulation.network import DequeueStream
 from headrace.simulation.observing.violations import Invariant, require
+from headrace.simulation.surroundings import Killed
 from protos import apply_pb2 as pb
 from protos import codec
 from spark_apply.apply_config import ApplyConfig
@@ -37,7 +37,7 @@ from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.sets.resolution import ConflictSettings
 from spark_apply.tables.arriving import ArrivingTables, TableStart
-from topology.ways import rules_at_the_end, ways_to
+from topology.routing.ways import rules_at_the_end, ways_to
 
 if TYPE_CHECKING:
     from headrace.databases.memory.source import MemorySnapshot
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headrace.lcr.batch import TableVersion
     from headrace.lcr.tracking import TrackLog
     from headrace.simulation.observing.history import Table
-    from headrace.simulation.world import Simulation
+    from headrace.simulation.surroundings import Surroundings
     from topology.spec import ApplySpec
 
 __all__ = ["Beginning", "Driver", "Task"]
@@ -77,7 +77,7 @@ class TaskStream:
 class Task:
     """One attempt of an apply server's task, like `spark_apply.server.task`."""
 
-    def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore, number: int, token: str) -> None:
+    def __init__(self, sim: Surroundings, spec: ApplySpec, store: MemoryStore, number: int, token: str) -> None:
         self._sim, self._spec, self._store, self._number = sim, spec, store, number
         self.stream = TaskStream(
             pb.ServerHello(
@@ -194,7 +194,7 @@ class Beginning:
         DatabaseUnavailable: the destination cannot be reached.
     """
 
-    def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore, *, copies: bool) -> None:
+    def __init__(self, sim: Surroundings, spec: ApplySpec, store: MemoryStore, *, copies: bool) -> None:
         self._sim, self._spec, self._store, self._copies = sim, spec, store, copies
         self._destination = MemoryDestination(store=store)
         self.progress = self._destination.raise_epoch(sim.topology.name, spec.name)
@@ -249,7 +249,7 @@ class Beginning:
             self._record(table, arriving_as, "DONE", self._snapshot)
             return
         self._record(table, arriving_as, "COPYING", self._snapshot)
-        self._sim.operator.alter_destination(self._spec.site)
+        self._sim.alter_destination(self._spec.site)
         stored = self._store.tables[arriving_as]
         for number in list(stored.rows):
             stored.put(number, None)
@@ -286,7 +286,7 @@ class Driver:
 
     def __init__(
         self,
-        sim: Simulation,
+        sim: Surroundings,
         spec: ApplySpec,
         store: MemoryStore,
         progress: ApplyProgress,

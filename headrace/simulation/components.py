@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 from actors.capture import CaptureHost
 from actors.combined import AHEAD_BYTES
-from actors.host import is_timed
-from actors.site.connection import site_folder
+from actors.hosting.host import is_timed
 from actors.site.redo_keeper import register_captures
 from actors.staging import propagation  # noqa: F401 - its host imports it later than failpoints are redirected
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost
+from actors.state_folder import site_folder
 from headrace.base.errors import DatabaseUnavailable, FencedError, HeadraceError, LogGone, PropagationError, RedoError
 from headrace.databases.memory.log import MemoryLogDecoder
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.lcr.tracking import TrackLog
 from headrace.links.ports import RedoPosition
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.simulation.apply_process import Beginning, Driver, Task
-from headrace.simulation.faults import Killed
 from headrace.simulation.network import SimulatedLinks
 from headrace.simulation.observing.violations import Invariant, Violation, require
-from topology.downstream import receivers_from
+from headrace.simulation.surroundings import Killed
+from topology.routing.downstream import receivers_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from actors.staging.queue import QueueCore
     from headrace.lcr.scn import Scn
     from headrace.rules.user_code.last_call import LastCall
-    from headrace.simulation.observing.observer import ApplyObserver
-    from headrace.simulation.world import Simulation
+    from headrace.simulation.checking.observer import ApplyObserver
+    from headrace.simulation.surroundings import Surroundings
     from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = ["ApplyProcess", "BufferedQueue", "CaptureProcess", "Component", "PropagationProcess", "SourceSite"]
@@ -48,7 +48,7 @@ ROWS_MAX = 6  # of a batch: several transactions of the workload are larger
 
 
 class Component:
-    """A component that runs, fails and is restarted. It handles errors like `actors.host.Host`.
+    """A component that runs, fails and is restarted. It handles errors like `actors.hosting.host.Host`.
 
     Args:
         sim: the simulation.
@@ -56,7 +56,7 @@ class Component:
         site: where it runs.
     """
 
-    def __init__(self, sim: Simulation, name: str, site: str) -> None:
+    def __init__(self, sim: Surroundings, name: str, site: str) -> None:
         self.sim, self.name, self.site = sim, name, site
         self.is_open = self.is_stopped = False
         self.tracks = TrackLog(sim.clock)
@@ -140,7 +140,7 @@ class Component:
 class SourceSite(Component):
     """The log writer, as `actors.source_database` hosts it."""
 
-    def __init__(self, sim: Simulation, site: str) -> None:
+    def __init__(self, sim: Surroundings, site: str) -> None:
         super().__init__(sim, f"site:{site}", site)
         self.database = sim.databases[site]
         self._topology = sim.topology  # that it has adopted: a process that dies begins again with that
@@ -262,7 +262,7 @@ class SourceSite(Component):
 class _RedoWatch:
     """As `RedoWatchClient`: the position is slightly late, and the connection ends with the site's process."""
 
-    def __init__(self, sim: Simulation, capture: CaptureSpec) -> None:
+    def __init__(self, sim: Surroundings, capture: CaptureSpec) -> None:
         self._sim, self._site, self._capture = sim, sim.redo_of(capture), capture.name
         self._writer = self._site.keeper
         self._position = RedoPosition(segment=0, offset=0, scn=FIRST_SCN)
@@ -309,7 +309,7 @@ class _SmallBatches(Miner):
 class CaptureProcess(Component):
     """A `CaptureHost` on the simulated network, combined with an apply process or not."""
 
-    def __init__(self, sim: Simulation, spec: CaptureSpec) -> None:
+    def __init__(self, sim: Surroundings, spec: CaptureSpec) -> None:
         super().__init__(sim, f"capture:{spec.name}", spec.site)
         self.capture = spec.name
         self.topology = sim.topology
@@ -373,7 +373,7 @@ class BufferedQueue(Component):
     What it has in memory is lost when it dies, and with it what it has spilled.
     """
 
-    def __init__(self, sim: Simulation, name: str) -> None:
+    def __init__(self, sim: Surroundings, name: str) -> None:
         super().__init__(sim, f"queue:{name}", sim.topology.queue(name).site)
         self._queue = name
         self._host: QueueHost | None = None  # its process
@@ -454,7 +454,7 @@ class BufferedQueue(Component):
 class PropagationProcess(Component):
     """A `PropagationHost` on the simulated network."""
 
-    def __init__(self, sim: Simulation, spec: PropagationSpec) -> None:
+    def __init__(self, sim: Surroundings, spec: PropagationSpec) -> None:
         super().__init__(sim, f"propagation:{spec.name}", sim.topology.queue(spec.from_queue).site)
         self._spec, self._topology = spec, sim.topology
         self._host: PropagationHost | None = None
@@ -491,7 +491,7 @@ class PropagationProcess(Component):
 class ApplyProcess(Component):
     """Keeps a driver running, as `actors.apply`; older ones may linger until they learn that they are fenced out."""
 
-    def __init__(self, sim: Simulation, spec: ApplySpec, observer: ApplyObserver) -> None:
+    def __init__(self, sim: Surroundings, spec: ApplySpec, observer: ApplyObserver) -> None:
         super().__init__(sim, f"apply:{spec.name}", spec.site)
         self.spec, self.store, self.observer = spec, sim.databases[spec.site].store, observer
         self._beginning: Beginning | None = None

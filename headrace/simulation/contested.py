@@ -30,8 +30,8 @@ from headrace.rules.conflict_handlers import ConflictHandler, RowTimes
 from headrace.simulation.observing.history import Change
 from headrace.simulation.observing.shapes import ShapedTable, is_shaped
 from headrace.simulation.observing.violations import Invariant, Violation
-from topology.change_classes import ChangeClasses
 from topology.proof.reach import Proof
+from topology.routing.change_classes import ChangeClasses
 from topology.spec import ApplySpec, TopologySpec
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.site.connection import redo_folder
 from actors.site.redo_keeper import register_captures
@@ -23,17 +23,22 @@ from headrace.links.standby import RedoFrame, StandbyPlace
 from headrace.redo.standby.standby_log import StandbyLog
 from headrace.simulation.components import Component
 from headrace.simulation.observing.violations import Invariant, require
-from topology.downstream import receiver_of
+from headrace.simulation.surroundings import Surroundings
+from topology.routing.downstream import receiver_of
 
 if TYPE_CHECKING:
-    from headrace.redo.log_writer import LogWriter
-    from headrace.simulation.world import Simulation
-    from topology.downstream import RedoReceiver
+    from headrace.redo.writing.log_writer import LogWriter
+    from headrace.simulation.components import SourceSite
+    from topology.routing.downstream import RedoReceiver
 
 __all__ = ["ReceiverProcess"]
 
 _PIECES = (1, 60, 200, 900, 4000)  # bytes of a frame: within a header, a record, several records
 _IN_FLIGHT_MAX = 20  # frames: then the line is full
+
+
+class _WithSources(Surroundings, Protocol):
+    sites: dict[str, SourceSite]
 
 
 class ReceiverProcess(Component):
@@ -44,7 +49,9 @@ class ReceiverProcess(Component):
         receiver: of its topology.
     """
 
-    def __init__(self, sim: Simulation, receiver: RedoReceiver) -> None:
+    sim: _WithSources
+
+    def __init__(self, sim: _WithSources, receiver: RedoReceiver) -> None:
         super().__init__(sim, receiver.component, receiver.site)
         self._receiver = receiver
         self._topology = sim.topology  # that it has adopted: a process that dies begins again with that

@@ -8,22 +8,19 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.base import failpoints
+from headrace.simulation.surroundings import Killed
 
 if TYPE_CHECKING:
     from headrace.simulation.database import SiteDatabase
-    from headrace.simulation.world import Simulation
+    from headrace.simulation.running import Running
 
-__all__ = ["EVERY_FAULT", "Faults", "Killed"]
+__all__ = ["EVERY_FAULT", "Faults"]
 
 EVERY_FAULT = frozenset({"crash", "partition", "delay", "duplicate", "reorder", "clock"})
 
 _HARM = 0.03  # probability per step and twenty turns that something breaks
 _INSIDE = 0.02  # probability per failpoint that a process dies, or its disk is full, just there
 _JUMP_MAX_S = 3600.0  # a virtual machine that was suspended for lunch
-
-
-class Killed(BaseException):
-    """A process ends here, inside a step. Not an `Exception`: nothing in the product may handle it."""
 
 
 class Faults:
@@ -34,7 +31,7 @@ class Faults:
         kinds: of faults, of `EVERY_FAULT`.
     """
 
-    def __init__(self, sim: Simulation, kinds: Iterable[str]) -> None:
+    def __init__(self, sim: Running, kinds: Iterable[str]) -> None:
         self._sim, self._rng = sim, sim.rng
         self._kinds = frozenset(kinds)
         self._healing: list[tuple[float, Callable[[], object]]] = []

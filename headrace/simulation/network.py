@@ -1,6 +1,6 @@
 """The network between queues and their clients in a simulation: messages wait on both ways until they are delivered.
 
-Each stream behaves as the gRPC one it stands for (`protos.queue_link`): its queue's end is what `QueueService` does,
+Each stream behaves as the gRPC one it stands for (`protos.links.queue_link`): its queue's end is what `QueueService` does,
 its client's end what `EnqueueClient` and `DequeueClient` do. Within a stream messages come once and in order, as TCP
 promises; what
 networks do to those who rely on more happens between streams:
@@ -193,7 +193,7 @@ class _Served(Unserved):
 
 
 class SimulatedLinks:
-    """`headrace.links.ports.Links` over a simulated network.
+    """`headrace.links.serving.Links` over a simulated network.
 
     Args:
         network: that carries the streams.

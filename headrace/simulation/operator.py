@@ -29,11 +29,11 @@ from headrace.simulation.components import ApplyProcess, BufferedQueue, CaptureP
 from headrace.simulation.splits import SplitStreams
 from headrace.simulation.workload import Stream
 from topology.edits.changes import changes, components_of
+from topology.routing.ways import route
 from topology.spec import ApplySpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.ways import route
 
 if TYPE_CHECKING:
-    from headrace.simulation.world import Simulation
+    from headrace.simulation.running import Running
 
 __all__ = ["ADDED", "Operator"]
 
@@ -73,7 +73,7 @@ class Operator:
         is_busy: False: only alters tables that apply processes wait for.
     """
 
-    def __init__(self, sim: Simulation, *, is_busy: bool) -> None:
+    def __init__(self, sim: Running, *, is_busy: bool) -> None:
         self._sim, self._rng, self._is_busy, self._edits_at_all = sim, sim.rng, is_busy, is_busy
         self._edits = self._stops = self._restores = 0
         self._has_grown = False
@@ -81,7 +81,6 @@ class Operator:
         self._adopted: dict[str, int] = {}  # by apply process, the number of the last one that it learned of
         self._splits = SplitStreams(sim, sim.topology)
         self._backup: _Backup | None = None
-        self.restored_sources: set[str] = set()  # of destinations that lost commits
         self.helps = True  # those that are refused
 
     # ------------------------------------------------------------------ ALTER
@@ -113,21 +112,13 @@ class Operator:
             < sim.workload.wide_columns[ledger.wide.place]
         ]
 
-    def alter_destination(self, site: str) -> None:
-        """Add the columns that tables of a site lack."""
-        sim = self._sim
-        for ledger in sim.workload.ledgers:
-            if ledger.wide is not None:
-                for number in range(sim.workload.wide_columns[ledger.wide.place]):
-                    sim.databases[site].add_column(ledger.wide, f"c{number}")
-
     def _alter_where_needed(self) -> None:
         """Alter a destination's tables once apply reports that it waits for that, or before."""
         for apply in self._sim.applies.values():
             if apply.driver is None or apply.store.locks:
                 continue
             if apply.driver.reader.unfit is not None or self._rng.random() < 0.002:
-                self.alter_destination(apply.site)
+                self._sim.alter_destination(apply.site)
 
     # ------------------------------------------------------------------ when
 
@@ -229,9 +220,9 @@ class Operator:
         sim = self._sim
         sim.trace.note(f"database {site}", "restored from a backup")
         sim.fired["restored"] += 1
-        self.restored_sources.add(backup.source)
+        self._sim.restored_sources.add(backup.source)
         backup.restore()
-        self.alter_destination(site)
+        self._sim.alter_destination(site)
         observer = sim.site_observers[site]
         observer.rescan()
         for apply in sim.applies.values():
@@ -339,7 +330,7 @@ class Operator:
             component.adopt()
 
     def _adopt_apply(self, name: str, topology: TopologySpec, run: int, *, is_changed: bool) -> None:
-        """As `actors.host.Host`: with a changed part it closes and opens again.
+        """As `actors.hosting.host.Host`: with a changed part it closes and opens again.
 
         An aborted one too, and its new queue learns that it is refused.
 

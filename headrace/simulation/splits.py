@@ -23,12 +23,12 @@ from headrace.base.errors import ConfigError
 from headrace.lcr.scn import Scn
 from headrace.simulation.observing.violations import Invariant, require
 from topology import split
-from topology.combined import readers_of
+from topology.routing.combined import readers_of
 from topology.split import MERGING, SPLIT, clone_queue
 
 if TYPE_CHECKING:
     from headrace.simulation.components import Component
-    from headrace.simulation.world import Simulation
+    from headrace.simulation.running import Running
     from topology.spec import TopologySpec
 
 __all__ = ["SplitStreams"]
@@ -48,7 +48,7 @@ class SplitStreams:
         file: the topology as the operator wrote it.
     """
 
-    def __init__(self, sim: Simulation, file: TopologySpec) -> None:
+    def __init__(self, sim: Running, file: TopologySpec) -> None:
         # Numbers of its own: a run without splits is the same as it would be without this.
         self._sim, self._rng = sim, random.Random(f"splits {sim.seed}")
         self._after_s = self._rng.choice([None, 2.0, 5.0])

@@ -13,7 +13,7 @@ Tables that rules look into
     (`headrace.simulation.observing.expected`).
 
 Other tables
-    Of every class of tables that the rules tell apart (`topology.change_classes`) there is one with a ledger: each
+    Of every class of tables that the rules tell apart (`topology.routing.change_classes`) there is one with a ledger: each
     transaction inserts a row with its number, and updates one of a few counters to that number. So a site's content
     says which transactions are there, and whether those that depend on each other came in order.
 
@@ -36,9 +36,9 @@ from headrace.simulation.contested import Contested
 from headrace.simulation.observing.expected import Expected
 from headrace.simulation.observing.history import Change, Row, Source, Table
 from headrace.simulation.observing.shapes import is_shaped, shape_of
-from topology.change_classes import ChangeClasses
 from topology.proof.hops import Hop
 from topology.proof.reach import Proof
+from topology.routing.change_classes import ChangeClasses
 from topology.spec import TopologySpec
 
 __all__ = ["COUNTERS", "Ledger", "Reach", "Stream", "Workload", "ledger_entry", "refuse_unsupported", "stream_of"]

@@ -7,7 +7,7 @@
     jump
 
 Every step lets one component do a little, moves the clock, or does harm. After every commit, and at the end, what must
-hold is checked: see `headrace.simulation.observing.observer`. Threads, gRPC, Ray and Spark are left out; capture processes,
+hold is checked: see `headrace.simulation.checking.observer`. Threads, gRPC, Ray and Spark are left out; capture processes,
 queues, propagations, rules, readers, coordinators, apply servers, redo and progress are the real ones.
 """
 
@@ -20,10 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.base.clock import VirtualClock
 from headrace.databases.memory.store import StoredChange
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
+from headrace.simulation.checking.observer import ApplyObserver, SiteObserver
 from headrace.simulation.components import (
     ApplyProcess,
     BufferedQueue,
@@ -37,16 +37,16 @@ from headrace.simulation.downstream import ReceiverProcess
 from headrace.simulation.faults import EVERY_FAULT, Faults
 from headrace.simulation.network import Network, SimulatedLinks
 from headrace.simulation.observing.history import Table
-from headrace.simulation.observing.observer import ApplyObserver, SiteObserver
 from headrace.simulation.observing.trace import Trace
 from headrace.simulation.observing.violations import Invariant, Violation
 from headrace.simulation.operator import Operator
+from headrace.simulation.surroundings import SimulatedClock
 from headrace.simulation.workload import Stream, Workload, refuse_unsupported
-from topology.combined import capture_of, dequeued
-from topology.downstream import redo_receivers
 from topology.edits.changes import components_of
+from topology.routing.combined import capture_of, dequeued
+from topology.routing.downstream import redo_receivers
+from topology.routing.ways import arriving, route, ways_to
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
-from topology.ways import arriving, route, ways_to
 
 __all__ = ["Simulation", "small"]
 
@@ -58,22 +58,6 @@ _STEP_S = 0.0147  # virtual, on average, with twenty turns
 _FLUSHING_SHARES = (0.3, 0.03, 0.0)
 _SETTLE_ROUNDS = 4000  # turns of each component, once nothing breaks any more: twenty times what was needed at most
 _CALM_ROUNDS = 300  # of harm after the last transaction: a topology that is hit all the time may never catch up
-
-
-class SimulatedClock(VirtualClock):
-    """A virtual clock whose time of day can be set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._offset_us = 0
-
-    def time_us(self) -> int:
-        """See `Clock.time_us`."""
-        return super().time_us() + self._offset_us
-
-    def set_time_of_day(self, seconds: float) -> None:
-        """Set the time of day by so many seconds, back or forth."""
-        self._offset_us += int(seconds * 1e6)
 
 
 def small(spec: TopologySpec, folder: Path, rng: random.Random) -> TopologySpec:
@@ -134,6 +118,7 @@ class Simulation:
         self.fired: Counter[str] = Counter()  # faults and deeds of the operator
         self.seen: Counter[str] = Counter()  # steps in which something rare was so
         self.steps = 0
+        self.restored_sources: set[str] = set()  # of destinations that lost commits
         self.is_edited = False  # an edit is on its way to the components: some go by the topology before it
         self._left = max(1, round(seconds * _TRANSACTIONS_PER_S))
         self._load_s = seconds
@@ -272,6 +257,13 @@ class Simulation:
         found = arriving(ways_to(self.topology, apply), (TableName(*name) for name in sorted(tables)))
         return [(tables[each.source.owner, each.source.name], each.destination) for each in found]
 
+    def alter_destination(self, site: str) -> None:
+        """Add the columns that tables of a site lack."""
+        for ledger in self.workload.ledgers:
+            if ledger.wide is not None:
+                for number in range(self.workload.wide_columns[ledger.wide.place]):
+                    self.databases[site].add_column(ledger.wide, f"c{number}")
+
     # ------------------------------------------------------------------ what observers ask
 
     def stream(self, number: int) -> Stream:
@@ -371,7 +363,7 @@ class Simulation:
         self.operator.helps = True
         self._settle()
         for database in self.databases:
-            self.operator.alter_destination(database)
+            self.alter_destination(database)
         for apply in self.applies.values():
             apply.observer.check_now()
         for observer in self.site_observers.values():

@@ -15,8 +15,8 @@ from headrace.rules.transformations.custom import CustomTransformation
 from headrace.rules.user_code.source import UserFunction
 from headrace.testing.lcrs import batch_of, view
 from topology.file.reading import read_topology
+from topology.routing.ways import ways_to
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
-from topology.ways import ways_to
 
 __all__ = ["Rules", "transform"]
 

@@ -11,8 +11,6 @@ import numpy as np
 from headrace.base.errors import ConfigError
 from headrace.databases.connectors import column_of_type, python_values
 from headrace.lcr.batch import (
-    ABSENT,
-    NULL,
     Column,
     Command,
     LcrBatch,
@@ -26,6 +24,7 @@ from headrace.lcr.building import batch_of_values
 from headrace.lcr.row_lcr import RowLcr, ValueType
 from headrace.lcr.scn import NO_OBJECT, ObjectNumber, Scn
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, NULL
 from topology.patterns import parse_table
 
 __all__ = ["Table", "batch_of", "row_lcr", "values_of", "view"]

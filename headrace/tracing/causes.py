@@ -39,16 +39,16 @@ from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.transformations.transformation import TransformationError
 from spark_apply.copy.standing import correct_alone
 from spark_apply.tables.arriving import restart_hint
-from topology.combined import bypassed_on
-from topology.ways import writes_alone
+from topology.routing.combined import bypassed_on
+from topology.routing.ways import writes_alone
 
 if TYPE_CHECKING:
     from headrace.databases.ports import ErrorTransaction, Instantiation
     from headrace.lcr.table_name import TableName
-    from headrace.redo.key_search import FoundChange
+    from headrace.redo.mining.key_search import FoundChange
     from headrace.rules.rule import Passage
+    from topology.routing.ways import Way
     from topology.spec import TopologySpec
-    from topology.ways import Way
 
 __all__ = ["Evidence", "Verdict", "explain"]
 

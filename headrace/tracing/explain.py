@@ -12,23 +12,23 @@ from headrace.base.errors import ConfigError, DatabaseUnavailable, HeadraceError
 from headrace.console.exit_codes import DONE, FINDING
 from headrace.console.output import bytes_text
 from headrace.lcr.scn import FIRST_SCN
-from headrace.redo.key_search import CHANGES_MAX
+from headrace.redo.mining.key_search import CHANGES_MAX
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
 from headrace.rules.transformations.transformation import columns_at_the_end
 from headrace.tracing.causes import Evidence, Verdict, explain
-from topology.ways import ways_to
+from topology.routing.ways import ways_to
 
 if TYPE_CHECKING:
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from headrace.console.output import Output
     from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import ErrorTransaction, Instantiation
     from headrace.databases.ports.operator import KeyValue
     from headrace.lcr.table_name import TableName
-    from headrace.redo.key_search import FoundChange, SearchedRedo
+    from headrace.redo.mining.key_search import FoundChange, SearchedRedo
     from headrace.rules.transformations.transformation import Transformation
+    from topology.routing.ways import Way
     from topology.spec import CaptureSpec, TopologySpec
-    from topology.ways import Way
 
 __all__ = ["Findings", "RowQuestion", "explain_row", "key_at_source", "parsed_key", "searched"]
 

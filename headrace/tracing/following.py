@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import HeadraceError
-from topology.combined import bypassed_on
-from topology.ways import ways_to
+from topology.routing.combined import bypassed_on
+from topology.routing.ways import ways_to
 
 if TYPE_CHECKING:
+    from topology.routing.ways import Way
     from topology.spec import ApplySpec, TopologySpec
-    from topology.ways import Way
 
 __all__ = ["SETTLED", "Arrival", "Followed", "Step", "Tracking", "follow"]
 

@@ -17,7 +17,7 @@ from headrace.tracing.following import Tracking, follow
 from topology.edits.changes import components_of
 
 if TYPE_CHECKING:
-    from actors.runtime import RayActors
+    from actors.hosting.runtime import RayActors
     from headrace.console.output import Output
     from headrace.tracing.following import Arrival, Followed, Step
     from topology.spec import TopologySpec

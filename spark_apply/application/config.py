@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from headrace.base.errors import ConfigError
-from protos.identity import Identity
+from protos.wire.identity import Identity
 
 __all__ = ["TASK_SLOTS", "ApplicationConfig", "ExecutorResources"]
 

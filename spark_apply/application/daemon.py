@@ -23,7 +23,7 @@ TASK_MODULES = (
     "spark_apply.copy.tasks",
     "spark_apply.server.apply_server",
     "spark_apply.conversation.messages",
-    "protos.apply_link",
+    "protos.links.apply_link",
     "protos.codec",
     *SESSION_MODULES,
     # numba, and the compiled kernels.

@@ -116,8 +116,8 @@ def run(config: ApplicationConfig, tell: Callable[[dict[str, object]], None]) ->
     application = SparkApplication(config)
     application.start()
     # Import it only now: gRPC must not exist in the process when Spark's gateway forks.
-    from protos.admission import Admission
-    from protos.spark_link import serve_tasks
+    from protos.links.spark_link import serve_tasks
+    from protos.wire.admission import Admission
     from spark_apply.application.runs import SparkRuns
 
     runs, token = SparkRuns(application, config.identity), secrets.token_hex(16)

@@ -34,7 +34,7 @@ from protos import apply_pb2 as pb
 from spark_apply.application.task_access import TaskAccess
 
 if TYPE_CHECKING:
-    from protos.identity import Identity
+    from protos.wire.identity import Identity
     from spark_apply.application.spark import SparkApplication
 
 __all__ = ["SparkRuns", "run_task"]
@@ -53,7 +53,7 @@ log = logging.getLogger("headrace.spark")
 
 @dataclass(slots=True)
 class SparkRuns:
-    """See the module, and `protos.spark_link.RunHandler`.
+    """See the module, and `protos.links.spark_link.RunHandler`.
 
     Args:
         application: runs the jobs.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protos.identity import Identity, Peer
+from protos.wire.identity import Identity, Peer
 
 __all__ = ["TaskAccess"]
 

@@ -16,9 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.base.plain_data import AsBytes
-from headrace.lcr.batch import NULL, Column, Command, LcrBatch, OldImage, TableVersion, content_version
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, TableVersion, content_version
 from headrace.lcr.building import batch_of_values
 from headrace.lcr.scn import NO_OBJECT
+from headrace.lcr.values import NULL
 from headrace.rules.transformations.reshaping import Reshaping
 from headrace.rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
 

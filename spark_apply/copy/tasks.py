@@ -55,7 +55,7 @@ def digest_pieces(
     from headrace.base.errors import HeadraceError, Retry
     from headrace.databases.connectors import open_reader
     from protos import apply_pb2 as pb
-    from protos.apply_link import fetch_access
+    from protos.links.apply_link import fetch_access
     from spark_apply.conversation.messages import access_from_wire
 
     die_with_parent()
@@ -129,7 +129,7 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
         items: one: number and incarnation of this task's session at the destination.
     """
     from headrace.databases.connectors import open_destination, open_reader
-    from protos.apply_link import CopyLink
+    from protos.links.apply_link import CopyLink
     from spark_apply.conversation.messages import access_from_wire
 
     die_with_parent()

@@ -27,7 +27,7 @@ _U31 = np.uint64(31)
 _NULL_HASH = np.uint64(0x6E756C6C00000001)
 _NAN_HASH = np.uint64(0x6E616E0000000002)
 
-NULL_LENGTH = -1  # `headrace.lcr.batch.NULL`; below it: UNCHANGED, ABSENT
+NULL_LENGTH = -1  # `headrace.lcr.values.NULL`; below it: UNCHANGED, ABSENT
 
 # `spark_apply.tables.fits.Equality`
 _BYTES, _INTEGER_BINARY, _INTEGER_TEXT, _PADDED, _NUMERIC_BINARY, _NUMERIC_TEXT, _FLOAT_BINARY, _UUID_TEXT = (

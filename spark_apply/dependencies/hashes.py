@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.lcr.batch import NULL, ColumnValues, Command, LcrBatch, RowGroup, TableVersion
+from headrace.lcr.batch import Command, LcrBatch, RowGroup, TableVersion
 from headrace.lcr.cells import fixed
 from headrace.lcr.cutting import row_transactions
+from headrace.lcr.values import NULL, ColumnValues
 from spark_apply.dependencies.equality import FORM_BITS
 from spark_apply.dependencies.hash_kernels import (
     combine_key,

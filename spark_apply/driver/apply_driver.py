@@ -46,10 +46,10 @@ from headrace.lcr.scn import FIRST_SCN
 from headrace.lcr.table_name import TableName
 from headrace.lcr.tracking import TrackLog
 from protos import apply_pb2 as pb
-from protos.admission import Admission
-from protos.apply_link import serve_apply
-from protos.links import GrpcLinks
-from protos.transport import epoch_incarnation
+from protos.links.apply_link import serve_apply
+from protos.links.grpc_links import GrpcLinks
+from protos.wire.admission import Admission
+from protos.wire.transport import epoch_incarnation
 from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.workers import SparkCopyWorkers
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from headrace.lcr.batch import TableVersion
     from headrace.lcr.scn import Scn
     from headrace.rules.user_code.last_call import LastCall
-    from protos.identity import Peer
+    from protos.wire.identity import Peer
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.source_questions import TablesOfNow

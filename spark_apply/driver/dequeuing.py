@@ -26,7 +26,8 @@ from headrace.lcr.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
     from headrace.base.clock import Clock
-    from headrace.links.ports import Delivery, Links, Subscriber
+    from headrace.links.ports import Delivery, Subscriber
+    from headrace.links.serving import Links
     from spark_apply.apply_config import ApplyConfig
 
 __all__ = ["CREDIT_BYTES", "Dequeuing", "ask_beginning"]

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import ConfigError
 from headrace.databases.ports import ErrorEdit
 from headrace.lcr.building import batch_of_lcrs
-from headrace.lcr.row_lcr import LcrValue, RowLcr
+from headrace.lcr.lcr_value import LcrValue
+from headrace.lcr.row_lcr import RowLcr
 from protos import codec
 from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.dependencies.holds import bounded_hashes

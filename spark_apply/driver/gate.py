@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import PropagationError, ProtocolError
 from protos import apply_pb2 as pb
-from protos.apply_link import ServerStream
+from protos.links.apply_link import ServerStream
 from spark_apply.conversation.messages import access_to_wire
 
 if TYPE_CHECKING:

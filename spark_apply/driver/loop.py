@@ -43,7 +43,7 @@ from headrace.databases.progress import check_epoch
 from headrace.lcr.scn import Scn
 from protos import apply_pb2 as pb
 from protos import codec
-from protos.apply_link import ServerStream
+from protos.links.apply_link import ServerStream
 from spark_apply.conversation.groups import Failure
 from spark_apply.driver.dequeuing import Dequeuing
 from spark_apply.driver.described import configuration_of, said_of, state_of
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports import DestinationDatabase, ErrorEdit
-    from headrace.links.ports import Links
+    from headrace.links.serving import Links
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from headrace.base.backoff import Backoff
 from headrace.base.errors import HeadraceError, PropagationError
 from protos import apply_pb2 as pb
-from protos.identity import Peer
-from protos.spark_link import RunCall
+from protos.links.spark_link import RunCall
+from protos.wire.identity import Peer
 
 if TYPE_CHECKING:
     from spark_apply.apply_config import ApplyConfig

@@ -19,7 +19,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ApplyError, DatabaseUnavailable, DestinationRestarted, FencedError
 from headrace.databases.progress import check_epoch
 from protos import apply_pb2 as pb
-from protos.apply_link import ServerStream
+from protos.links.apply_link import ServerStream
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.conversation.messages import access_to_wire, coordinator_message_to_wire, server_message_from_wire
 

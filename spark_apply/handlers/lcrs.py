@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import HandlerError
 from headrace.databases.ports import SqlResult
-from headrace.lcr.row_lcr import DecodeHook, EncodeHook, LcrError, LcrValue, RowLcr, ValueType
+from headrace.lcr.lcr_value import DecodeHook, EncodeHook, LcrError, LcrValue
+from headrace.lcr.row_lcr import RowLcr, ValueType
 
 if TYPE_CHECKING:
     from headrace.lcr.batch import Column, LcrBatch

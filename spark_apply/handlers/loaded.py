@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.lcr.batch import Command, LcrBatch
-    from headrace.lcr.row_lcr import DecodeHook, EncodeHook
+    from headrace.lcr.lcr_value import DecodeHook, EncodeHook
     from headrace.rules.user_code.source import UserFunction
 
 __all__ = [

@@ -35,7 +35,7 @@ from headrace.base.errors import (
 )
 from headrace.databases.ports import HandlerSql, SqlResult
 from headrace.lcr.batch import Column, Command, LcrBatch
-from headrace.lcr.row_lcr import LcrError
+from headrace.lcr.lcr_value import LcrError
 from headrace.lcr.scn import Scn
 from headrace.rules.user_code.handlers import HandlerStatement
 from headrace.rules.user_code.time_limit import TooLong

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.base.errors import HeadraceError
     from protos import apply_pb2 as pb
-    from protos.apply_link import CoordinatorLink
+    from protos.links.apply_link import CoordinatorLink
     from spark_apply.application.task_access import TaskAccess
     from spark_apply.server.apply_server import ApplyServer
 
@@ -121,7 +121,7 @@ class _ServerTask:
     # ------------------------------------------------------------------ inside
 
     def _serve(self) -> None:
-        from protos.apply_link import CoordinatorLink, make_server_hello
+        from protos.links.apply_link import CoordinatorLink, make_server_hello
 
         hello = make_server_hello(
             topology=self._topology,

@@ -46,9 +46,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.databases.ports import TruncatedTable, Write, WriteTimes
-from headrace.lcr.batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion
+from headrace.lcr.batch import Command, LcrBatch, OldImage, RowGroup, TableVersion
 from headrace.lcr.cells import Cells, fixed
 from headrace.lcr.cutting import select_rows, select_values
+from headrace.lcr.values import ABSENT, NULL, ColumnValues
 from spark_apply.dependencies.hashes import written_keys
 from spark_apply.sets import collapse_kernels as kernels
 from spark_apply.tables.fits import TableFit

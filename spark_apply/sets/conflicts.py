@@ -27,7 +27,8 @@ import numpy as np
 
 from headrace.base.errors import DataError
 from headrace.databases.ports import ConflictRecord, DestinationSession, Write, WriteSession
-from headrace.lcr.batch import ABSENT, UNCHANGED, ColumnValues, Command, LcrBatch
+from headrace.lcr.batch import Command, LcrBatch
+from headrace.lcr.values import ABSENT, UNCHANGED, ColumnValues
 from spark_apply.conversation.groups import Failure
 from spark_apply.sets.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows, plan_sets
 from spark_apply.sets.resolution import Resolution, RowToResolve

@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from headrace.databases.ports import Write
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Column, ColumnValues, Command, LcrBatch, TableVersion
+from headrace.lcr.batch import Column, Command, LcrBatch, TableVersion
 from headrace.lcr.cells import Cells
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED, ColumnValues
 
 __all__ = ["CHARACTERS_MAX", "RowImages", "ShowValue", "named", "show_raw", "shown"]
 

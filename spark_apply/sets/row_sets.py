@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.databases.ports import Write
-from headrace.lcr.batch import ABSENT, ColumnValues
 from headrace.lcr.cells import Cells
+from headrace.lcr.values import ABSENT, ColumnValues
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

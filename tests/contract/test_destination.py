@@ -10,9 +10,10 @@ import pytest
 
 from headrace.base.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, UnfitTableError
 from headrace.databases.ports import RowQuestion, TruncatedTable
-from headrace.databases.postgres.destination import described_tables
-from headrace.lcr.batch import ABSENT, Partition
+from headrace.databases.postgres.destination.server_session import described_tables
+from headrace.lcr.batch import Partition
 from headrace.lcr.scn import Scn
+from headrace.lcr.values import ABSENT
 from tests.support.destination_contract import (
     PostgresHarness,
     commit,

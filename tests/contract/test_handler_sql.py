@@ -12,7 +12,7 @@ from psycopg.types.json import Json, Jsonb
 from headrace.base.errors import BugError, DatabaseUnavailable, DataError
 from headrace.databases.connectors import column_of_type
 from headrace.databases.ports import HandlerSql
-from headrace.databases.postgres.python_values import decoded
+from headrace.databases.postgres.values.python_values import decoded
 from tests.support.bounds import STALL_S
 from tests.support.conflicts import COLUMNS, raw
 from tests.support.destination_contract import MemoryHarness, PostgresHarness

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.base.errors import DatabaseError
-from headrace.databases.postgres.destination.session import PostgresSession
+from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from spark_apply.sets.collapse import plan_resolvable, plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.tables.fits import TableFits

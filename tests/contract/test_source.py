@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from headrace.lcr.batch import NULL, UNCHANGED, Command, OldImage
+from headrace.lcr.batch import Command, OldImage
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import NULL, UNCHANGED
 from tests.support.log_reading import Reading, ReadTransaction
 from tests.support.source_contract import (
     LARGE,

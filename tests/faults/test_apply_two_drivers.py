@@ -12,7 +12,7 @@ import pytest
 
 from actors.apply import ApplyHost
 from headrace.base.errors import FencedError
-from protos.identity import Peer
+from protos.wire.identity import Peer
 from spark_apply.driver.runs import ApplicationAccess
 from tests.support.apply_driver import Driver, DriverClient, serve_driver
 from tests.support.faults import application_name, apply_name, pgbench_through

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from actors.site.connection import site_folder
-from headrace.databases.postgres.source.catalog import slot_name
+from actors.state_folder import site_folder
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.faults.processes import kill, server_processes
 from tests.support.downstream_sites import ROWS, Writer
 from tests.support.server_settings import reload_settings

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from protos.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
+from protos.wire.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from tests.support.faults import pgbench_through, propagation_name, proxied_propagation
 from tests.support.system import System, wait_until
 

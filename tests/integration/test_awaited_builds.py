@@ -14,7 +14,7 @@ import pytest
 
 from headrace.base.errors import UnsupportedType
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
@@ -238,7 +238,7 @@ def test_commit_that_waits_until_it_is_written_waits_until_it_is_durable(site: R
 
 
 def test_visible_is_told_of_transactions_whose_numbers_have_gone_round(site: RedoSite) -> None:
-    from headrace.databases.postgres.source.transactions import are_visible
+    from headrace.databases.postgres.source.log_stream.transactions import are_visible
 
     with closing(psycopg.connect(site.dsn)) as running:
         number = running.execute("SELECT pg_current_xact_id()::text::int8").fetchone()

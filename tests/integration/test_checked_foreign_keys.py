@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from headrace.databases.ports import Instantiation, Write
-from headrace.databases.postgres.destination.catalog import CatalogTable
+from headrace.databases.postgres.catalog.destination_tables import CatalogTable
 from headrace.databases.postgres.destination.writing import foreign_keys
 from headrace.lcr.scn import Scn
 from headrace.rules.table_settings import TableSettings

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.databases.ports import LogNeed
-from headrace.databases.postgres.comparable import PostgresValueTypes
-from headrace.lcr.batch import NULL as NULL_LENGTH
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import Command, OldImage, TableVersion
+from headrace.lcr.values import NULL as NULL_LENGTH
 from headrace.rules.conditions.compiled import CompiledCondition, Rows
 from headrace.rules.conditions.condition import parse
 from headrace.rules.conditions.logic import FALSE, NULL, TRUE

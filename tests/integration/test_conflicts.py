@@ -14,9 +14,9 @@ import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import RowQuestion
-from headrace.databases.postgres.conflict_history import conflicts
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.schema import VERSION, VERSIONS, prepare_schema, schema_version
+from headrace.databases.postgres.destination.records.conflict_history import conflicts
+from headrace.databases.postgres.destination.records.schema import VERSION, VERSIONS, prepare_schema, schema_version
 from headrace.rules.conflict_handlers import ConflictRules
 from spark_apply.sets.conflicts import apply_rows
 from spark_apply.sets.resolution import ConflictSettings, Resolution, failed_conflict

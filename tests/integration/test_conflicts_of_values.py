@@ -13,8 +13,8 @@ import numpy as np
 import psycopg
 import pytest
 
-from headrace.databases.postgres.builtin_types import BUILTIN_TYPES
 from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
 from headrace.lcr.batch import Command, LcrBatch, RowGroup
 from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules
 from spark_apply.conversation.groups import Failure

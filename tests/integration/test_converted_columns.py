@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.databases.postgres.destination.catalog import describe_table, table_version
+from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
 from headrace.databases.postgres.destination.database import PostgresDestination
 from tests.support.writes import insert
 

@@ -19,9 +19,9 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Finding
 from headrace.databases.ports.operator import LEFT_TO_ADMIN
 from headrace.databases.postgres.destination import admin as admin_module
-from headrace.databases.postgres.destination import schema
 from headrace.databases.postgres.destination.admin import PostgresAdmin
 from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.records import schema
 from tests.support.printed_fixes import granted
 from tests.support.writes import delete, insert, version_of
 from topology.file.reading import read_topology

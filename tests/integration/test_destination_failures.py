@@ -17,9 +17,9 @@ import pytest
 from headrace.base.errors import DatabaseError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import ErrorTransaction
-from headrace.databases.postgres.destination import session as session_module
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.session import PostgresSession
+from headrace.databases.postgres.destination.server_session import session as session_module
+from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from headrace.lcr.batch import Command, OldImage
 from protos import codec
 from spark_apply.conversation.groups import (

@@ -13,9 +13,9 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import DestinationTable, TruncatedTable
 from headrace.databases.postgres.connection import connect
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.session import PostgresSession
+from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from headrace.databases.postgres.destination.writing.writes import COPY_ROWS_MIN
-from headrace.lcr.batch import NULL
+from headrace.lcr.values import NULL
 from tests.support.type_literals import (
     NO_BINARY,
     NO_BINARY_VALUE,

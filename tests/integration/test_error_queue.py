@@ -25,8 +25,8 @@ from headrace.console.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
 from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import ErrorEdit
 from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.records.schema import VERSIONS, schema_version
 from headrace.databases.postgres.destination.row_reader import PostgresRowReader
-from headrace.databases.postgres.destination.schema import VERSIONS, schema_version
 from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores

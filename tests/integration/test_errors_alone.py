@@ -14,8 +14,8 @@ import pytest
 from psycopg import sql
 
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.destination.catalog import describe_table, table_version
-from headrace.databases.postgres.value_text import value_text
+from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
+from headrace.databases.postgres.values.value_text import value_text
 from spark_apply.sets.resolution import ConflictSettings
 from tests.support import apply_engine
 from tests.support.matrices import values

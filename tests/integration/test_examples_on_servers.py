@@ -21,7 +21,7 @@ from headrace.testing import Rules, Table, row_lcr, values_of
 from tests.support.example_tables import EXAMPLES, TABLES, TIMES
 from tests.support.postgres_network import PostgresNetwork, two_sites
 from topology.file.reading import read_topology
-from topology.ways import ways_to
+from topology.routing.ways import ways_to
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -28,8 +28,8 @@ from headrace.rules.table_settings import KeyColumns, TableSettings
 from headrace.tracing.explain import RowQuestion, explain_row, parsed_key
 from tests.support.destination_contract import error_transaction
 from tests.support.postgres_redo import RedoSite
+from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.ways import route
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

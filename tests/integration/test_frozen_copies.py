@@ -14,8 +14,8 @@ import pytest
 from headrace.base.errors import DatabaseUnavailable, FencedError
 from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports.copying import TablePlan
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.table_copy import PostgresTableReader
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate

@@ -24,7 +24,7 @@ from headrace.databases.postgres.destination.fencing import (
     take_over,
     take_server_lock,
 )
-from headrace.databases.postgres.destination.session import PostgresSession
+from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from tests.support.destination_contract import commit
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

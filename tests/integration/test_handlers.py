@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.destination import handler_sql
+from headrace.databases.postgres.destination.server_session import handler_sql
 from headrace.testing import Destination, Table, row_lcr
 from tests.support.postgres_network import PostgresNetwork, two_sites
 

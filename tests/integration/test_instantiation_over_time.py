@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from headrace.databases.connectors import DatabaseAccess
-from headrace.databases.postgres.destination.catalog import describe_table, table_version
+from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName

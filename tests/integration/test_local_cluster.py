@@ -89,7 +89,7 @@ def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_th
     """A user who runs Ray elsewhere has a token in the home folder, which Ray takes for every cluster's unless it is
     told.
     """
-    program = "import sys; from actors.runtime import connect; print(connect(sys.argv[1], 't').names())"
+    program = "import sys; from actors.hosting.runtime import connect; print(connect(sys.argv[1], 't').names())"
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | LOOPBACK
     own["HOME"] = str(started.state_dir.parent / "home")
 
@@ -172,7 +172,7 @@ def test_process_that_turned_to_another_cluster_comes_back_by_the_address_alone(
         import sys
         from pathlib import Path
         from actors.cluster.local import LocalCluster
-        from actors.runtime import connect, prepare_process
+        from actors.hosting.runtime import connect, prepare_process
 
         clusters = [LocalCluster(Path(folder), cpus=1) for folder in sys.argv[1:]]
         addresses = [cluster.start() for cluster in clusters]
@@ -205,7 +205,7 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         import contextlib, os, signal, sys, time
         from pathlib import Path
         from types import SimpleNamespace
-        from actors.runtime import connect, prepare_process
+        from actors.hosting.runtime import connect, prepare_process
         from actors.cluster.local import LocalCluster
         from headrace.base.errors import PropagationError, ConfigError
 

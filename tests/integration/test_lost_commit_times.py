@@ -14,8 +14,8 @@ import pytest
 
 from headrace.base.errors import DatabaseError
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.destination import lost_times
-from headrace.databases.postgres.destination.lost_times import lost_until, sample_times
+from headrace.databases.postgres.destination.row_times import lost_times
+from headrace.databases.postgres.destination.row_times.lost_times import lost_until, sample_times
 from tests import fix_postgres
 from tests.support.conflicts import Lcr
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness

@@ -18,8 +18,8 @@ import pytest
 from headrace.base.errors import DatabaseUnavailable, DataError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import DestinationSession, HandlerSql, RowQuestion, Write
-from headrace.databases.postgres.destination import noted_sets
 from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.row_times import noted_sets
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.cutting import slice_transactions
 from headrace.rules.conflict_handlers import ConflictRules

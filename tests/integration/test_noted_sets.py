@@ -8,7 +8,7 @@ import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import HandlerSql
-from headrace.databases.postgres.destination import noted_sets as module
+from headrace.databases.postgres.destination.row_times import noted_sets as module
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.tables.fits import HashedKey

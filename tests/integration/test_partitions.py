@@ -7,7 +7,7 @@ import random
 import psycopg
 import pytest
 
-from headrace.databases.postgres.partitions import partition_rows
+from headrace.databases.postgres.catalog.partitions import partition_rows
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet

@@ -9,8 +9,9 @@ import pytest
 
 from headrace.databases.ports import PlannedApply, PlannedStatement
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.planning import plan_destination, plan_unseen_source
+from headrace.databases.postgres.destination.planning import plan_destination
 from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 
 pytestmark = pytest.mark.postgres
@@ -62,7 +63,7 @@ def test_removal_keeps_origins_that_another_log_stream_still_has_to_read_and_wha
     pg_source,
     monkeypatch,
 ):
-    monkeypatch.setattr("headrace.databases.postgres.destination.removal._WAIT_S", 0.2)
+    monkeypatch.setattr("headrace.databases.postgres.destination.records.removal._WAIT_S", 0.2)
     dsn = fresh_database(pg_source)
     destination, source = PostgresDestination(dsn, site="dbs2"), PostgresSource(dsn, site="dbs2")
     destination.prepare("planned")

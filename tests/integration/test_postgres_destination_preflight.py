@@ -18,11 +18,11 @@ from psycopg import conninfo
 from headrace.base.errors import DatabaseError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import ErrorTransaction, Finding, Instantiation, TruncatedTable
+from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
 from headrace.databases.postgres.claim import PostgresClaim
 from headrace.databases.postgres.connection import connect
-from headrace.databases.postgres.destination.catalog import describe_table, table_version
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
+from headrace.databases.postgres.destination.records.schema import VERSION, prepare_schema, schema_version
 from headrace.lcr.batch import Column, TableVersion
 from headrace.rules.table_settings import KeyColumns, TableSettings, TriggerFiring
 from tests.support.server_versions import DESTINATIONS, on_every_version

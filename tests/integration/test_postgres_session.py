@@ -16,14 +16,15 @@ import pytest
 from headrace.base.errors import DataError, UnfitTableError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import DestinationTable, HandlerSql, TruncatedTable, Write
-from headrace.databases.postgres.destination import write_plans
+from headrace.databases.postgres import pipeline as destination_pipeline
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.session import PostgresSession
-from headrace.databases.postgres.destination.writing import pipeline as destination_pipeline
+from headrace.databases.postgres.destination.server_session import write_plans
+from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from headrace.databases.postgres.destination.writing import writes
 from headrace.databases.postgres.destination.writing.writes import WritePlan, plan_write
 from headrace.databases.postgres.origins import tag_of_origin
-from headrace.lcr.batch import ABSENT, TableVersion
+from headrace.lcr.batch import TableVersion
+from headrace.lcr.values import ABSENT
 from tests.support.bounds import STALL_S
 from tests.support.matrices import values
 from tests.support.server_versions import DESTINATIONS, on_every_version
@@ -439,8 +440,8 @@ def test_plans_are_bounded_and_those_in_use_are_kept(site_18, monkeypatch):
         planned.append(write.set_columns)
         return plan_write(write, *arguments, **options)
 
-    monkeypatch.setattr("headrace.databases.postgres.destination.write_plans.PLANS_MAX", 3)
-    monkeypatch.setattr("headrace.databases.postgres.destination.write_plans.plan_write", plan)
+    monkeypatch.setattr("headrace.databases.postgres.destination.server_session.write_plans.PLANS_MAX", 3)
+    monkeypatch.setattr("headrace.databases.postgres.destination.server_session.write_plans.plan_write", plan)
     kept, others = (1,), [(2,), (3,), (1, 2), (1, 3), (2, 3)]
     for sets in others:
         assert site_18.commit(update(table, [row], [row], sets=kept), update(table, [row], [row], sets=sets)) == (1, 1)

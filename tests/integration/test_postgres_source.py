@@ -19,12 +19,13 @@ from psycopg import sql
 from headrace.base.errors import CapturedNoMore, DatabaseUnavailable, LogGone
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Snapshot
-from headrace.databases.postgres.destination.schema import prepare_schema
+from headrace.databases.postgres.copying.table_copy import use_snapshot
+from headrace.databases.postgres.destination.records.schema import prepare_schema
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.table_copy import use_snapshot
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, OldImage
+from headrace.lcr.batch import Command, OldImage
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.load.pgbench import HISTORY_IDENTITY, Pgbench, run_pgbench
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.background import in_background

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet

@@ -10,8 +10,8 @@ from psycopg import sql
 
 from headrace.base.errors import DataError, UnsupportedType
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.builtin_types import BUILTIN_TYPES
-from headrace.lcr.batch import NULL
+from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
+from headrace.lcr.values import NULL
 from scripts.generate_builtin_types import QUERY
 from tests.support.matrices import cases
 from tests.support.postgres_site import ALL, Site, wait_inactive

@@ -13,10 +13,10 @@ from psycopg import conninfo
 
 from headrace.base.errors import LogGone
 from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.connection import connect
-from headrace.databases.postgres.source.catalog import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.source.slot import timelines_left
+from headrace.databases.postgres.source.log_stream.slot import timelines_left
 from headrace.databases.timelines import check_history
 from headrace.lcr.scn import Scn
 from tests.support.postgres_redo import RULES, RedoSite, wait_until

@@ -19,9 +19,10 @@ from headrace.base.errors import HeadraceError, PropagationError, ProtocolError,
 from headrace.faults.proxy import Proxy
 from headrace.lcr.batch import LcrBatch
 from headrace.links.ports import header_of
-from protos import codec, queue_pb2, transport
-from protos.compression import Compressor
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos import codec, queue_pb2
+from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.wire import transport
+from protos.wire.compression import Compressor
 from tests.support.bounds import STALL_S
 from tests.support.lcr_batches import insert_batch
 from tests.support.links import loopback

@@ -14,9 +14,9 @@ import pytest
 from headrace.base.errors import DatabaseError, DatabaseUnavailable
 from headrace.databases.conflict_lists import conflict_list_findings
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.destination import session_times
-from headrace.databases.postgres.destination.recent_changes import Horizon
-from headrace.databases.postgres.destination.writing.pipeline import Statement
+from headrace.databases.postgres.destination.row_times.recent_changes import Horizon
+from headrace.databases.postgres.destination.server_session import session_times
+from headrace.databases.postgres.pipeline import Statement
 from headrace.lcr.batch import OldImage
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps

@@ -15,12 +15,12 @@ from headrace.base.errors import RedoError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import ScnRange
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.schema import prepare_schema
+from headrace.databases.postgres.destination.records.schema import prepare_schema
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import Command, LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.load.pgbench import run_pgbench
-from headrace.redo.given_batches import MARK_INTERVAL_S
+from headrace.redo.mining.given_batches import MARK_INTERVAL_S
 from headrace.redo.segments import list_segments
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from headrace.tracing.track import labelling

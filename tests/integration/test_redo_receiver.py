@@ -16,8 +16,8 @@ from actors.site.connection import redo_folder
 from headrace.base.errors import PropagationError
 from headrace.lcr.scn import Scn
 from headrace.redo.segments import SegmentFile, list_segments
-from protos.redo_link import RedoWatchClient
-from protos.transport import new_incarnation
+from protos.links.redo_link import RedoWatchClient
+from protos.wire.transport import new_incarnation
 from tests.support.downstream_sites import topology
 from tests.support.links import loopback
 from tests.support.redo_logs import SOURCE
@@ -45,7 +45,7 @@ class Site:
         return RedoReceiver(spec, RECEIVER, "1", loopback(self.resolve))
 
     def serve(self) -> object:
-        from protos.redo_link import RedoServer
+        from protos.links.redo_link import RedoServer
 
         return RedoServer("topo", SOURCE, self.source.writer, shipper=self.source.writer.shipping)
 

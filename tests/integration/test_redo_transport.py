@@ -11,8 +11,8 @@ from headrace.base.errors import HeadraceError, LogGone, PropagationError, Proto
 from headrace.faults.proxy import Proxy
 from headrace.links.standby import StandbyPlace
 from headrace.redo.standby.standby_log import StandbyLog
-from protos import redo_transport
-from protos.redo_transport import RedoShippingClient
+from protos.links import redo_transport
+from protos.links.redo_transport import RedoShippingClient
 from tests.support.bounds import STALL_S
 from tests.support.served_redo import Source
 from tests.support.standby_redo import log_bytes, standby_log

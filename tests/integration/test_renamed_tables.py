@@ -17,7 +17,7 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.table_name import TableName
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb
@@ -28,8 +28,8 @@ from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.postgres_network import two_sites
 from tests.support.statements import execute
 from topology.file.reading import read_topology
+from topology.routing.ways import arriving, rules_at_the_end, ways_to
 from topology.spec import TopologySpec
-from topology.ways import arriving, rules_at_the_end, ways_to
 
 EXCHANGED = Path(__file__).parents[1] / "simulation" / "exchanged_names.yaml"
 

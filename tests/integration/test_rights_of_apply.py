@@ -13,8 +13,8 @@ from psycopg import conninfo
 
 from headrace.base.errors import DatabaseError, DataError, FencedError
 from headrace.databases.ports import TruncatedTable
+from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
 from headrace.databases.postgres.connection import connect, translated
-from headrace.databases.postgres.destination.catalog import describe_table, table_version
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.table_name import TableName
 from headrace.rules.table_settings import TableSettings

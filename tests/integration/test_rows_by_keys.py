@@ -14,7 +14,7 @@ import pytest
 
 from headrace.base.errors import ApplyError, DatabaseUnavailable
 from headrace.databases.ports.copying import KeyedRow
-from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from tests.support.copied_pair import CopiedPair
 from tests.support.postgres_redo import wait_until
 

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.base.errors import DatabaseSetBack, DatabaseUnavailable
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.source.slot import check_standbys
+from headrace.databases.postgres.source.log_stream.slot import check_standbys
 from headrace.lcr.scn import Scn
 from tests.support.postgres_redo import RULES, RedoSite
 from tests.support.source_site import Source

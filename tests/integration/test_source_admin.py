@@ -29,12 +29,12 @@ from headrace.base.errors import CapturedNoMore, ConfigError, DatabaseError, Dat
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Finding
 from headrace.databases.ports.operator import LEFT_TO_ADMIN
+from headrace.databases.postgres.catalog.source_tables import slot_name
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.admin import PostgresSourceAdmin
-from headrace.databases.postgres.source.catalog import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.publication import publication_found
-from headrace.databases.postgres.table_copy import PostgresTableReader
 from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.printed_fixes import granted

@@ -27,7 +27,7 @@ from headrace.databases.postgres.source.database import PostgresSource
 from headrace.faults.proxy import Proxy
 from headrace.lcr.batch import Command
 from headrace.lcr.scn import Scn
-from headrace.redo import gulp_pace
+from headrace.redo.writing import gulp_pace
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import DeleteColumns, Transformation
 from tests.support.background import in_background

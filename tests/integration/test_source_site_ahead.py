@@ -18,16 +18,16 @@ from headrace.base.errors import TableLeftRules
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.admin import PostgresSourceAdmin
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.edits.receivers import Receivers
+from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.ways import route
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -342,7 +342,7 @@ def test_secrets_are_in_no_command_line_environment_or_log(drivers: ApplyDrivers
 
 
 def test_caller_without_a_run_s_token_learns_nothing(drivers: ApplyDrivers, driver: Driver):
-    from protos.apply_link import fetch_access
+    from protos.links.apply_link import fetch_access
 
     driver.wait_ready()
     ports = [

@@ -22,11 +22,12 @@ from headrace.databases.memory.source import MemorySource
 from headrace.faults.proxy import Proxy
 from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet
-from protos import codec, transport
-from protos.queue_link import DequeueClient, EnqueueClient
+from protos import codec
+from protos.links.queue_link import DequeueClient, EnqueueClient
+from protos.wire import transport
 from tests.support.links import begun, loopback
 from tests.support.redo_logs import decoder, drain
 from tests.support.staging import Subscriber

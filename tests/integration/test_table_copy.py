@@ -10,12 +10,12 @@ import pytest
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DataError, Retry
 from headrace.databases.ports.copying import NATIVE, PORTABLE, copied_columns
-from headrace.databases.postgres import row_text, table_copy
+from headrace.databases.postgres.catalog.destination_tables import describe_table
 from headrace.databases.postgres.connection import connect
-from headrace.databases.postgres.destination.catalog import describe_table
+from headrace.databases.postgres.copying import row_text, table_copy
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader, copy_in
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.row_reader import PostgresRowReader
-from headrace.databases.postgres.table_copy import PostgresTableReader, copy_in
 from headrace.databases.table_digest import TableDigest
 from headrace.lcr.batch import Column
 from tests.support.matrices import values

@@ -19,9 +19,10 @@ from headrace.base.errors import LogGone, PropagationError, ProtocolError, Queue
 from headrace.faults.proxy import Proxy
 from headrace.lcr.batch import LcrBatch
 from headrace.links.ports import RedoPosition, header_of
-from protos import codec, queue_pb2, queue_pb2_grpc, transport
-from protos.queue_link import DequeueClient, EnqueueClient
-from protos.redo_link import RedoServer, RedoWatchClient
+from protos import codec, queue_pb2, queue_pb2_grpc
+from protos.links.queue_link import DequeueClient, EnqueueClient
+from protos.links.redo_link import RedoServer, RedoWatchClient
+from protos.wire import transport
 from tests.support.lcr_batches import assert_same_batch, insert_batch
 from tests.support.links import begun, loopback
 from tests.support.staging import Subscriber, one_way

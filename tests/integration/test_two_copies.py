@@ -19,7 +19,7 @@ from psycopg import conninfo
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Instantiation
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.schema import CLAIM_LOCK
+from headrace.databases.postgres.destination.records.schema import CLAIM_LOCK
 from headrace.lcr.scn import Scn
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.records import to_be_copied_again

@@ -15,7 +15,7 @@ import pytest
 from actors.cluster.local import LocalCluster
 from headrace.base.errors import ApplyError, PropagationError
 from headrace.rules.rule import ANY_TAG
-from protos.redo_link import RedoWatchClient
+from protos.links.redo_link import RedoWatchClient
 from tests.support.background import in_background
 from tests.support.faults import delete_errors
 from tests.support.secrets import places_with

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.destination.catalog import FIRST_USER_TYPE
+from headrace.databases.postgres.catalog.destination_tables import FIRST_USER_TYPE
 from headrace.databases.postgres.destination.row_reader import PostgresRowReader
 from headrace.lcr.batch import Column
 from headrace.lcr.scn import FIRST_SCN, Scn
@@ -23,7 +23,7 @@ from headrace.rules.transformations.transformation import RenameSchema, Transfor
 from spark_apply.tables.arriving import TableStart
 from tests.support.apply_engine import Engine
 from tests.support.copied_pair import CopiedPair
-from topology.ways import transformed
+from topology.routing.ways import transformed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -19,12 +19,12 @@ from psycopg.types.range import Range
 from headrace.databases.connectors import value_types
 from headrace.databases.ports import HandlerSql
 from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.python_values import decoded, decoded_of_copy, encoded
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.databases.postgres.values.python_values import decoded, decoded_of_copy, encoded
 from headrace.lcr.batch import Column
-from headrace.lcr.row_lcr import LcrError
+from headrace.lcr.lcr_value import LcrError
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.custom import CustomTransformation
 from headrace.rules.transformations.transformation import Transformation

@@ -22,7 +22,7 @@ from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.destination_views import LEFT_OUT, VIEWS, rows_said
 from headrace.databases.ports import ApplyProgress
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.schema import VERSION, VERSIONS, schema_version
+from headrace.databases.postgres.destination.records.schema import VERSION, VERSIONS, schema_version
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.conditions.condition import Condition, parse

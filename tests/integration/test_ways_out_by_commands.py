@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from headrace.console.exit_codes import DONE, FAILURE, FINDING
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.redo.segments import list_segments
 from tests.support.command_line import commands_in, run, typed
 from tests.support.sites import NAME, Sites

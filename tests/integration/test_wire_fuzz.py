@@ -27,12 +27,13 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from headrace.links.ports import header_of
-from protos import admission as admission_module
 from protos import apply_pb2 as pb
-from protos import codec, queue_pb2, redo_pb2, transport
-from protos.admission import Admission
-from protos.fragments import FRAGMENT_BYTES
-from protos.redo_link import RedoServer
+from protos import codec, queue_pb2, redo_pb2
+from protos.links.redo_link import RedoServer
+from protos.wire import admission as admission_module
+from protos.wire import transport
+from protos.wire.admission import Admission
+from protos.wire.fragments import FRAGMENT_BYTES
 from tests.support.bounds import STALL_S
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch

@@ -18,12 +18,13 @@ from actors.staging.queue_host import QueueHost
 from headrace.base.errors import RateExceeded
 from headrace.links.ports import header_of
 from protos import apply_pb2 as pb
-from protos import codec, queue_pb2, queue_pb2_grpc, rates, redo_pb2, transport
-from protos.admission import Admission
-from protos.apply_link import REPORTS_MAX, ServerStream
-from protos.queue_link import ACKNOWLEDGE_INTERVAL_S, DequeueClient, EnqueueClient
-from protos.rates import Limit
-from protos.redo_link import RedoWatchClient
+from protos import codec, queue_pb2, queue_pb2_grpc, redo_pb2
+from protos.links.apply_link import REPORTS_MAX, ServerStream
+from protos.links.queue_link import ACKNOWLEDGE_INTERVAL_S, DequeueClient, EnqueueClient
+from protos.links.redo_link import RedoWatchClient
+from protos.wire import rates, transport
+from protos.wire.admission import Admission
+from protos.wire.rates import Limit
 from tests.support.bounds import STALL_S
 from tests.support.lcr_batches import insert_batch
 from tests.support.links import begun, loopback

@@ -17,23 +17,24 @@ import pytest
 
 from actors.combined import mounted_core
 from actors.security.upkeep import keep_certificates
-from actors.site.wire import admission_of, identity_of
+from actors.security.wire import admission_of, identity_of
 from actors.staging.queue import QueueCore
 from headrace.base.clock import SystemClock
 from headrace.base.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import RedoPosition, header_of
 from headrace.redo.standby.shipping import RedoShipping
-from protos import admission as admission_module
 from protos import apply_pb2 as pb
-from protos import codec, queue_pb2, queue_pb2_grpc, transport
-from protos.admission import FAILURES_MAX, PUBLISH, Admission
-from protos.apply_link import fetch_access, serve_apply
-from protos.identity import CertificateError, Identity, Peer
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
-from protos.redo_link import RedoServer, RedoWatchClient
-from protos.revoked import fingerprint_of, printed_fingerprint
-from protos.spark_link import serve_tasks
+from protos import codec, queue_pb2, queue_pb2_grpc
+from protos.links.apply_link import fetch_access, serve_apply
+from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.links.redo_link import RedoServer, RedoWatchClient
+from protos.links.spark_link import serve_tasks
+from protos.wire import admission as admission_module
+from protos.wire import transport
+from protos.wire.admission import FAILURES_MAX, PUBLISH, Admission
+from protos.wire.identity import CertificateError, Identity, Peer
+from protos.wire.revoked import fingerprint_of, printed_fingerprint
 from tests.support.attackers import speak_to
 from tests.support.bounds import STALL_S
 from tests.support.certificates import Certificates, other_forms

@@ -12,9 +12,9 @@ import numpy as np
 import psycopg
 import pytest
 
-from headrace.databases.postgres.comparable import PostgresValueTypes
-from headrace.lcr.batch import NULL as NULL_LENGTH
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import Column, Command, OldImage, TableVersion
+from headrace.lcr.values import NULL as NULL_LENGTH
 from headrace.rules.conditions.compiled import CompiledCondition, Rows, check_types
 from headrace.rules.conditions.condition import parse
 from headrace.rules.conditions.logic import FALSE, NULL, TRUE

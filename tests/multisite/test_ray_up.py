@@ -26,7 +26,7 @@ from ray.autoscaler._private.constants import AUTOSCALER_HEARTBEAT_TIMEOUT_S
 from actors.security.authority import make_certificates
 from headrace.console.status_view import notes
 from headrace.databases.embedded.servers import EmbeddedServer
-from protos.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
+from protos.wire.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from tests.support.machines import HOME, PROJECT, Machine, Machines, why_there_are_none
 from tests.support.reporting import note_started
 from tests.support.shared import Shared

@@ -1,6 +1,6 @@
 """Named scenarios over three to five sites, in virtual time: real cores, and a script that says what breaks when.
 
-After every commit, and at the end, `headrace.simulation.observing.observer` checks what must hold at every site: nothing lost,
+After every commit, and at the end, `headrace.simulation.checking.observer` checks what must hold at every site: nothing lost,
 nothing twice, order, watermarks, convergence. The seed decides all that a script does not say; in `make soak` they are
 new ones, and printed.
 """

@@ -15,7 +15,7 @@ from topology.edits.receivers import Receivers
 
 
 class FakeActors:
-    """Implements `actors.runtime.ActorSystem`. A component's status is its entry in `statuses`, plus its fingerprint."""
+    """Implements `actors.hosting.runtime.ActorSystem`. A component's status is its entry in `statuses`, plus its fingerprint."""
 
     def __init__(self) -> None:
         self.running: dict[str, Mapping[str, Any]] = {}

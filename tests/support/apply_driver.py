@@ -25,8 +25,8 @@ from unittest import mock
 import psycopg
 from psycopg import conninfo
 
-from actors.child_process import ChildProcess
 from actors.cluster.local import LocalCluster
+from actors.hosting.child_process import ChildProcess
 from actors.staging.queue import QueueCore
 from headrace.base.errors import HeadraceError, PropagationError, WouldBlock
 from headrace.databases.connectors import DatabaseAccess, decoder_for
@@ -36,15 +36,15 @@ from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.links.ports import header_of
 from headrace.load.clients import paced
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from protos import apply_pb2 as pb
 from protos import codec
-from protos.identity import Peer
-from protos.queue_link import EnqueueClient, QueueServer
-from protos.transport import new_incarnation
+from protos.links.queue_link import EnqueueClient, QueueServer
+from protos.wire.identity import Peer
+from protos.wire.transport import new_incarnation
 from spark_apply.application.config import ApplicationConfig
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.apply_driver import ApplyDriver

@@ -25,7 +25,7 @@ from headrace.rules.rule import RuleSet
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from headrace.rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
-from headrace.simulation.faults import Killed
+from headrace.simulation.surroundings import Killed
 from protos import codec
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.conversation.groups import CoordinatorMessage, OnError, ServerMessage

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, Truncate
+from headrace.lcr.batch import Command, LcrBatch, OldImage, RowGroup, Truncate
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.simulation.observing.history import TABLES, Change, Row, Source, Table, Transaction, Value
 from tests.support.lcr_batches import column_values, transactions
 

@@ -13,8 +13,8 @@ from headrace.base.errors import WouldBlock
 from headrace.databases.memory.source import MemorySource
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import BatchHeader, PublisherProgress, RedoPosition, Resume
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.user_code.last_call import LastCall
 from headrace.simulation.network import Unserved

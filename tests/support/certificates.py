@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from actors.security.authority import make_certificates
-from protos.identity import Identity
+from protos.wire.identity import Identity
 
 
 class Certificates:

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from actors.components import Components, Record
-from actors.host import Host
+from actors.hosting.components import Components, Record
+from actors.hosting.host import Host
 from headrace.base.errors import BugError, DatabaseUnavailable
 
 __all__ = ["FakeRecords", "MODULE", "Part", "RELEASE", "build", "goes_on", "wait_for"]
@@ -54,7 +54,7 @@ def build(state_dir: str, name: str, say: str) -> Part:
 
 
 class FakeRecords:
-    """Implements `actors.components.Records`."""
+    """Implements `actors.hosting.components.Records`."""
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.databases.ports import ConflictRecord, DestinationDatabase, DestinationSession, DestinationTable
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion
+from headrace.lcr.batch import Command, LcrBatch, OldImage, RowGroup, TableVersion
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.rules.conflict_handlers import (
     TIMED_KINDS,
     ConflictHandler,

@@ -12,8 +12,8 @@ from headrace.base.clock import Clock
 from headrace.databases.ports import CapturedTable
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.actor_system import FakeActors
+from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.ways import route
 
 __all__ = [
     "EVERYTHING",

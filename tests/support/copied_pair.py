@@ -13,8 +13,8 @@ from headrace.base.errors import HeadraceError, Retry
 from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import Finding
 from headrace.databases.ports.copying import TablePiece
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.table_copy import PostgresTableReader
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import RuleSet
 from headrace.rules.transformations.transformation import Transformation
@@ -30,7 +30,7 @@ from tests.support.copying_threads import ThreadWorkers
 from tests.support.postgres_pair import Pair
 from tests.support.postgres_redo import RULES
 from tests.support.table_copies import one_way
-from topology.ways import transformed
+from topology.routing.ways import transformed
 
 __all__ = ["CopiedPair"]
 

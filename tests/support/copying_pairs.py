@@ -10,8 +10,8 @@ from typing import Any
 
 from headrace.databases.connectors import DatabaseAccess, open_destination
 from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.table_copy import PostgresTableReader
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet

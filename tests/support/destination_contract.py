@@ -22,9 +22,9 @@ from headrace.databases.ports import (
     ScnRange,
 )
 from headrace.databases.ports.copying import TableReader
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.session import PostgresSession
-from headrace.databases.postgres.table_copy import PostgresTableReader
+from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"

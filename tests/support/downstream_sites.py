@@ -13,18 +13,18 @@ from typing import Any
 import psycopg
 
 from actors.downstream_database import RedoReceiver
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.source.catalog import slot_name
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.catalog.source_tables import slot_name
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.faults.processes import kill, server_processes
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
 from headrace.load.clients import NumberedClients
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.links import loopback
 from tests.support.server_settings import reload_settings

@@ -6,11 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from headrace.lcr.batch import (
-    ABSENT,
-    NULL,
-    UNCHANGED,
     Column,
-    ColumnValues,
     Command,
     LcrBatch,
     OldImage,
@@ -21,6 +17,7 @@ from headrace.lcr.batch import (
     Truncate,
 )
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED, ColumnValues
 
 
 def column_values(columns: list[list[bytes | int]]) -> ColumnValues:

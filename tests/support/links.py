@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from actors.host import Host
-from actors.site.wire import MakeLinks, links_of
+from actors.hosting.host import Host
+from actors.security.wire import MakeLinks, links_of
 from headrace.base.errors import PropagationError
 from tests.support.system import wait_until
 from topology.spec import TopologySpec
@@ -27,7 +27,7 @@ def _nobody(component: str) -> str:
 
 
 def loopback(resolve: Callable[[str], str] = _nobody) -> MakeLinks:
-    """As `actors.site.wire.links_of`.
+    """As `actors.security.wire.links_of`.
 
     Args:
         resolve: answers where a component serves ("queue:q_dbs1").

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.databases.ports import LogDecoder, LogStream
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.batch import Command, OldImage, TableVersion
 from headrace.lcr.tags import Tag
 

@@ -15,8 +15,8 @@ import psycopg
 from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import Instantiation, PartOf
 from headrace.databases.ports.copying import TablePiece
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.table_copy import PostgresTableReader
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet

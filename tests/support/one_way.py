@@ -16,10 +16,10 @@ import pytest
 
 from actors.capture import CaptureHost
 from actors.downstream_database import RedoReceiver
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.security.upkeep import keep_certificates
+from actors.security.wire import admission_of, identity_of, peers_of
 from actors.site.connection import redo_folder
-from actors.site.wire import admission_of, identity_of, peers_of
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost
 from headrace.base.errors import HeadraceError, PropagationError, Retry
@@ -27,11 +27,11 @@ from headrace.databases.connectors import DatabaseAccess, decoder_for
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.user_code.last_call import LastCall
-from protos.identity import Peer
-from protos.redo_link import RedoServer
+from protos.links.redo_link import RedoServer
+from protos.wire.identity import Peer
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver, dequeuing, forming
 from tests.support.apply_driver import answer_no_more
@@ -39,10 +39,10 @@ from tests.support.background import in_background
 from tests.support.driver_on_threads import Runner
 from tests.support.links import loopback
 from tests.support.statements import execute
-from topology.combined import capture_of
-from topology.downstream import redo_receivers
 from topology.edits.changes import components_of
 from topology.file.reading import read_topology
+from topology.routing.combined import capture_of
+from topology.routing.downstream import redo_receivers
 from topology.spec import CaptureSpec, TopologySpec
 
 __all__ = ["CAPTURE", "DOWNSTREAM", "ONE_WAY", "WAIT_S", "OneWay", "create_tables", "load"]

@@ -25,17 +25,17 @@ from headrace.databases.memory import destination as memory_destination
 from headrace.databases.memory import rows as memory_rows
 from headrace.databases.memory.destination import MemoryDestination, MemorySession
 from headrace.databases.ports import LastChange
-from headrace.lcr.batch import NULL
 from headrace.lcr.cutting import resume_after
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.scn import Scn
+from headrace.lcr.values import NULL
 from headrace.links.ports import Delivery
 from headrace.redo.checkpoints import RequiredCheckpoints
-from headrace.redo.mining import Miner
-from headrace.redo.online_log import OnlineLog
+from headrace.redo.mining.miner import Miner
 from headrace.redo.standby import standby_log
 from headrace.redo.standby.shipping import RedoShipping
-from headrace.redo.stream_intake import StreamIntake
+from headrace.redo.writing.online_log import OnlineLog
+from headrace.redo.writing.stream_intake import StreamIntake
 from headrace.rules import evaluation, row_evaluation
 from headrace.rules.clients_before import ClientsBefore
 from headrace.rules.conditions import logic

@@ -19,17 +19,17 @@ from headrace.databases.connectors import value_types
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import ROWS_MAX_DEFAULT, Miner
+from headrace.redo.mining.miner import ROWS_MAX_DEFAULT, Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.table_settings import NO_TABLE_SETTINGS
 from tests.support.apply_engine import Engine
 from topology.file.reading import read_topology
+from topology.routing.ways import ways_to
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
-from topology.ways import ways_to
 
 PASSES_MAX = 12  # a change that still moves after so many hops goes in circles
 READ_TIMEOUT_S = 0.2  # a read that finds nothing is repeated by whoever waits

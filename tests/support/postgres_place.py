@@ -11,7 +11,7 @@ import pytest
 
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.session import PostgresSession
+from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.apply_history import Row, Table
 

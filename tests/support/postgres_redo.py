@@ -12,11 +12,11 @@ import psycopg
 
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import Rule, RuleSet
 
 RULES = RuleSet(include=(Rule(owner="public"),))

@@ -6,7 +6,7 @@ import time
 
 import psycopg
 
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.rules.rule import Rule, RuleSet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.controller import CONTROLLER
-from actors.processes import process_of
+from actors.hosting.processes import process_of
 from tests.support.system import System, wait_until
 from topology.edits.changes import components_of
 

@@ -13,19 +13,20 @@ from typing import Any
 
 import psycopg
 
-from actors.host import Host
+from actors.hosting.host import Host
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost, forget_queues
 from headrace.base.errors import HeadraceError, PropagationError
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import header_of
-from protos import codec, transport
-from protos.queue_link import DequeueClient, EnqueueClient
+from protos import codec
+from protos.links.queue_link import DequeueClient, EnqueueClient
+from protos.wire import transport
 from tests.support.links import adopted, begun, loopback, without_tls
 from tests.support.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
 from tests.support.system import wait_until
-from topology.combined import dequeued
 from topology.edits.changes import components_of, interests_of
+from topology.routing.combined import dequeued
 from topology.spec import CaptureSpec, TopologySpec
 
 ARRIVES_S = 60.0  # what is in a queue arrives at once; a busy machine takes its time

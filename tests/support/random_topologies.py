@@ -11,6 +11,7 @@ from random import Random
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from headrace.rules.transformations.transformation import RenameSchema, RenameTable, Transformation
 from topology.file.shorthand import Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
+from topology.routing.ways import route
 from topology.spec import (
     ApplySpec,
     CaptureSpec,
@@ -20,7 +21,6 @@ from topology.spec import (
     SiteSpec,
     TopologySpec,
 )
-from topology.ways import route
 
 __all__ = ["NAMES", "TABLES", "TAGS", "edited", "form", "relayed", "wild"]
 

@@ -25,7 +25,7 @@ import psutil
 
 from actors.cluster.local import HOST
 from actors.cluster.ray_head import HOOK
-from actors.runtime import disconnect, prepare_process
+from actors.hosting.runtime import disconnect, prepare_process
 from spark_apply.application.environment import java_environment
 from tests.support.system import wait_until
 

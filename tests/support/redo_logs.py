@@ -13,12 +13,13 @@ from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.memory.log import MemoryLogDecoder
 from headrace.databases.memory.source import MemorySource
 from headrace.databases.ports import StreamOptions
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage
+from headrace.lcr.batch import Command, LcrBatch, OldImage
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
-from headrace.redo.names import NameOfNow
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
+from headrace.redo.mining.miner import Miner
+from headrace.redo.mining.names import NameOfNow
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet, TruthValue
 from topology.edits.receivers import Receivers
 
@@ -61,7 +62,7 @@ def miner(folder: Path, start_scn: int = FIRST_SCN, rules: RuleSet | None = None
 
 
 class Names:
-    """What a capture process is told of its tables' names (`headrace.redo.names.NamesAtSource`), asked of a memory source each
+    """What a capture process is told of its tables' names (`headrace.redo.mining.names.NamesAtSource`), asked of a memory source each
     time.
 
     Args:

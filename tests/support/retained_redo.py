@@ -6,8 +6,8 @@ from pathlib import Path
 
 from headrace.base.clock import VirtualClock
 from headrace.databases.memory.source import MemorySource
-from headrace.redo.log_writer import LogWriter
 from headrace.redo.segments import list_segments
+from headrace.redo.writing.log_writer import LogWriter
 from tests.support.redo_logs import drain, write_redo
 from tests.support.workloads import Workload
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from headrace.base.clock import VirtualClock
 from headrace.databases.memory.source import MemorySource
-from headrace.redo.log_writer import LogWriter
-from protos import transport
-from protos.redo_link import RedoServer
-from protos.redo_transport import RedoShippingClient
+from headrace.redo.writing.log_writer import LogWriter
+from protos.links.redo_link import RedoServer
+from protos.links.redo_transport import RedoShippingClient
+from protos.wire import transport
 from tests.support.redo_logs import SOURCE, drain, log_writer
 from tests.support.standby_redo import RECEIVER
 from tests.support.workloads import Workload

@@ -247,9 +247,9 @@ def restored(backup_s: float, restore_s: float, site: str) -> tuple[Step, Step]:
         put_back, scn = kept[0]
         if any(keeper is None or (keeper.required_checkpoints.lowest or 0) <= scn for keeper in behind):
             return False
-        sim.operator.restored_sources |= {apply.spec.source for apply in applies(sim)}
+        sim.restored_sources |= {apply.spec.source for apply in applies(sim)}
         put_back()
-        sim.operator.alter_destination(site)
+        sim.alter_destination(site)
         sim.site_observers[site].rescan()
         for apply in applies(sim):
             apply.observer.restored()

@@ -14,7 +14,7 @@ from headrace.databases.memory.log import MemoryLogDecoder
 from headrace.databases.memory.source import MemorySource, MemoryTransaction
 from headrace.databases.ports import LogDecoder, SourceDatabase, StreamOptions
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
 from headrace.rules.rule import Rule, RuleSet

@@ -11,14 +11,14 @@ import psycopg
 
 from actors.source_database import DatabaseSite
 from headrace.base.errors import TableLeftRules
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
-from headrace.redo.mining import Miner
-from headrace.redo.names import NamesAtSource
+from headrace.redo.mining.miner import Miner
+from headrace.redo.mining.names import NamesAtSource
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.links import loopback
 from tests.support.system import wait_until

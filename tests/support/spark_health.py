@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 
 from protos import apply_pb2 as pb
-from protos.identity import Peer
-from protos.spark_link import HealthClient
+from protos.links.spark_link import HealthClient
+from protos.wire.identity import Peer
 
 __all__ = ["fetch_health"]
 

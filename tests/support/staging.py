@@ -185,7 +185,7 @@ class Subscriber:
 
 
 class DirectLinks:
-    """`headrace.links.ports.Links` to queues in the same process, without a wire.
+    """`headrace.links.serving.Links` to queues in the same process, without a wire.
 
     Args:
         component: name of the propagation or apply process that connects.

@@ -10,8 +10,8 @@ from typing import Any
 
 from headrace.base.clock import VirtualClock
 from headrace.links.standby import RedoFrame, StandbyPlace
-from headrace.redo.log_writer import LogWriter
 from headrace.redo.standby.standby_log import StandbyLog
+from headrace.redo.writing.log_writer import LogWriter
 from tests.support.redo_logs import SOURCE
 
 __all__ = ["RECEIVER", "Stream", "cut_frames", "log_bytes", "receive", "standby_log"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace.lcr.batch import Column, OldImage, TableVersion
+from topology.routing.ways import ways_to
 from topology.spec import TopologySpec
-from topology.ways import ways_to
 
 __all__ = ["MASK", "ONE_WAY", "RENAME", "VERSION", "one_way", "the_way"]
 

@@ -15,13 +15,14 @@ from headrace.lcr.scn import Scn
 from headrace.links.ports import RedoPosition, header_of
 from headrace.redo.standby.shipping import RedoShipping
 from protos import apply_pb2 as pb
-from protos import codec, transport
-from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission, Callers
-from protos.apply_link import ServerStream, serve_apply
-from protos.identity import Peer
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
-from protos.redo_link import RedoServer, RedoWatchClient
-from protos.spark_link import HealthClient, serve_tasks
+from protos import codec
+from protos.links.apply_link import ServerStream, serve_apply
+from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.links.redo_link import RedoServer, RedoWatchClient
+from protos.links.spark_link import HealthClient, serve_tasks
+from protos.wire import transport
+from protos.wire.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission, Callers
+from protos.wire.identity import Peer
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.gate import Gate
 from tests.support.certificates import Certificates

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.databases.ports import DestinationTable, Write
-from headrace.lcr.batch import ABSENT, NULL, Column, ColumnValues, Command, OldImage, TableVersion
+from headrace.lcr.batch import Column, Command, OldImage, TableVersion
+from headrace.lcr.values import ABSENT, NULL, ColumnValues
 from tests.support.lcr_batches import column_values
 
 Value = bytes | int | None

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 from headrace.databases.ports import Finding
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
-from topology.downstream import receiver_at
+from topology.routing.downstream import receiver_at
+from topology.routing.ways import ways_to
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
-from topology.ways import ways_to
 
 __all__ = ["scn_findings"]
 

@@ -19,12 +19,12 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.rules.rule import Rule
-from topology.change_classes import ChangeClasses
-from topology.combined import apply_of, bypassed, capture_of, dequeued, directs, left_out, readers_of
-from topology.downstream import receiver_of, receivers_from, redo_receivers
 from topology.edits.stored import without_secrets
+from topology.routing.change_classes import ChangeClasses
+from topology.routing.combined import apply_of, bypassed, capture_of, dequeued, directs, left_out, readers_of
+from topology.routing.downstream import receiver_of, receivers_from, redo_receivers
+from topology.routing.ways import sites_behind, ways_to
 from topology.spec import ApplySpec, TopologySpec
-from topology.ways import sites_behind, ways_to
 
 __all__ = [
     "Change",
@@ -128,7 +128,7 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
 
     Args:
         before: the topology that was prepared last; connection strings or their digests make no difference.
-        after: the one that is wanted. Both are routed (`topology.ways.route`).
+        after: the one that is wanted. Both are routed (`topology.routing.ways.route`).
 
     Returns:
         The components of `after` in the order of `components_of`, then those that end.
@@ -159,12 +159,12 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
 def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     """Subscribers of a queue, and the sources that each of them takes from it.
 
-    One that is combined takes none (`topology.combined`).
+    One that is combined takes none (`topology.routing.combined`).
 
     A propagation that is being split off or merged (`topology.split`) is a subscriber of two queues, and reads one.
 
     Args:
-        spec: routed (`topology.ways.route`): only then do propagations have their sources.
+        spec: routed (`topology.routing.ways.route`): only then do propagations have their sources.
         queue: its name.
 
     Returns:
@@ -188,7 +188,7 @@ def places_of(spec: TopologySpec, queue: str) -> dict[str, dict[str, frozenset[s
     The sites of all queues behind it, whatever these are called, or its own.
 
     Args:
-        spec: routed (`topology.ways.route`).
+        spec: routed (`topology.routing.ways.route`).
         queue: its name.
 
     Returns:
@@ -295,7 +295,7 @@ def published_to(spec: TopologySpec, queue: str) -> set[str]:
     """The sources whose LCRs come into a queue, from capture processes and propagations.
 
     Args:
-        spec: routed (`topology.ways.route`): only then do propagations have their sources.
+        spec: routed (`topology.routing.ways.route`): only then do propagations have their sources.
         queue: its name.
     """
     return {source for sources in published_by(spec, queue).values() for source in sources}
@@ -305,7 +305,7 @@ def published_by(spec: TopologySpec, queue: str) -> dict[str, set[str]]:
     """The capture processes and propagations that publish into a queue, each with its sources.
 
     Args:
-        spec: routed (`topology.ways.route`): only then do propagations have their sources.
+        spec: routed (`topology.routing.ways.route`): only then do propagations have their sources.
         queue: its name.
     """
     without = left_out(spec)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from headrace.databases.ports import Finding
-from topology.combined import combined
 from topology.edits.changes import brought_from, queues_before
+from topology.routing.combined import combined
 from topology.spec import TopologySpec
 
 __all__ = ["overtaken"]

@@ -6,8 +6,8 @@ from a table that an operator left out.
 
     noted      the rules along each way to an apply process; of each captured table its name and who gets its changes
     noted when everything runs with the wanted topology, together with what each destination records as LEFT
-    asked by   the capture process, of every name in its log that it has not looked at yet (`headrace.redo.names`); the source's site, for
-               its status
+    asked by   the capture process, of every name in its log that it has not looked at yet (`headrace.redo.mining.names`); the source's
+               site, for its status
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from headrace.databases.ports import CapturedTable
 from headrace.lcr.scn import ObjectNumber
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import RuleSet, passages, tags_told_apart
+from topology.routing.ways import Way, ways_to
 from topology.spec import TopologySpec
-from topology.ways import Way, ways_to
 
 __all__ = ["NotedTable", "NotedWay", "Receivers"]
 
@@ -39,7 +39,7 @@ class NotedWay:
         return cls(apply=way.apply.name, rules=tuple(client.rules for client in way.clients))
 
     def carries(self, owner: str, name: str, tag: bytes | None) -> bool:
-        """Whether changes of a table arrive, by the rules that were noted; as `topology.ways.Way.carry`.
+        """Whether changes of a table arrive, by the rules that were noted; as `topology.routing.ways.Way.carry`.
 
         Args:
             owner: schema of the table, as the source names it.
@@ -79,7 +79,7 @@ class Receivers:
         """Note who gets what.
 
         Args:
-            spec: routed (see `topology.ways.route`).
+            spec: routed (see `topology.routing.ways.route`).
             source: site name.
             captured: its captured tables, under the names they have now.
         """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from topology.edits.changes import Component, components_of, published_to
+from topology.routing.ways import sites_behind, ways_to
 from topology.spec import TopologySpec
-from topology.ways import sites_behind, ways_to
 
 __all__ = ["moved", "replaced"]
 

@@ -20,9 +20,9 @@ from headrace.rules.conditions.nodes import Image
 from headrace.rules.conditions.spelling import where_true
 from headrace.rules.rule import RuleSet
 from headrace.rules.transformations.transformation import Transformation
-from topology.change_classes import ChangeClasses
+from topology.routing.change_classes import ChangeClasses
+from topology.routing.ways import Way, arriving, ways_to
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
-from topology.ways import Way, arriving, ways_to
 
 __all__ = [
     "ChangedShape",
@@ -366,7 +366,7 @@ def _uncut_in(ways_before: Sequence[Way], ways_after: Sequence[Way], table: Tabl
     Empty: there is none.
 
     An apply process evaluates the subsets of the clients before it once more, but not behind another name
-    (`topology.ways.rules_at_the_end`).
+    (`topology.routing.ways.rules_at_the_end`).
     """
     way = next((way for way in ways_after if way.carry(table) is not None), None)
     before = next((way for way in ways_before if way.carry(table) is not None), None)

@@ -14,7 +14,7 @@ from headrace.databases.ports import Finding
 from headrace.rules.conditions.condition import Condition
 from headrace.rules.conditions.nodes import Attribute, operands_of
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from topology.checks import Declared, check_and_prove
+from topology.checks.static import Declared, check_and_prove
 from topology.file.alerts import read_alerts
 from topology.file.conflicts import conflict_findings, conflict_rules
 from topology.file.connection_strings import ConnectionStringError, check_written, resolve
@@ -46,6 +46,7 @@ from topology.file.thresholds import threshold_findings, with_thresholds
 from topology.file.tls import TlsReading
 from topology.problems import TopologyError, nearest
 from topology.proof.reach import Reach
+from topology.routing.ways import route
 from topology.schedule import DAYS, EVERY_DAY, Schedule, Window
 from topology.spec import (
     ApplySpec,
@@ -56,7 +57,6 @@ from topology.spec import (
     SiteSpec,
     TopologySpec,
 )
-from topology.ways import route
 
 __all__ = ["Examination", "examine", "read_topology"]
 

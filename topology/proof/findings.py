@@ -16,11 +16,11 @@ from operator import or_
 from headrace.base.errors import counted
 from headrace.databases.ports import Finding
 from headrace.rules.rule import Rule, TruthValue
-from topology.change_classes import Naming
 from topology.proof.duplicates import Duplicates
 from topology.proof.hops import OWN, Hop, Place, by_names
 from topology.proof.reach import Proof
 from topology.proof.words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_on
+from topology.routing.change_classes import Naming
 from topology.spec import CaptureSpec
 
 __all__ = ["proof_findings"]
@@ -46,7 +46,7 @@ def proof_findings(proof: Proof) -> Iterator[Finding]:
 def _mixed(proof: Proof) -> Iterator[Finding]:
     """Two tables of a site whose changes come to another one as one, from different sources.
 
-    Of one source: `topology.transformations`.
+    Of one source: `topology.checks.transformations`.
     """
     if not any(hop.names for hops in proof.hops.values() for hop in hops):
         return

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from topology.change_classes import Naming
+from topology.routing.change_classes import Naming
+from topology.routing.ways import Way
 from topology.spec import ApplySpec
-from topology.ways import Way
 
 __all__ = ["OWN", "Called", "Hop", "Place", "Spread", "by_names", "is_last", "together"]
 
@@ -31,7 +31,7 @@ class Hop:
     """One way to an apply process: from the redo of its source into the redo of its site.
 
     Args:
-        way: of `topology.ways`.
+        way: of `topology.routing.ways`.
         carried: by the place of the tag that changes have at the source: the tables whose changes arrive.
         place: of the tag that the apply process gives them.
         decided_by_rows: likewise by tag: those of `carried` of which conditions let some changes pass, and not others.

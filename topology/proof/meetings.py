@@ -9,8 +9,8 @@ from headrace.databases.ports import Finding
 from headrace.lcr.table_name import TableName, quoted_name
 from headrace.rules.conflict_handlers import KINDS
 from topology.proof.reach import Proof
+from topology.routing.ways import ArrivingTable, ways_to, writes_alone
 from topology.spec import ApplySpec, TopologySpec
-from topology.ways import ArrivingTable, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from headrace.lcr.batch import TableVersion

@@ -1,10 +1,10 @@
 """The proof: for every change that anyone can make anywhere, the sites it reaches, how often, and along which path.
 
 A change is a site, a table and a tag, as they stand in the site's redo. The proof follows it over the ways of
-`topology.ways`: each way that carries it makes one change at the way's end, with the apply process's tag, and so on.
+`topology.routing.ways`: each way that carries it makes one change at the way's end, with the apply process's tag, and so on.
 
 Every change
-    Tables and tags are those that the rules can tell apart (`topology.change_classes`), so the answer holds for every
+    Tables and tags are those that the rules can tell apart (`topology.routing.change_classes`), so the answer holds for every
     table, for untagged changes, for the tag of every apply process, and for every tag that a transaction may be given
     by its user.
 
@@ -41,10 +41,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headrace.rules.rule import Rule, RuleSet
-from topology.change_classes import ChangeClasses
 from topology.proof.hops import OWN, Called, Hop, Place, Spread, by_names, together
+from topology.routing.change_classes import ChangeClasses
+from topology.routing.ways import Way, ways_to
 from topology.spec import TopologySpec
-from topology.ways import Way, ways_to
 
 __all__ = ["Proof", "Reach", "ReachedSite", "applies_in_a_row", "tag_text"]
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 from headrace.base.errors import DataError
 from headrace.databases.memory.store import Row, StoredTable, rows_of
 from headrace.databases.ports import DestinationTable, FoundRows, RowInTheWay, RowQuestion, Write
-from headrace.lcr.batch import NULL, Column, ColumnValues, Command
-from headrace.lcr.row_lcr import LcrError
+from headrace.lcr.batch import Column, Command
+from headrace.lcr.lcr_value import LcrError
+from headrace.lcr.values import NULL, ColumnValues
 from headrace.rules.conditions.values import Kind, ValueTypes
 
 __all__ = ["conflicting", "find_rows", "targets"]

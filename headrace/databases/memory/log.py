@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 
 from headrace.base.errors import ProtocolError
 from headrace.databases.ports import DecodedChunk, StreamOptions
-from headrace.lcr.batch import NULL, UNCHANGED, Column, Command, OldImage, TableVersion
+from headrace.lcr.batch import Column, Command, OldImage, TableVersion
 from headrace.lcr.tags import Tag
 from headrace.lcr.tracking import TRACK_PREFIX
+from headrace.lcr.values import NULL, UNCHANGED
 
 __all__ = ["Change", "Committed", "MemoryLogDecoder", "Row", "frames_of", "is_truncate"]
 

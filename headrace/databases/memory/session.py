@@ -36,7 +36,7 @@ from headrace.databases.ports import (
 from headrace.databases.progress import covers, merge_ranges
 from headrace.databases.written_ahead import WrittenAhead
 from headrace.lcr.batch import TableVersion
-from headrace.lcr.row_lcr import LcrValue
+from headrace.lcr.lcr_value import LcrValue
 from headrace.lcr.scn import Scn
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 

@@ -27,8 +27,9 @@ from headrace.databases.ports import (
     ScnRange,
     Write,
 )
-from headrace.lcr.batch import NULL, Column, ColumnValues, Command, Partition, TableVersion
+from headrace.lcr.batch import Column, Command, Partition, TableVersion
 from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.values import NULL, ColumnValues
 from headrace.rules.conditions.values import ValueTypes
 
 __all__ = [

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.databases.ports.conflicts import WriteTimes
     from headrace.databases.ports.tables import DestinationTable
-    from headrace.lcr.batch import ColumnValues, Command, Partition, TableVersion
+    from headrace.lcr.batch import Command, Partition, TableVersion
+    from headrace.lcr.values import ColumnValues
 
 __all__ = ["TruncatedTable", "Write"]
 

@@ -294,7 +294,7 @@ class RedoShipping:
         return known
 
     def _check_clock(self, receiver: str, incarnation: str) -> None:
-        """Refuse an incarnation (`protos.transport.new_incarnation`) from the future.
+        """Refuse an incarnation (`protos.wire.transport.new_incarnation`) from the future.
 
         Recorded, it would refuse all that come after it.
         """

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from headrace.lcr.batch import ABSENT, UNCHANGED, Column, ColumnValues, Command, TableVersion
-from headrace.lcr.batch import NULL as NULL_LENGTH
+from headrace.lcr.batch import Column, Command, TableVersion
+from headrace.lcr.values import ABSENT, UNCHANGED, ColumnValues
+from headrace.lcr.values import NULL as NULL_LENGTH
 from headrace.rules.conditions.attributes import ATTRIBUTES, UNIX_TO_2000_US
 from headrace.rules.conditions.logic import ANY, FALSE, NULL, TRUE, Outcome, evaluate
 from headrace.rules.conditions.nodes import (

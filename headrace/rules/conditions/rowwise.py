@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from itertools import product
 
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Column
+from headrace.lcr.batch import Column
 from headrace.lcr.row_lcr import RowLcr, ValueType
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.rules.conditions.attributes import UNIX_TO_2000_US
 from headrace.rules.conditions.nodes import (
     And,

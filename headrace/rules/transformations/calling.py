@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.base.errors import ConfigError, HeadraceError
-from headrace.lcr.batch import ABSENT, UNCHANGED, LcrBatch, RowGroup
+from headrace.lcr.batch import LcrBatch, RowGroup
 from headrace.lcr.building import values_of_lcrs
-from headrace.lcr.cutting import without_unused
-from headrace.lcr.row_lcr import DecodeHook, RowLcr, ValueType
+from headrace.lcr.cutting import relabelled, without_unused
+from headrace.lcr.lcr_value import DecodeHook
+from headrace.lcr.row_lcr import RowLcr, ValueType
 from headrace.lcr.scn import scn_text
-from headrace.lcr.tracking import relabelled
+from headrace.lcr.values import ABSENT, UNCHANGED
 from headrace.rules.transformations.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
 from headrace.rules.transformations.transformation import TransformationError
 from headrace.rules.user_code.last_call import CRASHES_MAX, LastCall

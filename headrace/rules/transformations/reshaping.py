@@ -18,20 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.lcr.batch import (
-    ABSENT,
-    NULL,
-    Column,
-    ColumnValues,
-    Command,
-    LcrBatch,
-    OldImage,
-    RowGroup,
-    TableVersion,
-    content_version,
-)
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion, content_version
 from headrace.lcr.cells import fixed
 from headrace.lcr.table_name import TableName
+from headrace.lcr.values import ABSENT, NULL, ColumnValues
 from headrace.rules.conditions.attributes import UNIX_TO_2000_US
 from headrace.rules.subsetting import together
 from headrace.rules.transformations.calling import CustomCalls, which_lcr
@@ -46,7 +36,7 @@ from headrace.rules.transformations.transformation import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.lcr.row_lcr import DecodeHook
+    from headrace.lcr.lcr_value import DecodeHook
     from headrace.rules.conditions.values import ValueTypes
     from headrace.rules.transformations.custom import CustomTransformation
     from headrace.rules.user_code.last_call import LastCall

@@ -10,7 +10,7 @@ call, and the page stays when the process ends.
 A call of another version of the function is another call. A power failure may lose the page: then counting begins
 again.
 
-Clients that share a process (`actors.processes`) all find their calls unfinished when it ends, also those whose
+Clients that share a process (`actors.hosting.processes`) all find their calls unfinished when it ends, also those whose
 functions are sound. So calls in which a process ended are made one at a time from then on: the next end is that of the
 one function that was running.
 """

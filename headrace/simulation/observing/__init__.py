@@ -1,1 +1,1 @@
-"""What must be true of a simulated topology, and what is seen of it."""
+"""What is noted of a simulated topology, and what follows from that: histories, expected rows, violations, the trace."""

@@ -28,8 +28,8 @@ from headrace.rules.transformations.transformation import AddColumn, RenameColum
 from headrace.simulation.observing.history import Change, Table
 from headrace.simulation.observing.reference import RowChange, evaluated, followed
 from headrace.simulation.observing.shapes import Shape, ShapedTable
+from topology.routing.ways import ways_to
 from topology.spec import TopologySpec
-from topology.ways import ways_to
 
 __all__ = ["Arrival", "Expected", "SiteTable"]
 

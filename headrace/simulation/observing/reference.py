@@ -19,10 +19,11 @@ from typing import cast
 
 from headrace.base.errors import ConfigError
 from headrace.databases.connectors import python_values, value_types
-from headrace.lcr.batch import NULL, Column, Command, OldImage, TableVersion, content_version
+from headrace.lcr.batch import Column, Command, OldImage, TableVersion, content_version
 from headrace.lcr.building import batch_of_values
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.scn import NO_OBJECT
+from headrace.lcr.values import NULL
 from headrace.rules.conditions.condition import Condition
 from headrace.rules.conditions.rowwise import is_true_of, truth_values
 from headrace.rules.rule import Rule, RuleSet, TruthValue

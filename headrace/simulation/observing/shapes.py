@@ -36,8 +36,8 @@ from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.custom import CustomTransformation
 from headrace.rules.transformations.transformation import DeleteColumns, KeepColumns, RenameColumn, Transformation
 from headrace.simulation.observing.history import Table
+from topology.routing.ways import Way, ways_to
 from topology.spec import TopologySpec
-from topology.ways import Way, ways_to
 
 __all__ = ["Shape", "ShapedTable", "is_shaped", "shape_of"]
 

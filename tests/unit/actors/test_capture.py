@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from actors import runtime
 from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S
 from actors.combined import mounted_core
+from actors.hosting import runtime
 from actors.site.redo_keeper import RedoKeeper
 from actors.staging.queue_sessions import REFUSED_HOLD_S
 from headrace.base.errors import ConfigError, LogGone
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
-from headrace.redo.log_writer import LogWriter
+from headrace.redo.writing.log_writer import LogWriter
 from tests.support.capture_process import CREDIT, Capture
 from tests.support.redo_logs import drain
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors.child_process import ChildEnded, ChildProcess, ChildRefused
+from actors.hosting.child_process import ChildEnded, ChildProcess, ChildRefused
 
 START_S = 30.0  # a Python process starts in a tenth of a second
 

@@ -16,7 +16,7 @@ from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import header_of
 from headrace.simulation.network import Unserved
 from protos import codec
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import one_way
 from topology.spec import ApplySpec

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors.components import Components
+from actors.hosting.components import Components
 from actors.records.wanted import Wanted
 from headrace.base.errors import PropagationError
 from tests.support.components import RELEASE, FakeRecords, Part, goes_on, wait_for
@@ -132,7 +132,7 @@ def test_component_that_cannot_be_built_says_so_and_is_tried_again(records):
 
 def test_component_that_does_not_end_ends_the_process(records, monkeypatch):
     """Nothing else ends a thread that hangs; what is recorded begins again with the next process."""
-    monkeypatch.setattr("actors.host._JOIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("actors.hosting.host._JOIN_TIMEOUT_S", 0.05)
     ends: list[bool] = []
     records.create("hangs", "hang")
     components = Components(records, end_process=lambda: ends.append(True))
@@ -143,7 +143,7 @@ def test_component_that_does_not_end_ends_the_process(records, monkeypatch):
 
 
 def test_whoever_calls_a_component_that_is_about_to_end_does_not_wait_for_it(records, monkeypatch):
-    monkeypatch.setattr("actors.host._JOIN_TIMEOUT_S", 30.0)
+    monkeypatch.setattr("actors.hosting.host._JOIN_TIMEOUT_S", 30.0)
     components, ending = is_ending(records)
 
     def refuses() -> bool:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from actors.apply import ApplyHost
 from tests.support.controllers import started
+from topology.routing.ways import route
 from topology.spec import ApplySpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec
-from topology.ways import route
 
 
 def findings(controller):

@@ -21,8 +21,8 @@ from tests.support.controllers import (
     with_another_destination,
     with_another_source,
 )
+from topology.routing.ways import route
 from topology.spec import QueueSpec, TopologySpec
-from topology.ways import route
 
 BETWEEN = {"queue:qa", "propagation:p", "queue:qb"}
 

@@ -17,8 +17,8 @@ from headrace.rules.transformations.transformation import AddColumn, DeleteColum
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started
 from topology.edits.stored import prepared_document
+from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.ways import route
 
 MASK = Transformation(operations=(DeleteColumns(deleted=("phone",)),))
 CONSTANT = Transformation(operations=(AddColumn(name="phone", type_name="pg_catalog.text", value="none"),))

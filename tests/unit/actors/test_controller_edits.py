@@ -19,8 +19,8 @@ from tests.support.controllers import (
     started,
     with_another_destination,
 )
+from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, QueueSpec, TopologySpec
-from topology.ways import route
 
 
 def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(spec, actors):

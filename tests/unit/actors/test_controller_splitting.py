@@ -12,9 +12,9 @@ from actors.controller import Controller, fingerprint_of
 from headrace.base.errors import ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import one_way_spec, reconfigured, started, stop, with_another_destination
+from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING
-from topology.ways import route
 
 CLONES = {"queue:qa.p", "capture:c.p"}
 

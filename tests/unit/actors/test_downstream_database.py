@@ -13,24 +13,24 @@ import pytest
 
 from actors.capture import CaptureHost
 from actors.downstream_database import RedoReceiver
+from actors.hosting.processes import factory_of, process_of
 from actors.intermediate_database import IntermediateSite
-from actors.processes import factory_of, process_of
 from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
 from headrace.base.errors import PropagationError, RedoError
 from headrace.databases.ports import CapturedTable
 from headrace.lcr.scn import ObjectNumber
 from headrace.redo.standby.shipping import STALLED_S
-from protos.links import GrpcLinks
-from protos.redo_link import RedoWatchClient
+from protos.links.grpc_links import GrpcLinks
+from protos.links.redo_link import RedoWatchClient
 from tests.support.controllers import one_way_spec, reconfigured, started
 from tests.support.redo_logs import SOURCE, drain
 from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
 from tests.support.standby_site import Site
 from topology.edits.changes import changes, components_of
 from topology.edits.receivers import Receivers
+from topology.routing.ways import route
 from topology.spec import TopologySpec
-from topology.ways import route
 
 
 def downstream_spec(folder: Path, *, transport: str = "async") -> TopologySpec:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.host import Host
+from actors.hosting.host import Host
 from headrace.base.backoff import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff
 from headrace.base.errors import BugError, DatabaseUnavailable, LogGone
 from headrace.console.status_view import is_healthy, notes
@@ -123,7 +123,7 @@ def test_component_is_opened_again_after_an_error_that_time_heals(hosts):
 def test_component_that_keeps_failing_is_retried_without_end(hosts, monkeypatch):
     """The manuals disable a propagation after 16 failures in a row; here an outage of any length ends by itself."""
     failures = 3 * 16
-    monkeypatch.setattr("actors.host.Backoff.next_s", lambda _self: 0.0)  # the pauses have a test of their own
+    monkeypatch.setattr("actors.hosting.host.Backoff.next_s", lambda _self: 0.0)  # the pauses have a test of their own
     reached = threading.Event()
     host = hosts(*(DatabaseUnavailable("gone") for _ in range(failures)), reached)
     host.start()
@@ -327,7 +327,7 @@ class RefusingOpenHost(RefusingHost):
 
 @pytest.fixture(params=[RefusingHost, RefusingOpenHost])
 def refusing(request, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("actors.host.Backoff.next_s", lambda _self: 0.01)
+    monkeypatch.setattr("actors.hosting.host.Backoff.next_s", lambda _self: 0.01)
     host = request.param(tmp_path, [])
     host.refusals = []
     yield host

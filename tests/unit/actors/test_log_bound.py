@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from actors.site.log_bound import bound_log
+from actors.hosting.log_bound import bound_log
 
 WRITER = "import sys\nfor line in sys.stdin:\n    sys.stderr.write(line)\n    print('written', flush=True)\n"
 

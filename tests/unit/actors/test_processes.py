@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.processes import APPLIES_TOGETHER, process_of
+from actors.hosting.processes import APPLIES_TOGETHER, process_of
 from tests.support.controllers import one_way_spec
 from topology.edits.changes import components_of
 from topology.spec import TopologySpec

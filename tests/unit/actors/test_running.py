@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.components import Components
+from actors.hosting.components import Components
 from actors.records.running import Running
 from headrace.base.errors import PropagationError
 from tests.support.components import FakeRecords, goes_on

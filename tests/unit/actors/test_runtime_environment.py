@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from actors import runtime
+from actors.hosting import runtime
 
 FIRST, SECOND, REMOTE = "127.0.0.1:1", "127.0.0.1:2", "192.0.2.1:3"
 

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from actors import spark_application
-from actors.child_process import ChildEnded
+from actors.hosting.child_process import ChildEnded
 from actors.security.upkeep import keep_certificates
 from actors.spark_application import SILENCE_MAX_S, SparkHost
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import PropagationError
 from protos import apply_pb2 as pb
-from protos import spark_link
-from protos.identity import CertificateError
+from protos.links import spark_link
+from protos.wire.identity import CertificateError
 from tests.support.topologies import ONE_WAY
 from topology.file.reading import read_topology
 

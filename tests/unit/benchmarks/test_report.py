@@ -21,7 +21,7 @@ from benchmarks.product import _TOPOLOGY, HeadracePeer
 from benchmarks.runs import Run
 from benchmarks.servers import Pair
 from benchmarks.workloads import BULK_TABLE, Bulk, Latency, LatencyResult, Oltp, OneTransaction
-from headrace.databases.postgres.source.catalog import slot_name
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from topology.file.reading import read_topology
 from topology.links import makes_certificates
 

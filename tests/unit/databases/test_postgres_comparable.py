@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from headrace.databases.postgres.comparable import PostgresValueTypes
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import Column
 from headrace.rules.conditions.values import Kind
 from tests.support.condition_values import numeric_bytes

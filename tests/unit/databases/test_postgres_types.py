@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.databases.ports import DestinationColumn, DestinationTable
-from headrace.databases.postgres.destination.catalog import CatalogColumn, CatalogTable, ValueForm, equality_of
-from headrace.databases.postgres.types import missing_alter, missing_tables, type_with_modifier
+from headrace.databases.postgres.catalog.destination_tables import CatalogColumn, CatalogTable, ValueForm, equality_of
+from headrace.databases.postgres.compared.types import missing_alter, missing_tables, type_with_modifier
 from headrace.lcr.batch import Column, OldImage, TableVersion
 from headrace.lcr.table_name import TableName
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from headrace.databases.postgres.value_text import value_text
+from headrace.databases.postgres.values.value_text import value_text
 from headrace.lcr.batch import Column
 
 

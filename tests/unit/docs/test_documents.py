@@ -168,7 +168,7 @@ def test_the_readme_s_two_commands_are_targets_of_make():
 
 
 def test_the_readme_s_first_topology_is_one(tmp_path):
-    from topology.checks import check
+    from topology.checks.static import check
     from topology.file.reading import read_topology
 
     (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -25,12 +25,12 @@ FORBIDDEN = {
     "headrace.deployment.inspection": "cryptography",
     "topology.spec": "pydantic",
     "headrace.rules.conditions.logic": "sqlglot",
-    "protos.transport": "pyarrow",
+    "protos.wire.transport": "pyarrow",
     "headrace.databases.embedded.servers": "psycopg",
     "headrace.databases.ports": "headrace.databases.postgres.connection",
     "actors.source_database": "headrace.databases.postgres.source.database",
     "headrace.commands.doctor": "headrace.databases.postgres.versions",
-    "spark_apply.server.apply_server": "headrace.databases.postgres.destination.session",
+    "spark_apply.server.apply_server": "headrace.databases.postgres.destination.server_session.session",
 }
 CIRCLE = ("headrace.redo.records", "headrace.redo.segments")  # what a contract says of siblings names them, and no line
 

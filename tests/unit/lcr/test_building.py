@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Column, Command, LcrBatch, RowGroup, content_version
+from headrace.lcr.batch import Column, Command, LcrBatch, RowGroup, content_version
 from headrace.lcr.building import batch_of_lcrs
 from headrace.lcr.cutting import without_unused
-from headrace.lcr.row_lcr import LcrError, LcrValue, RowLcr, ValueType
+from headrace.lcr.lcr_value import LcrError, LcrValue
+from headrace.lcr.row_lcr import RowLcr, ValueType
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from protos import codec
 from tests.support.lcr_batches import (
     assert_same_batch,

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 
 from headrace.base.errors import HeadraceError
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Column, Command, LcrBatch, RowGroup, Truncate
-from headrace.lcr.row_lcr import LcrError, LcrValue, RowLcr
+from headrace.lcr.batch import Column, Command, LcrBatch, RowGroup, Truncate
+from headrace.lcr.lcr_value import LcrError, LcrValue
+from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from tests.support.lcr_batches import column_values, insert_batch, lcr_batches, table_version, transactions
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from headrace.base.errors import HeadraceError, PropagationError
-from protos.links import GrpcLinks
+from protos.links.grpc_links import GrpcLinks
 from tests.support.system import wait_until
 
 WAIT_S = 30.0  # each of these takes milliseconds

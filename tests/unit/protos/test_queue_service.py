@@ -7,8 +7,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from protos import queue_pb2, transport
-from protos.queue_link import QueueService
+from protos import queue_pb2
+from protos.links.queue_link import QueueService
+from protos.wire import transport
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
 

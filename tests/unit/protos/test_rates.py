@@ -7,9 +7,10 @@ import math
 import pytest
 
 from headrace.base.errors import RateExceeded, Retry
-from protos import apply_pb2, queue_pb2, rates, redo_pb2
-from protos.admission import Admission
-from protos.rates import (
+from protos import apply_pb2, queue_pb2, redo_pb2
+from protos.wire import rates
+from protos.wire.admission import Admission
+from protos.wire.rates import (
     BURST_S,
     HELD_BACK_S_MAX,
     LIMITS,

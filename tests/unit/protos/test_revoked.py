@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from protos import revoked as revoked_module
-from protos.revoked import LIST_BYTES_MAX, Revoked, fingerprint_of, fingerprints_of, printed_fingerprint, read_list
+from protos.wire import revoked as revoked_module
+from protos.wire.revoked import LIST_BYTES_MAX, Revoked, fingerprint_of, fingerprints_of, printed_fingerprint, read_list
 from tests.support.certificates import Certificates, other_forms
 
 A, B, C = "aa" * 32, "b0" * 32, "0c" * 32

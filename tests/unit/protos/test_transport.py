@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from headrace.base import errors
 from headrace.base.errors import HeadraceError, PropagationError, ProtocolError
-from headrace.lcr.row_lcr import LcrError
-from protos import fragments, lcr_pb2, queue_pb2, transport
-from protos.admission import Admission
-from protos.compression import PIECE_BYTES_MIN, Compressor
-from protos.fragments import FRAGMENT_BYTES, Reassembly
-from protos.transport import PROTOCOL_VERSION
+from headrace.lcr.lcr_value import LcrError
+from protos import lcr_pb2, queue_pb2
+from protos.wire import fragments, transport
+from protos.wire.admission import Admission
+from protos.wire.compression import PIECE_BYTES_MIN, Compressor
+from protos.wire.fragments import FRAGMENT_BYTES, Reassembly
+from protos.wire.transport import PROTOCOL_VERSION
 
 
 def subclasses(kind: type[HeadraceError] = HeadraceError) -> Iterator[type[HeadraceError]]:

@@ -11,10 +11,10 @@ import pytest
 from headrace.base.clock import VirtualClock
 from headrace.databases.memory.source import MemorySource
 from headrace.lcr.scn import FIRST_SCN, Scn
-from headrace.redo.awaited_builds import BUILD_LATE_S
-from headrace.redo.log_writer import LogWriter
 from headrace.redo.records import RecordType
 from headrace.redo.segments import RedoReader
+from headrace.redo.writing.awaited_builds import BUILD_LATE_S
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.redo_logs import Names, committed, drain, log_writer, mine, miner, received, write_redo
 

@@ -11,9 +11,9 @@ from headrace.base.errors import LogGone
 from headrace.databases.memory.source import MemorySource
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
-from headrace.redo.key_search import CHANGES_MAX, FoundChange, KeyPart, KeySearch
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import BYTES_MAX_DEFAULT, ROWS_MAX_DEFAULT
+from headrace.redo.mining.key_search import CHANGES_MAX, FoundChange, KeyPart, KeySearch
+from headrace.redo.mining.miner import BYTES_MAX_DEFAULT, ROWS_MAX_DEFAULT
+from headrace.redo.writing.log_writer import LogWriter
 from tests.support.redo_logs import SOURCE, decoder, write_redo
 
 

@@ -18,12 +18,12 @@ from headrace.base.errors import DatabaseUnavailable, LogGone, RedoError, Unsupp
 from headrace.databases.memory.source import MemorySource
 from headrace.databases.ports import LogChunk, LogStream, StreamOptions
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
-from headrace.redo import gulp_pace, stream_intake
-from headrace.redo import log_writer as log_writer_module
 from headrace.redo.checkpoints import CHECKPOINT_SAVE_INTERVAL_S, RequiredCheckpoints
-from headrace.redo.log_writer import LogWriter
 from headrace.redo.records import RecordHeader, RecordType
 from headrace.redo.segments import RedoFull, RedoReader, SegmentWriter, list_segments
+from headrace.redo.writing import gulp_pace, stream_intake
+from headrace.redo.writing import log_writer as log_writer_module
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet
 from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
 from tests.support.workloads import Workload

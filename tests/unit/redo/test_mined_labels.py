@@ -10,7 +10,7 @@ import pytest
 from headrace.databases.memory.source import MemorySource
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.tracking import LABELS_PER_BATCH_MAX
-from headrace.redo.mined_labels import MinedLabel
+from headrace.redo.mining.mined_labels import MinedLabel
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.redo_logs import mine, miner, write_redo
 

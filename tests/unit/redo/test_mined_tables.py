@@ -9,7 +9,7 @@ import pytest
 
 from headrace.lcr.batch import Column, OldImage, TableVersion
 from headrace.lcr.tags import Tag
-from headrace.redo.mined_tables import MinedTables
+from headrace.redo.mining.mined_tables import MinedTables
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.seeds import seeds

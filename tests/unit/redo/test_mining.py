@@ -22,9 +22,9 @@ from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
 from headrace.links.ports import RedoPosition
-from headrace.redo.mined_tables import TAGS_KEPT
-from headrace.redo.mining import Miner
-from headrace.redo.names import NameOfNow
+from headrace.redo.mining.mined_tables import TAGS_KEPT
+from headrace.redo.mining.miner import Miner
+from headrace.redo.mining.names import NameOfNow
 from headrace.redo.segments import list_segments
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from tests.support.redo_logs import (

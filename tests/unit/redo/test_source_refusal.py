@@ -7,7 +7,7 @@ import pytest
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import DatabaseSetBack, LogGone
 from headrace.databases.memory.source import MemorySource
-from headrace.redo.source_refusal import SourceRefusal
+from headrace.redo.writing.source_refusal import SourceRefusal
 from tests.support.redo_logs import drain, log_writer, write_redo
 
 

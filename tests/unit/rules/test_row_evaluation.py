@@ -10,21 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.base.errors import BugError
-from headrace.databases.postgres.comparable import PostgresValueTypes
-from headrace.lcr.batch import (
-    ABSENT,
-    NULL,
-    UNCHANGED,
-    Column,
-    Command,
-    LcrBatch,
-    OldImage,
-    RowGroup,
-    TableVersion,
-    Truncate,
-)
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion, Truncate
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.rules.conditions.condition import parse
 from headrace.rules.conditions.nodes import ConditionError, Image, of_image
 from headrace.rules.conditions.rowwise import truth_values

@@ -13,9 +13,6 @@ from headrace.base.clock import VirtualClock
 from headrace.base.errors import BugError
 from headrace.databases.connectors import value_types
 from headrace.lcr.batch import (
-    ABSENT,
-    NULL,
-    UNCHANGED,
     Column,
     Command,
     LcrBatch,
@@ -28,6 +25,7 @@ from headrace.lcr.batch import (
 )
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.table_name import TableName
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.rules.conditions.condition import parse
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from headrace.base.errors import ConfigError
 from headrace.databases.ports import ErrorEdit
 from headrace.lcr.batch import Command, OldImage
-from headrace.lcr.row_lcr import LcrError, RowLcr
+from headrace.lcr.lcr_value import LcrError
+from headrace.lcr.row_lcr import RowLcr
 from protos import codec
 from spark_apply.conversation.groups import OnError
 from spark_apply.driver.error_edits import EditedPart, EditRequest, ValueEdit, edited_part

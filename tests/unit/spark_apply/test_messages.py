@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.base.errors import ProtocolError
 from protos import apply_pb2 as pb
-from protos.apply_link import PIECE_BYTES, Joiner, split
+from protos.links.apply_link import PIECE_BYTES, Joiner, split
 from spark_apply.conversation import groups, messages
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.topologies import SITES, findings, problems, read
-from topology.checks import check
+from topology.checks.static import check
 from topology.problems import as_line
 
 CHAIN = (

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.topologies import SITES, problems, read
 from topology.callers import subscribers_of
-from topology.combined import apply_of, bypassed, capture_of, combination, dequeued, direct, directs
 from topology.edits.changes import bypassed_of, components_of, interests_of, places_of, published_to
+from topology.routing.combined import apply_of, bypassed, capture_of, combination, dequeued, direct, directs
 
 ONE = SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"
 EXPLICIT = (

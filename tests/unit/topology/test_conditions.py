@@ -11,15 +11,15 @@ import pytest
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import ANY_TAG, UNTAGGED
 from tests.support.topologies import problems, read, read_anyway
-from topology.change_classes import ChangeClasses
-from topology.checks import check
+from topology.checks.logging_needs import log_needs
+from topology.checks.static import check
 from topology.edits.changes import changes
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.edits.subset_changes import subset_changes
-from topology.logging_needs import log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
-from topology.ways import arriving, rules_at_the_end, ways_to
+from topology.routing.change_classes import ChangeClasses
+from topology.routing.ways import arriving, rules_at_the_end, ways_to
 
 ONE_WAY = """
 topology: t

@@ -20,7 +20,7 @@ from headrace.rules.conflict_handlers import (
 )
 from tests.support.topologies import SITES, problems, read
 from tests.support.writes import version_of
-from topology.checks import check
+from topology.checks.static import check
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.plan import make_plan
 from topology.problems import as_line

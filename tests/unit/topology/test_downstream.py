@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from actors.site.wire import callers_of
-from protos.admission import READ_REDO, RECEIVE_REDO
+from actors.security.wire import callers_of
+from protos.wire.admission import READ_REDO, RECEIVE_REDO
 from tests.support.topologies import SITES, findings, read
 from topology.callers import redo_readers_of, redo_receivers_of, site_of
-from topology.downstream import receiver_at, receivers_at, receivers_from, redo_receivers
 from topology.edits.changes import changes, components_of
 from topology.plan import make_plan
-from topology.ways import ways_to
+from topology.routing.downstream import receiver_at, receivers_at, receivers_from, redo_receivers
+from topology.routing.ways import ways_to
 
 DOWNSTREAM = (
     "combined: never\n"

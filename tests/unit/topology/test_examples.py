@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.deployment.inspection import check_topology
-from topology.checks import check
+from topology.checks.static import check
 from topology.file.reading import read_topology
 from topology.plan import make_plan
 

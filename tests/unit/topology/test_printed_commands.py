@@ -27,12 +27,15 @@ FILE = "hr.yaml"
 # Not to be typed as they are.
 SPOKEN_OF = {
     ("headrace/databases/connectors.py", "copy hr.yaml"): "what a session calls itself",
-    ("headrace/databases/postgres/table_copy.py", "copy hr.yaml"): "what a session calls itself",
+    ("headrace/databases/postgres/copying/table_copy.py", "copy hr.yaml"): "what a session calls itself",
     (
         "headrace/databases/destination_views.py",
         "errors show hr.yaml",
     ): "says of a view's column where the whole of it is",
-    ("headrace/databases/postgres/planning.py", "track hr.yaml"): "says what a row that is to be granted is for",
+    (
+        "headrace/databases/postgres/destination/planning.py",
+        "track hr.yaml",
+    ): "says what a row that is to be granted is for",
     ("headrace/cli/app.py", "down hr.yaml --purge"): "one of two ends of a slot; it lists what it removes, and asks",
     ("topology/edits/capture_scns.py", "capture hr.yaml 7 7 7"): "the second 7 is an option of two",
 }

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.support.random_topologies import NAMES, TABLES, TAGS, edited, form, relayed, wild
 from tests.support.seeds import scaled, seed_of
 from tests.support.single_changes import CYCLE, ONCE, TWICE, SingleChanges
-from topology.change_classes import ChangeClasses
-from topology.checks import check
+from topology.checks.static import check
+from topology.checks.transformations import overlap_findings
 from topology.proof.reach import Proof
+from topology.routing.change_classes import ChangeClasses
 from topology.spec import TopologySpec
-from topology.transformations import overlap_findings
 
 TOPOLOGIES = scaled(300, 4_000)
 EDITS = scaled(200, 2_000)

@@ -12,15 +12,15 @@ from headrace.rules.clients_before import ClientsBefore
 from headrace.rules.evaluation import RuleEvaluation
 from tests.support.topologies import SITES, findings, problems, read, read_anyway
 from tests.support.transformed_ways import RENAME, VERSION, one_way, the_way
-from topology.combined import combination
+from topology.checks.logging_needs import log_needs
 from topology.edits.receivers import Receivers
 from topology.edits.subset_changes import shape_changes, strangers_on_the_way, subset_changes
-from topology.logging_needs import log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
+from topology.routing.combined import combination
+from topology.routing.ways import arriving, rules_at_the_end, ways_to, writes_alone
 from topology.spec import TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING, Split, with_splits
-from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
 
 
 def test_clients_behind_a_renaming_one_have_the_new_name_and_need_values_of_the_old_one(tmp_path):

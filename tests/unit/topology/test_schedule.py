@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.seeds import scaled, seed_of
 from tests.support.topologies import SITES, problems, read
-from topology.combined import combination
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.plan import make_plan
+from topology.routing.combined import combination
 from topology.schedule import Opening, Schedule, Window
 
 ZURICH = "Europe/Zurich"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from tests.support.topologies import SITES, read
-from topology.checks import check
+from topology.checks.static import check
 from topology.file.shorthand import Flow, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way, tag_of
+from topology.routing.ways import route, ways_to
 from topology.spec import DatabaseSpec, SiteSpec, TopologySpec
-from topology.ways import route, ways_to
 
 NAMES = ["a", "b", "c", "d", "e"]
 RULES = st.lists(st.sampled_from([Rule(owner=owner) for owner in "xyz"]), min_size=1, max_size=3, unique=True).map(

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from headrace.base.plain_data import from_json
-from topology.combined import combination, dequeued, readers_of
 from topology.edits.changes import changes, components_of, interests_of
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import examine, read_topology
+from topology.routing.combined import combination, dequeued, readers_of
 from topology.spec import PropagationSpec, QueueSpec, TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING, Split, hindrance, misfits, with_splits
 

@@ -12,11 +12,11 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings, TriggerFiring
 from headrace.tracing.explain import key_at_source
 from tests.support.topologies import SITES, problems, read
+from topology.checks.logging_needs import log_needs
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import read_topology
-from topology.logging_needs import log_needs
 from topology.plan import make_plan
-from topology.ways import ways_to
+from topology.routing.ways import ways_to
 
 ONE_WAY = SITES + "replicate: [{tables: [hr.t], from: dbs1, to: [dbs2]}]\n"
 KEY = KeyColumns(owner="hr", name="t", columns=("code", "day"))

@@ -12,23 +12,23 @@ import pytest
 
 from headrace.base.errors import UnfitTableError
 from headrace.databases.ports import CapturedTable, ShapedPartition, TableShape
-from headrace.databases.postgres.shapes import shape_findings
+from headrace.databases.postgres.compared.shapes import shape_findings
 from headrace.deployment.inspection import handler_findings
 from headrace.lcr.batch import Column, TableVersion
 from headrace.lcr.table_name import TableName
 from headrace.rules.transformations.transformation import AddColumn, RenameTable, Transformation
 from tests.support.topologies import SITES, problems, read, read_anyway
 from tests.support.transformed_ways import MASK, ONE_WAY, RENAME, VERSION, one_way, the_way
-from topology.combined import combination
+from topology.checks.functions import functions_of
+from topology.checks.logging_needs import listed_needs, log_needs
+from topology.checks.transformations import arrival_findings, lost_columns, refuse_one_name, ways_before
 from topology.edits.changes import changes
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.edits.subset_changes import shape_changes
-from topology.functions import functions_of
-from topology.logging_needs import listed_needs, log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
-from topology.transformations import arrival_findings, lost_columns, refuse_one_name, ways_before
-from topology.ways import arriving, rules_at_the_end, transformed, ways_to, writes_alone
+from topology.routing.combined import combination
+from topology.routing.ways import arriving, rules_at_the_end, transformed, ways_to, writes_alone
 
 EMPLOYEES = TableName("hr", "employees")
 # --------------------------------------------------------------------------- reading

@@ -19,9 +19,20 @@ from headrace.rules.transformations.transformation import RenameSchema, RenameTa
 from tests.support.lcr_batches import table_version
 from tests.support.seeds import scaled
 from tests.support.topologies import SITES, problems, read, read_anyway
-from topology.change_classes import ChangeClasses
-from topology.checks import check
-from topology.combined import directs
+from topology.checks.static import check
+from topology.checks.transformations import overlap_findings
+from topology.routing.change_classes import ChangeClasses
+from topology.routing.combined import directs
+from topology.routing.ways import (
+    ArrivingTable,
+    Way,
+    arriving,
+    captured_by,
+    returned_by,
+    route,
+    rules_at_the_end,
+    ways_to,
+)
 from topology.spec import (
     ApplySpec,
     CaptureSpec,
@@ -31,8 +42,6 @@ from topology.spec import (
     SiteSpec,
     TopologySpec,
 )
-from topology.transformations import overlap_findings
-from topology.ways import ArrivingTable, Way, arriving, captured_by, returned_by, route, rules_at_the_end, ways_to
 
 TWO_PATHS = (
     SITES

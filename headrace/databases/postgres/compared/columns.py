@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 
 from headrace.databases.ports import Finding, TableShape
+from headrace.databases.postgres.catalog.destination_tables import describe_table
 from headrace.databases.postgres.compared.computed_columns import computed_columns, computed_findings
 from headrace.databases.postgres.compared.named_types import named_types, type_findings
-from headrace.databases.postgres.destination.catalog import describe_table
-from headrace.databases.postgres.shapes import domain_findings, domain_shapes
+from headrace.databases.postgres.compared.shapes import domain_findings, domain_shapes
 from headrace.lcr.table_name import TableName
 
 __all__ = ["column_findings", "column_shapes"]

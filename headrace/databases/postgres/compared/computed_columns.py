@@ -6,7 +6,7 @@
     virtual, or before version 18 (not in the log) plain                refused: the column would stay without the values
     generated                                      generated            computed at both; other expressions are warned of
 
-The first row is `headrace.databases.postgres.types.missing_alter`'s, which the log says enough for; the others need the source's
+The first row is `headrace.databases.postgres.compared.types.missing_alter`'s, which the log says enough for; the others need the source's
 catalog.
 """
 
@@ -19,9 +19,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from headrace.databases.ports import ComputedColumn, Finding, TableShape
+from headrace.databases.postgres.catalog.destination_tables import CatalogTable
+from headrace.databases.postgres.catalog.source_tables import logged_generated
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.databases.postgres.destination.catalog import CatalogTable
-from headrace.databases.postgres.source.catalog import logged_generated
 from headrace.lcr.table_name import TableName, flow_text, remark
 
 __all__ = ["computed_as", "computed_columns", "computed_findings"]

@@ -4,7 +4,7 @@ The log names a type by its schema and name. At the destination the same type ma
 where its operator has put it, and a table whose schema is renamed has its enums there. So a type of the same name in
 any schema is taken for the source's (`is_same_name`), and `check` and `up`, which can ask both databases, refuse what
 has only the name: another kind of type, or one of another extension. Labels of enums and fields of composite types are
-compared by `headrace.databases.postgres.shapes`.
+compared by `headrace.databases.postgres.compared.shapes`.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from headrace.databases.ports import Finding
 from headrace.databases.postgres.administrator import Administrator, owned_schema_findings
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.destination.row_triggers import lacking_triggers, make_triggers
-from headrace.databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
+from headrace.databases.postgres.destination.records.schema import VERSION, prepare_schema, schema_version
+from headrace.databases.postgres.destination.row_times.row_triggers import lacking_triggers, make_triggers
 from headrace.databases.postgres.destination.trust import changes_of_owner, owners_of_schema
 from headrace.databases.postgres.event_triggers import own_ddl
 

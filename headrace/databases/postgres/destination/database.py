@@ -44,13 +44,18 @@ from headrace.databases.ports import (
     TableShape,
 )
 from headrace.databases.ports.operator import LEFT_TO_ADMIN
+from headrace.databases.postgres.catalog.destination_tables import describe_table, is_reserved
+from headrace.databases.postgres.catalog.partitions import rows_of_partition, without_children
 from headrace.databases.postgres.compared.columns import column_findings
 from headrace.databases.postgres.compared.computed_columns import computed_as
 from headrace.databases.postgres.compared.marked_columns import marked_columns_of
-from headrace.databases.postgres.conflict_history import conflicts as conflict_history
+from headrace.databases.postgres.compared.shapes import (
+    encoding_findings,
+    shape_findings,
+    standalone_tables,
+    table_shapes,
+)
 from headrace.databases.postgres.connection import NOT_FOUND, connect, database_identity, translated
-from headrace.databases.postgres.destination import error_queue as destination_errors
-from headrace.databases.postgres.destination.catalog import describe_table, is_reserved
 from headrace.databases.postgres.destination.fencing import (
     EPOCH_LIVES,
     SessionIdentity,
@@ -61,10 +66,12 @@ from headrace.databases.postgres.destination.fencing import (
     take_apply_lock,
 )
 from headrace.databases.postgres.destination.partitions import missing_grant, nested_tables, remove_partition
+from headrace.databases.postgres.destination.planning import plan_destination
 from headrace.databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
-from headrace.databases.postgres.destination.removal import may_use_schema, remove_origins, remove_rows
-from headrace.databases.postgres.destination.row_triggers import check_triggers, make_triggers, times_findings
-from headrace.databases.postgres.destination.schema import (
+from headrace.databases.postgres.destination.records import error_queue as destination_errors
+from headrace.databases.postgres.destination.records.conflict_history import conflicts as conflict_history
+from headrace.databases.postgres.destination.records.removal import may_use_schema, remove_origins, remove_rows
+from headrace.databases.postgres.destination.records.schema import (
     CLAIM_LOCK,
     HISTORY_FROM,
     MARKS_FROM,
@@ -73,8 +80,7 @@ from headrace.databases.postgres.destination.schema import (
     prepare_schema,
     schema_version,
 )
-from headrace.databases.postgres.destination.session import PostgresSession
-from headrace.databases.postgres.destination.table_records import (
+from headrace.databases.postgres.destination.records.table_records import (
     COLUMNS,
     IS_GONE,
     IS_REMADE,
@@ -87,10 +93,9 @@ from headrace.databases.postgres.destination.table_records import (
     recorded_applies,
     write_row_marks,
 )
+from headrace.databases.postgres.destination.row_times.row_triggers import check_triggers, make_triggers, times_findings
+from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from headrace.databases.postgres.event_triggers import own_ddl
-from headrace.databases.postgres.partitions import rows_of_partition, without_children
-from headrace.databases.postgres.planning import plan_destination
-from headrace.databases.postgres.shapes import encoding_findings, shape_findings, standalone_tables, table_shapes
 from headrace.databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.scn import Scn

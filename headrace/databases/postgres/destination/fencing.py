@@ -26,14 +26,15 @@ import psycopg
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, FencedError
 from headrace.databases.ports import ROWS_THERE, LogPositions
+from headrace.databases.postgres.catalog.partitions import members_below
 from headrace.databases.postgres.connection import translated
 from headrace.databases.postgres.origins import origin_name
-from headrace.databases.postgres.partitions import members_below
 from headrace.databases.progress import check_epoch
 
 __all__ = [
     "COMMIT_LAZILY",
     "EPOCH_LIVES",
+    "MEETING_LOCKS",
     "STAMP_FUNCTION",
     "SessionIdentity",
     "apply_lock_key",
@@ -49,6 +50,11 @@ __all__ = [
 ]
 
 STAMP_FUNCTION = "pg_catalog.pg_replication_origin_xact_setup(pg_catalog.pg_lsn, pg_catalog.timestamptz)"
+
+MEETING_LOCKS = 1_213_353_812
+"""First number of the advisory locks that the session's own statements hold until a transaction ends; those of users
+have others.
+"""
 
 # A dead client's backend is ended at once, but a large transaction's locks and a slow disk take their time.
 _PREDECESSOR_WAIT_S = 60.0

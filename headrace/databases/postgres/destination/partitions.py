@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from headrace.databases.ports import Finding
+from headrace.databases.postgres.catalog.partitions import rows_of_partition
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.databases.postgres.partitions import rows_of_partition
 from headrace.lcr.table_name import TableName, remark
 
 __all__ = ["missing_grant", "nested_findings", "nested_tables", "ownership_findings", "remove_partition"]

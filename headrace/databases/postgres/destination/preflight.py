@@ -12,10 +12,17 @@ from psycopg.rows import dict_row
 
 from headrace.databases.applied_tables import missing_key, unfit_key
 from headrace.databases.ports import Finding
+from headrace.databases.postgres.catalog.destination_tables import CatalogTable, describe_table, is_reserved
+from headrace.databases.postgres.catalog.partitions import (
+    rows_of_others,
+    stored_tables,
+    unlogged_findings,
+    without_children,
+)
 from headrace.databases.postgres.claim import claim_name
 from headrace.databases.postgres.compared.named_types import local_names
+from headrace.databases.postgres.compared.types import conversion_of, dump_of, immediate, missing_alter, missing_tables
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.databases.postgres.destination.catalog import CatalogTable, describe_table, is_reserved
 from headrace.databases.postgres.destination.fencing import STAMP_FUNCTION
 from headrace.databases.postgres.destination.partitions import nested_findings, ownership_findings
 from headrace.databases.postgres.destination.rights import (
@@ -36,9 +43,7 @@ from headrace.databases.postgres.event_triggers import (
     event_trigger_findings,
     trial_findings,
 )
-from headrace.databases.postgres.partitions import rows_of_others, stored_tables, unlogged_findings, without_children
 from headrace.databases.postgres.role_makers import role_maker_findings
-from headrace.databases.postgres.types import conversion_of, dump_of, immediate, missing_alter, missing_tables
 from headrace.databases.postgres.versions import version_findings
 from headrace.lcr.batch import OldImage, TableVersion
 from headrace.lcr.table_name import TableName, flow_table, flow_text, remark

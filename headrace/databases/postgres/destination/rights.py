@@ -16,9 +16,9 @@ import psycopg
 from psycopg import sql
 
 from headrace.databases.ports import DestinationTable, Finding
+from headrace.databases.postgres.catalog.destination_tables import CatalogTable
 from headrace.databases.postgres.connection import connect, qualified, quote, translated
-from headrace.databases.postgres.destination.catalog import CatalogTable
-from headrace.databases.postgres.destination.schema import VERSION, schema_version
+from headrace.databases.postgres.destination.records.schema import VERSION, schema_version
 from headrace.databases.postgres.destination.trust import schema_owner_findings
 from headrace.lcr.batch import TableVersion
 

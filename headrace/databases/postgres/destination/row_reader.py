@@ -16,11 +16,11 @@ from psycopg.pq.abc import PGresult
 
 from headrace.base.errors import ConfigError, DatabaseError
 from headrace.databases.ports.operator import KeyValue
+from headrace.databases.postgres.catalog.destination_tables import FIRST_USER_TYPE, CatalogTable, describe_table
+from headrace.databases.postgres.catalog.partitions import without_children
 from headrace.databases.postgres.compared.named_types import local_names
 from headrace.databases.postgres.connection import connect, quote, translated
-from headrace.databases.postgres.destination.catalog import FIRST_USER_TYPE, CatalogTable, describe_table
-from headrace.databases.postgres.partitions import without_children
-from headrace.databases.postgres.value_text import value_text
+from headrace.databases.postgres.values.value_text import value_text
 from headrace.lcr.batch import Column
 from headrace.lcr.type_name import type_parts
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings

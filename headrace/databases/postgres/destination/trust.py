@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from headrace.databases.ports import Finding
+from headrace.databases.postgres.catalog.destination_tables import CatalogTable, is_reserved
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.databases.postgres.destination.catalog import CatalogTable, is_reserved
 from headrace.lcr.table_name import remark
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ import psycopg
 from headrace.base.errors import CapturedNoMore, DatabaseError
 from headrace.databases.ports import Finding, PlannedStatement
 from headrace.databases.postgres.administrator import Administrator, Roles, owned_schema_findings
+from headrace.databases.postgres.catalog.source_tables import CatalogTable, captured_tables, select_tables, slot_name
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.event_triggers import SOURCE_TRIALS, own_ddl, trial_findings
-from headrace.databases.postgres.source.catalog import CatalogTable, captured_tables, select_tables, slot_name
 from headrace.databases.postgres.source.publication import publication_found, publication_steps
 from headrace.lcr.table_name import remark
 

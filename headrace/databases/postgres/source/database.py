@@ -30,15 +30,9 @@ from headrace.databases.ports import (
     StreamOptions,
 )
 from headrace.databases.ports.operator import AS_ADMIN, LEFT_TO_ADMIN
-from headrace.databases.postgres.comparable import PostgresValueTypes
-from headrace.databases.postgres.compared.columns import column_shapes
-from headrace.databases.postgres.connection import connect, database_identity, qualified, quote, translated
-from headrace.databases.postgres.destination.catalog import describe_table, table_version
-from headrace.databases.postgres.event_triggers import own_ddl
-from headrace.databases.postgres.partitions import members_below, partition_rows
-from headrace.databases.postgres.shapes import table_shapes
-from headrace.databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
-from headrace.databases.postgres.source.catalog import (
+from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
+from headrace.databases.postgres.catalog.partitions import members_below, partition_rows
+from headrace.databases.postgres.catalog.source_tables import (
     captured_tables,
     logged_generated,
     older_values,
@@ -49,11 +43,14 @@ from headrace.databases.postgres.source.catalog import (
     slot_name,
     source_tables,
 )
-from headrace.databases.postgres.source.decoding_memory import memory_findings
-from headrace.databases.postgres.source.preflight import preflight_source
-from headrace.databases.postgres.source.publication import publication_found, publication_gone, publication_steps
-from headrace.databases.postgres.source.row_marks import began_empty, computed_in, row_marks
-from headrace.databases.postgres.source.slot import (
+from headrace.databases.postgres.compared.columns import column_shapes
+from headrace.databases.postgres.compared.shapes import table_shapes
+from headrace.databases.postgres.connection import connect, database_identity, qualified, quote, translated
+from headrace.databases.postgres.copying.table_copy import use_snapshot
+from headrace.databases.postgres.event_triggers import own_ddl
+from headrace.databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
+from headrace.databases.postgres.source.log_stream.decoding_memory import memory_findings
+from headrace.databases.postgres.source.log_stream.slot import (
     MAKES_SLOT,
     check_last_transaction,
     check_same_log,
@@ -62,17 +59,20 @@ from headrace.databases.postgres.source.slot import (
     slot_positions,
     slot_step,
 )
+from headrace.databases.postgres.source.log_stream.transactions import are_visible
+from headrace.databases.postgres.source.log_stream.waits import holding_up
+from headrace.databases.postgres.source.preflight import preflight_source
+from headrace.databases.postgres.source.publication import publication_found, publication_gone, publication_steps
+from headrace.databases.postgres.source.row_marks import began_empty, computed_in, row_marks
 from headrace.databases.postgres.source.supplemental_logging import logged_tables, logging_findings, refused_conditions
-from headrace.databases.postgres.source.transactions import are_visible
-from headrace.databases.postgres.source.waits import holding_up
-from headrace.databases.postgres.table_copy import use_snapshot
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.lcr.table_name import literal
 
 if TYPE_CHECKING:
     from headrace.databases.ports import RowMark, TableShape
-    from headrace.databases.postgres.source.replication_stream import PostgresLogStream
+    from headrace.databases.postgres.source.log_stream.replication_stream import PostgresLogStream
     from headrace.lcr.table_name import TableName
 
 __all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
@@ -448,7 +448,7 @@ class PostgresSource:
             DatabaseSetBack: see the port.
             LogGone: see the port.
         """
-        from headrace.databases.postgres.source.replication_stream import open_log_stream
+        from headrace.databases.postgres.source.log_stream.replication_stream import open_log_stream
 
         name = self._name(topology)
         with translated("opening the log stream"):
@@ -536,7 +536,7 @@ class PostgresSource:
         Raises:
             DatabaseUnavailable: something in the snapshot does not become visible, or the server cannot be reached.
         """
-        from headrace.databases.postgres.source.lsn import parse_lsn
+        from headrace.databases.postgres.source.log_stream.lsn import parse_lsn
 
         connection = connect(self._dsn, application_name=f"headrace {topology} snapshot", replication="database")
         try:

@@ -19,7 +19,7 @@ from headrace.databases.ports import NEVER_CAPTURED, Finding
 from headrace.rules.rule import RuleSet
 
 if TYPE_CHECKING:
-    from headrace.databases.postgres.source.catalog import CatalogTable
+    from headrace.databases.postgres.catalog.source_tables import CatalogTable
 
 __all__ = ["Relation", "large_object_findings", "left_out_findings", "not_captured"]
 

@@ -15,6 +15,14 @@ from typing import Any
 import psycopg
 
 from headrace.databases.ports import Finding
+from headrace.databases.postgres.catalog.partitions import rows_of_others, stored_tables
+from headrace.databases.postgres.catalog.source_tables import (
+    CatalogTable,
+    select_tables,
+    table_names,
+    unlogged_tables,
+)
+from headrace.databases.postgres.compared.types import immediate
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.event_triggers import (
     SOURCE_TAGS,
@@ -22,17 +30,9 @@ from headrace.databases.postgres.event_triggers import (
     event_trigger_findings,
     trial_findings,
 )
-from headrace.databases.postgres.partitions import rows_of_others, stored_tables
 from headrace.databases.postgres.role_makers import role_maker_findings
 from headrace.databases.postgres.source.binary_types import BinaryObstacle, binary_obstacles
-from headrace.databases.postgres.source.catalog import (
-    CatalogTable,
-    select_tables,
-    table_names,
-    unlogged_tables,
-)
 from headrace.databases.postgres.source.left_out import Relation, large_object_findings, left_out_findings, not_captured
-from headrace.databases.postgres.types import immediate
 from headrace.databases.postgres.versions import version_findings
 from headrace.lcr.table_name import TableName, argument, remark
 from headrace.rules.rule import Rule, RuleSet

@@ -12,8 +12,8 @@ import psycopg
 
 from headrace.base.errors import INSTANTIATE_AGAIN, CapturedNoMore, DatabaseError
 from headrace.databases.ports import PlannedStatement
+from headrace.databases.postgres.catalog.source_tables import CatalogTable, logged_generated, publication_tables
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.databases.postgres.source.catalog import CatalogTable, logged_generated, publication_tables
 from headrace.databases.postgres.source.preflight import identity_breaks
 from headrace.lcr.table_name import remark
 

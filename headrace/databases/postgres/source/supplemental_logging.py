@@ -19,8 +19,8 @@ from typing import Any
 import psycopg
 
 from headrace.databases.ports import Finding, LoggedTable, LogNeed
+from headrace.databases.postgres.catalog.source_tables import CatalogTable, Leaf
 from headrace.databases.postgres.connection import qualified
-from headrace.databases.postgres.source.catalog import CatalogTable, Leaf
 from headrace.lcr.batch import TableVersion
 from headrace.rules.conditions.nodes import Compare, Node, comparisons_of
 from headrace.rules.conditions.values import ValueTypes

@@ -14,7 +14,7 @@ from cryptography import x509
 
 from actors.security.authority import AUTHORITY_DAYS, SITE_DAYS, make_certificates
 from actors.security.examination import tls_findings
-from actors.site.wire import identity_of
+from actors.security.wire import identity_of
 from headrace.base.errors import ConfigError
 from headrace.deployment.inspection import check_topology
 from tests.support.command_line import run

@@ -18,7 +18,7 @@ from actors.security.authority import AUTHORITY_DAYS, SITE_DAYS, make_certificat
 from actors.security.examination import tls_findings
 from actors.security.upkeep import keep_certificates
 from headrace.base.errors import ConfigError
-from protos.revoked import fingerprint_of, printed_fingerprint
+from protos.wire.revoked import fingerprint_of, printed_fingerprint
 from tests.support.topologies import ONE_WAY, read
 from topology.edits.stored import PREPARED_FILE, spec_to_json
 from topology.links import CERTIFICATES, MADE_AUTHORITY, REVOKED

@@ -16,7 +16,7 @@ from headrace.base.errors import PropagationError
 from headrace.links.ports import PublisherProgress, header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
-from protos.fragments import FRAGMENT_BYTES
+from protos.wire.fragments import FRAGMENT_BYTES
 from tests.support.lcr_batches import insert_batch
 from tests.support.seeds import seed_of
 from tests.support.staging import DirectDequeue, DirectEnqueue, DirectLinks, History, Subscriber, one_way

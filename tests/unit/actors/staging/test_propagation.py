@@ -15,14 +15,15 @@ from actors.staging.propagation import (
 )
 from actors.staging.queue_sessions import SubscriberSession
 from headrace.base.errors import LogGone, PropagationError
-from headrace.lcr.batch import ABSENT, Command
+from headrace.lcr.batch import Command
 from headrace.lcr.building import batch_of_values
 from headrace.lcr.row_lcr import RowLcr, ValueType
 from headrace.lcr.scn import Scn
+from headrace.lcr.values import ABSENT
 from headrace.rules.conditions.condition import parse
 from headrace.rules.rule import Rule, RuleSet
 from protos import codec
-from protos.links import GrpcLinks
+from protos.links.grpc_links import GrpcLinks
 from tests.support.lcr_batches import insert_batch, table_version
 from tests.support.staging import one_way
 from tests.support.two_queues import TwoQueues

@@ -12,9 +12,9 @@ import pytest
 from psycopg.types.range import Range
 
 from headrace.databases.connectors import column_of_type
-from headrace.databases.postgres.python_values import decoded, encoded
+from headrace.databases.postgres.values.python_values import decoded, encoded
 from headrace.lcr.batch import Column
-from headrace.lcr.row_lcr import LcrError
+from headrace.lcr.lcr_value import LcrError
 
 VALUES = [
     ("bool", True),

@@ -8,7 +8,7 @@ from psycopg.pq import DiagnosticField
 
 from headrace.base.errors import DatabaseUnavailable, DataError
 from headrace.databases.postgres.connection import translate
-from headrace.databases.postgres.destination.handler_sql import refused_sql
+from headrace.databases.postgres.destination.server_session.handler_sql import refused_sql
 
 
 @pytest.mark.parametrize(

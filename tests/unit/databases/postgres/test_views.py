@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from headrace.databases.destination_views import VIEWS
-from headrace.databases.postgres.destination.schema import VERSIONS
+from headrace.databases.postgres.destination.records.schema import VERSIONS
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "views.md").read_text(encoding="utf-8")
 

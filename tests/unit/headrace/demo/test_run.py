@@ -25,7 +25,7 @@ from headrace.lcr.table_name import TableName
 from tests.support.probes import probe
 from topology.edits.stored import PREPARED_FILE
 from topology.links import makes_certificates
-from topology.ways import ways_to
+from topology.routing.ways import ways_to
 
 KEYS = [  # of the issue, in its order
     "identical",

@@ -113,7 +113,7 @@ class Clusters:
         self.folders, self._same, self._at, self.machines = folders, same, "", 1
         self.ended: list[str] = []
         monkeypatch.setattr(headrace.deployment.deployment, "_connect", self._connect)
-        monkeypatch.setattr("actors.runtime.own_address", lambda: self._same or self._at)
+        monkeypatch.setattr("actors.hosting.runtime.own_address", lambda: self._same or self._at)
         monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)
         self.asked: dict[str, str] = {}
         monkeypatch.setattr(Deployment, "overview", lambda _: {**overview(), "calls": self.asked})

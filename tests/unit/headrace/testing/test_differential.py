@@ -23,7 +23,7 @@ from tests.support.example_tables import EXAMPLES, TABLES, TIMES
 from tests.support.seeds import seeds
 from tests.support.two_queues import TwoQueues
 from topology.file.reading import read_topology
-from topology.ways import Way, rules_at_the_end, ways_to
+from topology.routing.ways import Way, rules_at_the_end, ways_to
 
 VALUES = {
     "int4": [1, 40, 50, None],

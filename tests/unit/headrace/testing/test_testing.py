@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from headrace.base.errors import ConfigError, UnfitTableError
-from headrace.lcr.row_lcr import LcrError, RowLcr
+from headrace.lcr.lcr_value import LcrError
+from headrace.lcr.row_lcr import RowLcr
 from headrace.rules.transformations.transformation import TransformationError
 from headrace.testing import Destination, Rules, Table, row_lcr, transform, values_of
 from topology.problems import TopologyError

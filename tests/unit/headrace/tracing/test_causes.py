@@ -11,7 +11,7 @@ import pytest
 from headrace.databases.ports import ErrorTransaction, Instantiation
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from headrace.redo.key_search import FoundChange
+from headrace.redo.mining.key_search import FoundChange
 from headrace.rules.conditions.condition import parse
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import Transformation
@@ -19,8 +19,8 @@ from headrace.tracing.causes import Evidence, Verdict, explain
 from tests.support.custom_functions import custom
 from tests.support.lcr_batches import column_values, insert_batch
 from tests.support.topologies import read
+from topology.routing.ways import ways_to
 from topology.spec import TopologySpec
-from topology.ways import ways_to
 
 SCN = 1000
 T = TableName("public", "t")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.base.errors import ConfigError, LogGone, PropagationError
-from headrace.redo.key_search import CHANGES_MAX, FoundChange, SearchedRedo
+from headrace.redo.mining.key_search import CHANGES_MAX, FoundChange, SearchedRedo
 from headrace.tracing.explain import REDO_WAIT_S, RESTARTS_MAX, Findings, parsed_key, searched
 
 

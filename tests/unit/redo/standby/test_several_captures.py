@@ -12,10 +12,10 @@ import pytest
 
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
-from headrace.redo.log_writer import LogWriter
-from headrace.redo.mining import Miner
+from headrace.redo.mining.miner import Miner
 from headrace.redo.segments import list_segments
 from headrace.redo.standby.standby_log import StandbyLog
+from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.support.redo_logs import committed, miner, received
 from tests.support.seeds import seeds

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.databases.postgres.comparable import PostgresValueTypes
-from headrace.lcr.batch import ABSENT, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion
-from headrace.lcr.batch import NULL as NULL_LENGTH
+from headrace.databases.postgres.values.comparable import PostgresValueTypes
+from headrace.lcr.batch import Command, LcrBatch, OldImage, RowGroup, TableVersion
 from headrace.lcr.cutting import row_transactions
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, UNCHANGED
+from headrace.lcr.values import NULL as NULL_LENGTH
 from headrace.rules.conditions.compiled import CompiledCondition, Rows, check_types
 from headrace.rules.conditions.condition import parse
 from headrace.rules.conditions.logic import FALSE, NULL, TRUE, Known, possible

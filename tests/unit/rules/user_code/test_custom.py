@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given, settings
 
 from headrace.databases.connectors import value_types
-from headrace.lcr.batch import (
-    ABSENT,
-    NULL,
-    UNCHANGED,
-    Column,
-    Command,
-    LcrBatch,
-    OldImage,
-    TableVersion,
-    content_version,
-)
+from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, TableVersion, content_version
 from headrace.lcr.building import batch_of_values
 from headrace.lcr.row_lcr import RowLcr
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.rules.conditions.condition import parse
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet

@@ -12,10 +12,10 @@ import pytest
 from headrace.base.errors import HeadraceError, PropagationError, ProtocolError
 from headrace.databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
-from protos.admission import Admission
-from protos.apply_link import CoordinatorLink, fetch_access, make_server_hello, serve_apply
-from protos.spark_link import serve_tasks
-from protos.transport import Server
+from protos.links.apply_link import CoordinatorLink, fetch_access, make_server_hello, serve_apply
+from protos.links.spark_link import serve_tasks
+from protos.wire.admission import Admission
+from protos.wire.transport import Server
 from spark_apply.application.process import ALL_LOST_TIMEOUT_S, FIRST_TIMEOUT_S, SILENCE_MAX_S, ApplicationWatch
 from spark_apply.application.runs import SparkRuns
 from spark_apply.application.spark import SparkUnavailable

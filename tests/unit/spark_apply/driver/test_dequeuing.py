@@ -13,7 +13,7 @@ from headrace.base.clock import VirtualClock
 from headrace.base.errors import PropagationError, QueueError
 from headrace.databases.connectors import DatabaseAccess
 from headrace.lcr.scn import Scn
-from protos.transport import epoch_incarnation
+from protos.wire.transport import epoch_incarnation
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.dequeuing import Dequeuing
 from tests.support.staging import DirectLinks, one_way

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from headrace.base.errors import DataError
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore
-from headrace.lcr.batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage
+from headrace.lcr.batch import Command, LcrBatch, OldImage
+from headrace.lcr.values import ABSENT, NULL, ColumnValues
 from spark_apply.sets.collapse import ExpectedWrite, TruncateTables, plan_sets
 from spark_apply.sets.conflicts import apply_rows, execute_steps
 from spark_apply.sets.resolution import DIFFERS, ConflictSettings, Resolution

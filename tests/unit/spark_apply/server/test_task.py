@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from protos import apply_link
 from protos import apply_pb2 as pb
+from protos.links import apply_link
 from spark_apply.application.task_access import TaskAccess
 from spark_apply.handlers.process_bounds import HandlersGrew
 from spark_apply.server import task as tasks

@@ -19,8 +19,8 @@ from tests.support.topologies import SITES, read
 from topology.edits.changes import adopted_first, changes
 from topology.edits.stored import KEY_FILE, spec_from_json, spec_to_json, with_secrets_of
 from topology.edits.subset_changes import leaves_tables, shape_changes, strangers_on_the_way, subset_changes
+from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.ways import route
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 NEVER = "combined: never\n"

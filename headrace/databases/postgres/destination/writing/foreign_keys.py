@@ -32,7 +32,7 @@ from headrace.lcr.batch import Command
 from headrace.rules.table_settings import TableSettings
 
 if TYPE_CHECKING:
-    from headrace.databases.postgres.destination.catalog import CatalogTable, CheckedKey
+    from headrace.databases.postgres.catalog.destination_tables import CatalogTable, CheckedKey
 
 __all__ = ["BYTES_MAX", "ROWS_MAX", "ForeignKeyChecks", "ValueCheck", "value_statement", "violation", "whole_check"]
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from headrace.base.errors import COPY_THE_TABLE, DatabaseError, DataError
+from headrace.databases.postgres.catalog.partitions import rows_of_partition
 from headrace.databases.postgres.connection import qualified
 from headrace.databases.postgres.destination.writing.write_errors import NO_RIGHT
-from headrace.databases.postgres.partitions import rows_of_partition
 
 if TYPE_CHECKING:
     from headrace.databases.ports import TruncatedTable

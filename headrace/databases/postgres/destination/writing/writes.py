@@ -40,16 +40,17 @@ import numpy as np
 
 from headrace.base.errors import COPY_THE_TABLE, BugError, DataError
 from headrace.databases.ports import FoundRows, Write, WriteTimes
-from headrace.databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
-from headrace.databases.postgres.destination.lost_times import PG_EPOCH_US
-from headrace.databases.postgres.destination.recent_changes import not_later_here
-from headrace.databases.postgres.types import conversion_of, type_with_modifier
-from headrace.lcr.batch import Column, ColumnValues, Command
+from headrace.databases.postgres.catalog.destination_tables import CatalogColumn, CatalogTable, Conversion, ValueForm
+from headrace.databases.postgres.compared.types import conversion_of, type_with_modifier
+from headrace.databases.postgres.destination.row_times.lost_times import PG_EPOCH_US
+from headrace.databases.postgres.destination.row_times.recent_changes import not_later_here
+from headrace.lcr.batch import Column, Command
+from headrace.lcr.values import ColumnValues
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.databases.postgres.destination.recent_changes import Horizon
+    from headrace.databases.postgres.destination.row_times.recent_changes import Horizon
 
 __all__ = [
     "COPY_ROWS_MIN",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.databases.postgres.destination.recent_changes import _APART, _REMEMBERED, Horizon
+from headrace.databases.postgres.destination.row_times.recent_changes import _APART, _REMEMBERED, Horizon
 
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 100)), max_size=2000)
 

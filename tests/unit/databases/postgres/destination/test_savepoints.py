@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.base.errors import BugError
-from headrace.databases.postgres.destination.savepoints import Savepoints
-from headrace.databases.postgres.destination.writing.pipeline import Statement
+from headrace.databases.postgres.destination.server_session.savepoints import Savepoints
+from headrace.databases.postgres.pipeline import Statement
 
 
 def texts(statements: list[Statement]) -> list[str]:

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.base.errors import DatabaseUnavailable
-from headrace.databases.postgres.source import database, replication_stream
+from headrace.databases.postgres.source import database
 from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.log_stream import replication_stream
 from headrace.lcr.scn import Scn
 
 
@@ -31,7 +32,7 @@ def stream(monkeypatch):
     """The stream that the dsn's server of now gives; the server that is checked is on timeline 1."""
     made = SimpleNamespace(options=SimpleNamespace(timeline=1), is_closed=False)
     made.close = lambda: setattr(made, "is_closed", True)
-    monkeypatch.setattr("headrace.databases.postgres.source.slot._timeline", lambda connection: 1)
+    monkeypatch.setattr("headrace.databases.postgres.source.log_stream.slot._timeline", lambda connection: 1)
     monkeypatch.setattr(database, "check_slot", lambda connection, name, start: start)
     monkeypatch.setattr(database, "publication_found", lambda connection, name: "publication p (1)")
     monkeypatch.setattr(database, "published_relations", lambda connection, name: ())

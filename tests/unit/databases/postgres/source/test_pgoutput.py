@@ -18,10 +18,11 @@ import pytest
 from headrace.base.errors import ProtocolError
 from headrace.databases.ports import DecodedChunk, StreamOptions
 from headrace.databases.postgres.origins import tag_of_origin
-from headrace.databases.postgres.source import pgoutput_kernels as k
-from headrace.databases.postgres.source.pgoutput import PostgresLogDecoder
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, OldImage, content_version
+from headrace.databases.postgres.source.log_stream import pgoutput_kernels as k
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
+from headrace.lcr.batch import Command, OldImage, content_version
 from headrace.lcr.tags import Tag
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from tests.support import pgoutput_messages as pg
 from tests.support.seeds import scaled
 

@@ -13,10 +13,10 @@ import pytest
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
 from headrace.databases.ports import LogChunk, StreamOptions
-from headrace.databases.postgres.source import replication_stream
-from headrace.databases.postgres.source.lsn import format_lsn, parse_lsn
-from headrace.databases.postgres.source.replication_stream import REMINDERS_S, PostgresLogStream
-from headrace.databases.postgres.source.replication_wire import (
+from headrace.databases.postgres.source.log_stream import replication_stream
+from headrace.databases.postgres.source.log_stream.lsn import format_lsn, parse_lsn
+from headrace.databases.postgres.source.log_stream.replication_stream import REMINDERS_S, PostgresLogStream
+from headrace.databases.postgres.source.log_stream.replication_wire import (
     GULP_BYTES,
     LOCAL_RECEIVE_BUFFER_BYTES,
     RECEIVE_BUFFER_BYTES,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.base.errors import BugError
 from headrace.databases.ports import DestinationTable, Write
-from headrace.databases.postgres.destination.recent_changes import Horizon
+from headrace.databases.postgres.destination.row_times.recent_changes import Horizon
 from headrace.databases.postgres.destination.writing.writes import (
     SetStatement,
     WritePlan,
@@ -20,7 +20,8 @@ from headrace.databases.postgres.destination.writing.writes import (
     parameters,
     row_chunks,
 )
-from headrace.lcr.batch import ABSENT, NULL, UNCHANGED, Command, OldImage, TableVersion
+from headrace.lcr.batch import Command, OldImage, TableVersion
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from tests.support.lcr_batches import column_values
 from tests.support.seeds import scaled
 

@@ -1,0 +1,242 @@
+"""The components that share one process: each begins, fails, restarts and ends alone.
+
+Job
+    Hold the hosts of one process, and bring them in line with the cluster's records: a component that is recorded for
+    this process begins, one that is recorded no more ends.
+
+Main path
+    Components.settle_all (a process begins) or settle (a component is created or ended) -> Records.get -> the factory
+      ->
+    Host.start; Components.call -> a method of the host.
+
+States
+    None of its own: a component has those of its `Host`, each in a thread of its own.
+
+Durable when
+    The cluster's control service holds the records as long as it holds the actor itself. A restarted process begins
+    with them all, each as soon as no other process of its machine runs it (`actors.records.running`).
+
+Worked flow
+    queue:a and propagation:p run -> queue:b is recorded, settle(queue:b) -> its host starts; a and p notice nothing ->
+    the record of p is removed, settle(p) -> its thread ends, the record's removal is confirmed -> the process is killed
+      ->
+    it begins again with a and b
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from actors.records.running import Running
+from actors.records.taken_over import TakenOver
+from headrace.base.errors import ConfigError, PropagationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from actors.hosting.host import Host
+
+__all__ = ["Components", "Record", "Records"]
+
+# Calls of one component's `status` that may wait at a time: the controller's and an operator's. Others are refused, so
+# that a component that hangs does not take all threads that the process has for calls.
+_STATUS_CALLS_MAX = 2
+_WAIT_FOR_A_STEP = frozenset({"reconfigure", "stop_component"})  # they take effect when the component's step ends
+_SAVED = _WAIT_FOR_A_STEP | {"start_component"}  # the component's next life goes by them, too
+
+log = logging.getLogger("headrace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a component is built from.
+
+    Args:
+        creation: differs each time the component is created, and stays the same when its process is restarted.
+        factory: "module:callable" that builds its host.
+        arguments: for the callable.
+        state_dir: of the topology.
+    """
+
+    creation: str
+    factory: str
+    arguments: Mapping[str, Any]
+    state_dir: str
+
+
+class Records(Protocol):
+    """What the cluster knows of the components of one process."""
+
+    def names(self) -> Iterable[str]:
+        """Components that are to run in the process, and those that are to end."""
+        ...
+
+    def get(self, component: str) -> Record | None:
+        """What the component is built from; None: it is to end."""
+        ...
+
+    def ended(self, component: str) -> None:
+        """The component runs no more, as it was wanted; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    creation: str
+    host: Host
+    taken_over: TakenOver
+    lock: Running
+
+
+class Components:
+    """See the module.
+
+    Args:
+        records: of this process.
+        end_process: called when a component does not end: its thread hangs, and only the end of the process ends it.
+            The others begin again with the next process.
+    """
+
+    def __init__(self, records: Records, end_process: Callable[[], object] = lambda: os._exit(1)) -> None:
+        self._records = records
+        self._end_process = end_process
+        self._running: dict[str, _Running] = {}
+        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        # what is saved last is what the component goes by
+        self._changing: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._to_settle: set[str] = set()
+        self._status_calls: dict[str, threading.Semaphore] = defaultdict(lambda: threading.Semaphore(_STATUS_CALLS_MAX))
+
+    def settle_all(self) -> None:
+        """Begin what is recorded for this process; one that cannot be built does not keep the others from beginning."""
+        for name in self._records.names():
+            try:
+                self.settle(name)
+            except PropagationError:
+                continue  # in the log; whoever calls it next tries again
+
+    def settle(self, name: str) -> None:
+        """Begin a component, end it, or begin it anew, as the records want it; idempotent.
+
+        While another thread does that, this returns at once: that thread looks at the records again.
+
+        Raises:
+            PropagationError: it cannot be built, the log says why; or another process of this machine still runs it.
+        """
+        self._to_settle.add(name)
+        self._settle_now(name)
+
+    def _settle_now(self, name: str) -> bool:
+        """Settle a component as long as that is asked for; False: another thread does."""
+        while name in self._to_settle:  # looked at after the lock is free: who did not get it has asked before
+            if not self._locks[name].acquire(blocking=False):
+                return False
+            try:
+                self._to_settle.discard(name)
+                self._settle(name)
+            finally:
+                self._locks[name].release()
+        return True
+
+    def call(self, name: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer
+        """Call a public method of a component's host.
+
+        Args:
+            name: full name of a component of this process; it is begun when it is recorded and does not run.
+            method: of its host, not private. "status" is refused while too many calls of it wait. What waits for the
+                end of a step ends the process while a user's function that has had its time does not return: the step
+                may never end, and what is wanted is recorded.
+            arguments: for the method.
+
+        Raises:
+            PropagationError: it does not run here (now).
+            HeadraceError: whatever the method raises.
+        """
+        if method.startswith("_"):
+            raise ConfigError(f"not a public method: {method}")
+        running = self._running.get(name)
+        if running is None or running.host.has_ended:
+            running = self._begin_now(name)
+        if method in _SAVED:
+            return self._change(name, running, method, arguments)
+        if method != "status":
+            return getattr(running.host, method)(*arguments)
+        calls = self._status_calls[name]
+        if not calls.acquire(blocking=False):
+            raise PropagationError(
+                f"{name} does not answer: {_STATUS_CALLS_MAX} calls of its status wait",
+                hint="see the log of its process, and the site's disk",
+            )
+        try:
+            return running.host.status()
+        finally:
+            calls.release()
+
+    def _change(self, name: str, running: _Running, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - the component's own answer
+        """Save a change, and let the component go by it: one after the other, and none that has left."""
+        with self._changing[name]:
+            if self._running.get(name) is not running:
+                raise PropagationError(f"{name} is about to begin or to end")
+            if method == "reconfigure":
+                # Before the component goes by it: a restarted process begins with the arguments of the component's
+                # creation.
+                running.taken_over.save(*arguments)
+            answer = getattr(running.host, method)(*arguments)
+        if method in _WAIT_FOR_A_STEP and (late := running.host.late_call()):
+            log.error("%s: %s: this process ends, and what else runs in it begins again", name, late)
+            self._end_process()
+        return answer
+
+    def _begin_now(self, name: str) -> _Running:
+        """Begin what is recorded and does not run.
+
+        Its creator died before it could say so, it could not be built, or its thread died.
+        """
+        # A component may take long to end, and who asks for its status must not wait for that.
+        self._to_settle.add(name)
+        if not self._settle_now(name):
+            raise PropagationError(f"{name} is about to begin or to end")
+        running = self._running.get(name)
+        if running is None:
+            raise PropagationError(f"{name} does not run", hint="`headrace up` starts what is missing")
+        return running
+
+    def _settle(self, name: str) -> None:
+        record, running = self._records.get(name), self._running.get(name)
+        if running is not None and (record is None or record.creation != running.creation or running.host.has_ended):
+            with self._changing[name]:
+                del self._running[name]
+            if not running.host.end():
+                log.error("%s does not end: this process ends, and what else runs in it begins again", name)
+                self._end_process()
+            running.lock.release()
+            log.info("%s: ended", name)
+            running = None
+        if record is None:
+            self._records.ended(name)
+        elif running is None:
+            self._running[name] = self._build(name, record)
+
+    @staticmethod
+    def _build(name: str, record: Record) -> _Running:
+        state_dir = Path(record.state_dir)
+        lock, taken_over = Running(state_dir, name), TakenOver(state_dir, name, record.creation)
+        log.info("%s: begins in process %d", name, os.getpid())
+        module, _, attribute = record.factory.partition(":")
+        try:
+            host: Host = getattr(importlib.import_module(module), attribute)(**taken_over.arguments(record.arguments))
+        except Exception as error:  # whatever it is, it is of this component alone
+            lock.release()
+            log.exception("%s: cannot be built", name)
+            raise PropagationError(
+                f"{name} cannot be built: {error}", hint="see the log of its process; report it"
+            ) from error
+        host.start()
+        return _Running(record.creation, host, taken_over, lock)

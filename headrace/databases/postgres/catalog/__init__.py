@@ -1,0 +1,1 @@
+"""What PostgreSQL's catalogs say of tables: of a source's, of those that changes are applied to, of their partitions."""

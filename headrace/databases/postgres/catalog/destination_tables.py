@@ -1,0 +1,891 @@
+"""What PostgreSQL's catalog says of a table that changes are applied to.
+
+Besides the port's `DestinationTable` a session needs to know how a value of each column travels as an array
+element, and which operator finds a row by its key: `CatalogTable` has both.
+
+Canonical equality (`DestinationColumn.equality`), the one place where it is decided: two values of the type are
+equal to PostgreSQL exactly when their canonical forms have equal bytes.
+
+    integer   int2, int4, int8, oid: the number
+    numeric   numeric: without trailing zeros (1.0 = 1.00)
+    float     float4, float8: one zero, one NaN
+    bpchar    character(n): without trailing blanks
+    text      the value's bytes as they are, the same in text and in binary form: text, varchar and name under a
+              deterministic collation, and enums
+    uuid      its 16 bytes
+    bytes     the bytes of its binary form: "char", bytea, bool, date, time, timetz, timestamp, timestamptz, money, inet,
+              cidr, macaddr, macaddr8, bit, varbit, pg_lsn, xid, xid8, tid
+    none      everything else: interval (1 month = 30 days), jsonb, arrays, ranges, composites, citext, text
+              under a nondeterministic collation, every extension's type
+
+A domain has its base type's. A table with "none" in a unique key cannot be hashed: it is serialised.
+
+Longer than 500 lines: half of it are the queries, which are read together with what is made of their answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from headrace.databases.applied_tables import with_settings
+from headrace.databases.ports import DestinationColumn, DestinationTable, Diversion, ForeignKey
+from headrace.databases.postgres.connection import quote, translated
+from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
+from headrace.lcr.batch import Column, OldImage, TableVersion
+from headrace.lcr.scn import ObjectNumber
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+
+__all__ = [
+    "FIRST_USER_TYPE",
+    "SAME_FORM",
+    "TOMBSTONES",
+    "CatalogColumn",
+    "CatalogTable",
+    "Conversion",
+    "ValueForm",
+    "conversion_function",
+    "describe_table",
+    "equality_of",
+    "is_reserved",
+    "table_version",
+    "wider_types",
+]
+
+_EQUALITY = {
+    "integer": ("int2", "int4", "int8", "oid"),
+    "numeric": ("numeric",),
+    "float": ("float4", "float8"),
+    "bpchar": ("bpchar",),
+    "text": ("text", "varchar", "name"),
+    "uuid": ("uuid",),
+    "bytes": (
+        "char",
+        "bytea",
+        "bool",
+        "date",
+        "time",
+        "timetz",
+        "timestamp",
+        "timestamptz",
+        "money",
+        "inet",
+        "cidr",
+        "macaddr",
+        "macaddr8",
+        "bit",
+        "varbit",
+        "pg_lsn",
+        "xid",
+        "xid8",
+        "tid",
+    ),
+}
+_EQUALITY_OF = {f"pg_catalog.{name}": form for form, names in _EQUALITY.items() for name in names}
+# Types without an order that means something to a person are left out, though an index can sort them (jsonb, arrays,
+# ranges).
+_ORDERED = frozenset(
+    f"pg_catalog.{name}"
+    for name in (
+        "int2",
+        "int4",
+        "int8",
+        "oid",
+        "numeric",
+        "float4",
+        "float8",
+        "money",
+        "text",
+        "varchar",
+        "bpchar",
+        "name",
+        "char",
+        "bytea",
+        "bool",
+        "date",
+        "time",
+        "timetz",
+        "timestamp",
+        "timestamptz",
+        "interval",
+        "uuid",
+        "inet",
+        "cidr",
+        "macaddr",
+        "macaddr8",
+        "bit",
+        "varbit",
+        "pg_lsn",
+        "xid8",
+    )
+)
+# Floating point adds up to something else in another order.
+_NUMBERS = frozenset(f"pg_catalog.{name}" for name in ("int2", "int4", "int8", "numeric"))
+# Types whose every value has the same text, and the same canonical form, in the wider type: nobody can tell them apart.
+# Not float4 in float8 (0.1 becomes 0.10000000149011612), not bpchar in text (trailing blanks go).
+_WIDER = {
+    "pg_catalog.int4": ("int2",),
+    "pg_catalog.int8": ("int2", "int4"),
+    "pg_catalog.text": ("varchar",),
+    "pg_catalog.varchar": ("text",),
+}
+_COLLATED = frozenset({"pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar", "pg_catalog.name"})
+
+# Types `hash_record_extended` can hash in every supported version; rows of tables without a key are found by it.
+_HASHABLE = frozenset(
+    f"pg_catalog.{name}"
+    for name in (
+        "int2",
+        "int4",
+        "int8",
+        "oid",
+        "text",
+        "varchar",
+        "bpchar",
+        "name",
+        "char",
+        "bool",
+        "date",
+        "time",
+        "timetz",
+        "timestamp",
+        "timestamptz",
+        "uuid",
+        "float4",
+        "float8",
+        "numeric",
+        "inet",
+        "cidr",
+        "macaddr",
+        "interval",
+    )
+)
+
+FIRST_USER_TYPE = 16384
+"""Types below have the same number in every database."""
+
+TOMBSTONES = "headrace_tombstones"
+"""The trigger that `headrace.keep_tombstones` makes."""
+
+# A hash of a table's name, of what ALTER TABLE changes of its columns, and of its own unique indexes, triggers and
+# rules; `{oid}`: the table's. When its name is another one's by now, statements write to that: operators who build a
+# table anew exchange the two. When an index goes unnoticed, rows are found and put in order by a key that is none any
+# more; columns of an index never change. A foreign key has triggers at both of its tables, which stand for it here: no
+# index finds the keys that refer to a table. Headrace's own trigger is for users' changes.
+_FORM = f"""(
+SELECT pg_catalog.bit_xor(f.hash) FROM (
+    SELECT pg_catalog.hash_record_extended(ROW(f.attnum, f.attname, f.atttypid, f.atttypmod, f.attidentity, f.attgenerated), 0)
+    FROM pg_catalog.pg_attribute f WHERE f.attrelid = {{oid}} AND f.attnum > 0
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(f.indexrelid, f.indisvalid, f.indimmediate), 1)
+    FROM pg_catalog.pg_index f WHERE f.indrelid = {{oid}} AND (f.indisunique OR f.indisexclusion)
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.tgenabled), 2) FROM pg_catalog.pg_trigger f
+    WHERE f.tgrelid = {{oid}} AND f.tgname OPERATOR(pg_catalog.<>) '{TOMBSTONES}'
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.ev_enabled), 3) FROM pg_catalog.pg_rewrite f WHERE f.ev_class = {{oid}}
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(f.relname, s.nspname), 4)
+    FROM pg_catalog.pg_class f JOIN pg_catalog.pg_namespace s ON s.oid = f.relnamespace WHERE f.oid = {{oid}}
+) f(hash))"""
+
+SAME_FORM = f"""SELECT 1 / ($2::int8 IS NOT DISTINCT FROM {_FORM.format(oid="$1::int8::oid")})::int4"""
+"""Divides by zero unless a table has the form it was described with: $1 its OID, $2 `CatalogTable.form`.
+
+For one table: the server keeps the plan of that, and makes one of several tables anew each time, which takes longer
+than to execute it.
+"""
+
+_TABLE = f"""
+SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident, {_FORM.format(oid="c.oid")} AS form,
+       EXISTS (SELECT FROM pg_catalog.pg_trigger g
+               WHERE g.tgrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)
+                 AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal)
+       OR EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_enabled IN ('A', 'R'))
+         AS fires,
+       (SELECT pg_catalog.jsonb_agg(d) FROM (
+            SELECT v.command, 'the rule ' || pg_catalog.quote_ident(w.rulename) AS what, w.ev_qual::text = '<>' AS is_always
+            FROM pg_catalog.pg_rewrite w JOIN (VALUES ('2', 'UPDATE'), ('3', 'INSERT'), ('4', 'DELETE')) v(event, command) ON v.event = w.ev_type::text
+            WHERE w.ev_class = c.oid AND w.is_instead AND w.ev_enabled IN ('A', 'R')
+            UNION ALL
+            SELECT v.command, 'the trigger ' || pg_catalog.quote_ident(g.tgname), false
+            FROM pg_catalog.pg_trigger g JOIN (VALUES (16, 'UPDATE'), (4, 'INSERT'), (8, 'DELETE')) v(event, command) ON g.tgtype & v.event <> 0
+            WHERE g.tgrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)
+              AND g.tgtype & 3 = 3 AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal  -- BEFORE, for each row
+            ORDER BY 3 DESC, 2) d) AS diversions,
+       (SELECT pg_catalog.jsonb_agg(DISTINCT pg_catalog.to_jsonb(ARRAY(
+                   SELECT coalesce(a.attname::text, '') FROM pg_catalog.unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(number, place)
+                   LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place)))
+        FROM pg_catalog.pg_index i
+        WHERE i.indisvalid AND i.indrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)) AS indexes,
+       EXISTS (SELECT FROM pg_catalog.pg_partitioned_table p
+               WHERE p.partrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r) AND p.partstrat = 'h' AND p.partnatts > 1) AS is_hashed_together,
+       CASE WHEN c.relispartition THEN (
+           SELECT ARRAY[an.nspname::text, a.relname::text] FROM pg_catalog.pg_class a JOIN pg_catalog.pg_namespace an ON an.oid = a.relnamespace
+           WHERE a.oid = pg_catalog.pg_partition_root(c.oid)) END AS above
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(owner)s AND c.relname = %(name)s AND c.relkind IN ('r', 'p')
+"""
+
+# A domain's base type is found through domains over domains.
+_COLUMNS = """
+WITH RECURSIVE base(oid, base, depth, not_null, has_default, modifier) AS (
+    SELECT t.oid, t.oid, 0, false, false, -1 FROM pg_catalog.pg_type t
+    WHERE t.oid IN (SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(oid)s AND NOT a.attisdropped)
+    UNION ALL
+    SELECT b.oid, d.typbasetype, b.depth + 1, b.not_null OR d.typnotnull, b.has_default OR d.typdefault IS NOT NULL, d.typtypmod
+    FROM base b JOIN pg_catalog.pg_type d ON d.oid = b.base AND d.typtype = 'd'
+), bases AS (SELECT DISTINCT ON (oid) * FROM base ORDER BY oid, depth DESC)
+SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typname AS type_name, t.oid AS type_number,
+       a.atttypmod AS modifier, a.attnotnull OR b.not_null AS not_null,
+       a.atthasdef OR a.attidentity <> '' OR b.has_default AS has_default,
+       a.attgenerated::text AS generated, a.attidentity = 'a' AS is_identity_always,
+       t.typarray AS array_number, bn.nspname AS base_owner, bt.typname AS base_name, bt.typtype AS base_kind,
+       b.modifier AS base_modifier,
+       coalesce(l.collisdeterministic, true) AS is_deterministic,
+       l.oid IS NULL OR l.collprovider = 'b' OR l.collname IN ('C', 'POSIX', 'ucs_basic') OR (l.collprovider = 'd' AND (
+           SELECT d.datlocprovider = 'b' OR (d.datlocprovider = 'c' AND d.datcollate IN ('C', 'POSIX'))
+           FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())) AS has_one_order,
+       CASE WHEN NOT l.collisdeterministic OR (t.typtype = 'd' AND a.attcollation <> t.typcollation) THEN
+           format('%%I.%%I', ln.nspname, l.collname) ELSE '' END AS collation,
+       (SELECT format('%%I.%%I(%%%%s%%s)', fn.nspname, f.proname, CASE f.pronargs WHEN 3 THEN format(', %%s, -1', bt.oid) END)
+        FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
+        WHERE f.oid = bt.typinput AND EXISTS (
+            SELECT FROM pg_catalog.pg_cast k
+            WHERE k.castsource = 'pg_catalog.text'::regtype AND k.casttarget = bt.oid AND k.castmethod = 'f')) AS input,
+       e.equals, e.equals_number
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+JOIN bases b ON b.oid = t.oid
+JOIN pg_catalog.pg_type bt ON bt.oid = b.base JOIN pg_catalog.pg_namespace bn ON bn.oid = bt.typnamespace
+LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = l.collnamespace
+LEFT JOIN LATERAL (
+        SELECT format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname), o.oid
+        FROM pg_catalog.pg_opclass oc JOIN pg_catalog.pg_am m ON m.oid = oc.opcmethod AND m.amname = 'btree'
+        JOIN pg_catalog.pg_type ot ON ot.oid = oc.opcintype
+        JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
+         AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
+        JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr JOIN pg_catalog.pg_namespace on_ ON on_.oid = o.oprnamespace
+        WHERE oc.opcdefault AND (
+            oc.opcintype = bt.oid OR (bt.typtype = 'e' AND oc.opcintype = 'pg_catalog.anyenum'::regtype)
+            OR EXISTS (SELECT FROM pg_catalog.pg_cast k WHERE k.castsource = bt.oid AND k.casttarget = oc.opcintype AND k.castmethod = 'b'
+                       AND k.castcontext = 'i'))
+        ORDER BY oc.opcintype = bt.oid DESC, ot.typispreferred DESC, oc.oid LIMIT 1
+) e(equals, equals_number) ON true
+WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+
+_NAME_BYTES_MAX = 63  # of an identifier, as PostgreSQL is built everywhere
+_NAME_HASH_BYTES = 6  # tells the columns of one database apart
+
+# What the operator says of values of other types: functions named like the column.
+_FUNCTIONS = """
+SELECT c.name, format('%%I.%%I', tn.nspname, t.typname) AS type_name, format('%%s.%%s', tn.nspname, t.typname) AS source_type,
+       t.oid AS type_number, t.typarray AS array_number, quote_ident(f.proname) AS function
+FROM unnest(%(columns)s::text[], %(functions)s::text[]) AS c(name, function)
+JOIN pg_catalog.pg_proc f ON f.proname = c.function::name AND f.pronargs = 1 AND f.prokind = 'f' AND NOT f.proretset
+JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace AND n.nspname = 'headrace'
+JOIN pg_catalog.pg_type t ON t.oid = f.proargtypes[0] JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = %(oid)s AND a.attname = c.name AND a.atttypid = f.prorettype
+"""
+
+# Unique and exclusion indexes: of the table itself, and those a partition has alone.
+_INDEXES = """
+SELECT i.indrelid <> %(oid)s AS of_partition, i.indisexclusion OR m.amname <> 'btree' AS excludes,
+       i.indpred IS NOT NULL AS is_partial, i.indimmediate, i.indnullsnotdistinct, i.indisvalid AS is_valid, x.relname AS name,
+       (i.indkey::int2[])[0:i.indnkeyatts - 1] AS columns,
+       equality.operators, equality.operator_numbers,
+       EXISTS (SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], (i.indcollation::oid[])[0:i.indnkeyatts - 1]) c(number, oid)
+               LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.number
+               JOIN pg_catalog.pg_collation l ON l.oid IN (c.oid, a.attcollation) AND NOT l.collisdeterministic) AS is_nondeterministic,
+       NOT EXISTS (SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], (i.indcollation::oid[])[0:i.indnkeyatts - 1]) c(number, oid)
+                   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.number
+                   WHERE a.attcollation <> c.oid) AS has_columns_collations
+FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid JOIN pg_catalog.pg_am m ON m.oid = x.relam
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname) ORDER BY k.place), '{}'), coalesce(array_agg(o.oid ORDER BY k.place), '{}')
+    FROM unnest((i.indclass::oid[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(opclass, place)
+    JOIN pg_catalog.pg_opclass oc ON oc.oid = k.opclass
+    JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
+     AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
+    JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
+    JOIN pg_catalog.pg_namespace on_ ON on_.oid = o.oprnamespace
+) equality(operators, operator_numbers)
+WHERE (i.indisunique OR i.indisexclusion) AND i.indislive AND i.indisready
+  AND (i.indrelid = %(oid)s
+       OR (i.indrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r)
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhrelid = i.indexrelid)))
+ORDER BY i.indisprimary DESC, i.indnkeyatts, x.relname
+"""
+
+# Foreign keys from the table and to it, those of its partitions too; not the copies that PostgreSQL makes of them for
+# partitions. The table itself may be a partition: then it has such a copy, and what refers to a table above it may
+# refer to its rows.
+_FAMILY = """
+WITH family(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r UNION SELECT %(oid)s::oid),
+above(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_ancestors(%(oid)s) r UNION SELECT relid FROM family)
+"""
+_REFERS = """(
+    k.conrelid IN (SELECT relid FROM family)
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint o WHERE o.oid = k.conparentid AND o.conrelid IN (SELECT relid FROM family))
+)"""
+_IS_REFERRED = "(k.conparentid = 0 AND k.confrelid IN (SELECT relid FROM above))"
+_FOREIGN_KEYS = f"""
+{_FAMILY}, keys AS (
+    SELECT k.conrelid, k.confrelid, {_REFERS} AS refers, {_IS_REFERRED} AS is_referred,
+           (SELECT array_agg(a.attname::text ORDER BY c.place) FROM unnest(k.conkey) WITH ORDINALITY c(number, place)
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.number) AS columns,
+           (SELECT array_agg(a.attname::text ORDER BY c.place) FROM unnest(k.confkey) WITH ORDINALITY c(number, place)
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = c.number) AS referred_columns
+    FROM pg_catalog.pg_constraint k
+    WHERE k.contype = 'f' AND ({_REFERS} OR {_IS_REFERRED})
+)
+SELECT DISTINCT k.refers, k.is_referred, n.nspname AS owner, c.relname AS name, k.columns, k.referred_columns
+FROM keys k JOIN pg_catalog.pg_class c ON c.oid = coalesce(pg_catalog.pg_partition_root(k.confrelid), k.confrelid)
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ORDER BY 3, 4, 5, 6, 1, 2
+"""
+
+# As above, with what a check of one needs. Columns that not every version has are read through JSON.
+_CHECKED_KEYS = f"""
+{_FAMILY}
+SELECT k.conname AS "constraint", cn.nspname AS owner, c.relname AS name, pn.nspname AS referred_owner, p.relname AS referred_name,
+       format('%%s%%I.%%I', CASE c.relkind WHEN 'p' THEN '' ELSE 'ONLY ' END, cn.nspname, c.relname) AS relation,
+       format('%%s%%I.%%I', CASE p.relkind WHEN 'p' THEN '' ELSE 'ONLY ' END, pn.nspname, p.relname) AS referred_relation,
+       ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY x(number, place)
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = x.number ORDER BY x.place) AS columns,
+       ARRAY(SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY x(number, place)
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = x.number ORDER BY x.place) AS referred_columns,
+       ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conpfeqop) WITH ORDINALITY x(oid, place)
+             JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS operators,
+       ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conppeqop) WITH ORDINALITY x(oid, place)
+             JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS referred_operators,
+       ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conffeqop) WITH ORDINALITY x(oid, place)
+             JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS own_operators,
+       {_REFERS} AS refers, {_IS_REFERRED} AS is_referred
+FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class c ON c.oid = CASE WHEN {_REFERS} THEN %(oid)s ELSE coalesce(pg_catalog.pg_partition_root(k.conrelid), k.conrelid) END
+JOIN pg_catalog.pg_class p ON p.oid = coalesce(pg_catalog.pg_partition_root(k.confrelid), k.confrelid)
+JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+WHERE k.contype = 'f' AND ({_REFERS} OR {_IS_REFERRED})
+  AND pg_catalog.to_jsonb(k) ->> 'conenforced' IS DISTINCT FROM 'false' AND pg_catalog.to_jsonb(k) ->> 'conperiod' IS DISTINCT FROM 'true'
+ORDER BY 1, 2, 3
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueForm:
+    """How values of a type travel in a parameter.
+
+    Args:
+        type_name: quoted and qualified.
+        array_type: type of a parameter that holds many values, quoted; empty: the type has no array type (it is
+            an array itself), values must travel in a composite.
+        type_number: the type's OID.
+        input: call of the base type's input function with `%s` for a cstring, when casting text means something
+            else (text to regclass refuses numbers); empty: a cast is the same.
+    """
+
+    type_name: str
+    array_type: str
+    type_number: int
+    input: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What makes a value of another type one of the column's.
+
+    Args:
+        source_type: the other type, `owner.name`.
+        form: how its values travel.
+        function: an operator's, quoted and qualified; empty: a cast that keeps the value and its text.
+    """
+
+    source_type: str
+    form: ValueForm
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogColumn:
+    """How one column is written.
+
+    Args:
+        name: quoted.
+        form: of its type.
+        base_type: of a domain, `owner.name`; else the type's own.
+        base_modifier: of a domain, what it says of its base type, as `type_modifier`; -1: nothing.
+        equals: the key index's equality operator for the column; empty when it is in no key that finds rows.
+        unique_equals: the same of any unique key's index, also of one that finds no rows.
+        is_hashable: `hash_record_extended` can hash it, and gives the same for its values in a statement.
+        conversions: other types whose values it takes.
+        collation: quoted, with its schema, where a value of the column's type does not have it by itself: it takes
+            texts for equal whose bytes differ, or is not the domain's; else empty.
+        generated: `pg_attribute.attgenerated`: s (stored) or v (virtual); empty: it is not.
+    """
+
+    name: str
+    form: ValueForm
+    base_type: str
+    equals: str
+    unique_equals: str
+    is_hashable: bool
+    conversions: tuple[Conversion, ...] = ()
+    collation: str = ""
+    base_modifier: int = -1
+    generated: str = ""
+
+    def collated(self, value: str) -> str:
+        """A value in the collation of the column, as SQL: two implicit ones that differ are an error to the server.
+
+        Args:
+            value: as SQL, of the column's type.
+        """
+        return f"{value} COLLATE {self.collation}" if self.collation else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedKey:
+    """A foreign key from or to a table, for whoever checks it.
+
+    Args:
+        constraint: its name.
+        owner, name: of the referring table; of a partition, its partitioned table's.
+        columns: its columns there.
+        referred_owner, referred_name, referred_columns: what it refers to, likewise.
+        relation, referred_relation: how statements name both: without tables that inherit from them, of which the
+            constraint says nothing.
+        operators: per column, referred = referring.
+        referred_operators, own_operators: equality on either side.
+        refers: the described table is the referring one.
+        is_referred: the described table is the one that is referred to.
+    """
+
+    constraint: str
+    owner: str
+    name: str
+    columns: tuple[str, ...]
+    referred_owner: str
+    referred_name: str
+    referred_columns: tuple[str, ...]
+    relation: str
+    referred_relation: str
+    operators: tuple[str, ...]
+    referred_operators: tuple[str, ...]
+    own_operators: tuple[str, ...]
+    refers: bool
+    is_referred: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogTable:
+    """A table's description with what a session needs to write to it.
+
+    Args:
+        table: what the port says.
+        columns: parallel to `table.columns`.
+        oid: of the table.
+        relation: how statements name it: quoted, with ONLY when it is not partitioned.
+        is_partitioned: rows are stored in partitions.
+        positions: column name -> position in `table.columns`.
+        replica_identity: `pg_class.relreplident`.
+        form: hash of its name and columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
+        comparable: names of the columns whose type has an equality that an index can use.
+        foreign_keys: from and to the table, where the apply process checks any.
+        looked_up: keys that find rows, of whose index the server can make use for `=`: not one in the order of another
+            collation than the column's, and not one that was not built to its end. None of a table that is partitioned
+            by the hash of several columns together: the server finds the partition of values that are compared with `=`
+                alone.
+        indexes: all of its own and its partitions', of whatever kind, as positions of the columns; -1: an expression.
+    """
+
+    table: DestinationTable
+    columns: tuple[CatalogColumn, ...]
+    oid: int
+    relation: str
+    is_partitioned: bool
+    positions: dict[str, int] = field(compare=False)
+    replica_identity: str = "d"
+    form: int = 0
+    comparable: frozenset[str] = frozenset()
+    foreign_keys: tuple[CheckedKey, ...] = ()
+    looked_up: tuple[tuple[int, ...], ...] = ()
+    indexes: frozenset[tuple[int, ...]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    columns: tuple[int, ...]
+    operators: tuple[str, ...]
+
+
+def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str:
+    """The canonical form in which values of a type are hashed; see `DestinationColumn.equality`.
+
+    Args:
+        base_type: `owner.name`; of a domain the type below it.
+        is_enum: it is an enumerated type.
+        is_deterministic: the column's collation makes text equal only where its bytes are; True for types without
+            collation.
+
+    Returns:
+        "none" when equal values may have different bytes and no canonical form of them is known here.
+    """
+    if is_enum:
+        return "text"
+    if base_type in _COLLATED and not is_deterministic:
+        return "none"
+    return _EQUALITY_OF.get(base_type, "none")
+
+
+def is_reserved(owner: str) -> bool:
+    """Whether a schema is the server's or Headrace's own.
+
+    An LCR that names a table of it is no change of a user's table, whoever sends it.
+    """
+    return owner in {"headrace", "information_schema"} or owner.startswith("pg_")
+
+
+def describe_table(
+    connection: psycopg.Connection[Any],
+    owner: str,
+    name: str,
+    settings: TableSettings = NO_TABLE_SETTINGS,
+) -> CatalogTable | None:
+    """Read a table's description.
+
+    None when there is no such table (a view or foreign table is none), or none that changes may be applied to
+    (`is_reserved`).
+
+    Args:
+        connection: inside a transaction or not.
+        owner: schema.
+        name: table.
+        settings: of the apply process that asks: a substitute key takes precedence.
+
+    Raises:
+        DatabaseUnavailable: the catalog cannot be read now.
+    """
+    if is_reserved(owner):
+        return None
+    with translated("reading the catalog", table=f"{owner}.{name}"), connection.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(_TABLE, {"owner": owner, "name": name}).fetchone()
+        if found is None:
+            return None
+        columns = cursor.execute(_COLUMNS, {"oid": found["oid"]}).fetchall()
+        indexes = cursor.execute(_INDEXES, {"oid": found["oid"]}).fetchall()
+        names = [column["name"] for column in columns]
+        functions = [conversion_function(owner, name, column) for column in names]
+        given = cursor.execute(_FUNCTIONS, {"oid": found["oid"], "columns": names, "functions": functions}).fetchall()
+        keys = cursor.execute(_FOREIGN_KEYS, {"oid": found["oid"]}).fetchall()
+        checked = cursor.execute(_CHECKED_KEYS, {"oid": found["oid"]}).fetchall() if settings.check_foreign_keys else []
+    catalog = _catalog_table(found, columns, indexes, given, settings)
+    return replace(
+        catalog,
+        foreign_keys=tuple(map(_checked_key, checked)),
+        table=replace(catalog.table, references=tuple(_references(keys)), referred=tuple(_referred(keys))),
+    )
+
+
+def conversion_function(owner: str, table: str, column: str) -> str:
+    """Name of the functions in the schema headrace that convert values for a column; not quoted.
+
+    PostgreSQL would cut a longer name, and columns of one table would share it: such a name ends with a hash of the
+    whole.
+
+    Args:
+        owner: schema of the destination's table.
+        table: its name.
+        column: the column whose values the functions return.
+    """
+    name = f"{owner}.{table}.{column}"
+    encoded = name.encode()
+    if len(encoded) <= _NAME_BYTES_MAX:
+        return name
+    digest = hashlib.blake2b(encoded, digest_size=_NAME_HASH_BYTES).hexdigest()
+    return f"{encoded[: _NAME_BYTES_MAX - len(digest) - 1].decode(errors='ignore')}.{digest}"
+
+
+def table_version(catalog: CatalogTable, *, is_binary: bool, logged: Collection[str] = ()) -> TableVersion:
+    """Describe a table of the catalog as a source's log would, with `version` 0.
+
+    A domain by the name of what is below it.
+
+    Args:
+        catalog: from `describe_table`; of a source's table as well.
+        is_binary: the form in which the log stream would bring its values.
+        logged: the kinds of generated columns (`CatalogColumn.generated`) that are in the log.
+    """
+    old_image = {"n": OldImage.NONE, "f": OldImage.FULL}.get(catalog.replica_identity, OldImage.KEY)
+    return TableVersion(
+        object_number=ObjectNumber(catalog.oid),
+        version=0,
+        owner=catalog.table.owner,
+        name=catalog.table.name,
+        old_image=old_image,
+        columns=tuple(
+            Column(
+                name=column.name,
+                type_name=catalog.columns[position].base_type,
+                type_number=column.type_number,
+                type_modifier=column.type_modifier,
+                is_key=position in catalog.table.key,
+                is_binary=is_binary,
+                is_computed=column.is_generated,
+            )
+            for position, column in enumerate(catalog.table.columns)
+            if not column.is_generated or catalog.columns[position].generated in logged
+        ),
+    )
+
+
+def _catalog_table(
+    found: dict[str, Any],
+    columns: list[dict[str, Any]],
+    indexes: list[dict[str, Any]],
+    functions: list[dict[str, Any]],
+    settings: TableSettings,
+) -> CatalogTable:
+    position_of = {column["number"]: position for position, column in enumerate(columns)}
+    given = [[function for function in functions if function["name"] == column["name"]] for column in columns]
+    port_columns = tuple(_port_column(column, own) for column, own in zip(columns, given, strict=True))
+    unique, hidden = _unique_keys(indexes, position_of, columns)
+    identifying = _identifying(unique, port_columns)
+    key = identifying[0] if identifying else None
+    in_keys = {position for index in unique for position in index.columns}
+    unhashable = any(port_columns[position].equality == "none" for position in in_keys)
+    operators, unique_operators = (
+        {
+            column: found
+            for index in reversed(indexes)
+            for column, found in zip(index.columns, index.operators, strict=True)
+        }
+        for indexes in (identifying, unique)
+    )
+    is_hidden = hidden or unhashable
+    substitute = settings.key_of(found["owner"], found["name"])
+    for position, column in enumerate(columns):
+        if column["name"] in substitute and position not in operators and column["equals"]:
+            operators[position] = column["equals"]
+    places = {column["name"]: position for position, column in enumerate(columns)}
+    is_partitioned = found["relkind"] == "p"
+    relation = f"{quote(found['owner'])}.{quote(found['name'])}"
+    return CatalogTable(
+        oid=found["oid"],
+        is_partitioned=is_partitioned,
+        relation=relation if is_partitioned else f"ONLY {relation}",
+        replica_identity=found["relreplident"],
+        form=int(found["form"] or 0),
+        positions={column.name: position for position, column in enumerate(port_columns)},
+        columns=tuple(
+            _catalog_column(column, operators.get(p, ""), unique_operators.get(p, ""), own)
+            for p, (column, own) in enumerate(zip(columns, given, strict=True))
+        ),
+        table=with_settings(
+            DestinationTable(
+                owner=found["owner"],
+                name=found["name"],
+                columns=port_columns,
+                key=key.columns if key else (),
+                unique_keys=tuple(index.columns for index in unique),
+                serialise=key is None or is_hidden,
+                ordered=len(unique) > 1 or hidden or found["fires"],
+                fires=found["fires"],
+                number=int(found["oid"]),
+                above=tuple(found["above"] or ()),
+                diversions=tuple(Diversion(**each) for each in found["diversions"] or ()),
+            ),
+            settings,
+            is_hidden=is_hidden,
+        ),
+        comparable=frozenset(column["name"] for column in columns if column["equals"]),
+        looked_up=() if found["is_hashed_together"] else _looked_up(identifying, indexes, position_of),
+        indexes=frozenset(tuple(places.get(name, -1) for name in index) for index in found["indexes"] or ()),
+    )
+
+
+def _checked_key(row: dict[str, Any]) -> CheckedKey:
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return CheckedKey(**values)
+
+
+def _references(keys: list[dict[str, Any]]) -> Iterator[ForeignKey]:
+    for key in keys:
+        if key["refers"]:
+            yield ForeignKey(
+                columns=tuple(key["columns"]),
+                owner=key["owner"],
+                name=key["name"],
+                referred_columns=tuple(key["referred_columns"]),
+            )
+
+
+def _referred(keys: list[dict[str, Any]]) -> Iterable[tuple[str, ...]]:
+    """The columns of each key that is referred to, once, in one order."""
+    return dict.fromkeys(tuple(sorted(key["referred_columns"])) for key in keys if key["is_referred"])
+
+
+def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> DestinationColumn:
+    base = f"{column['base_owner']}.{column['base_name']}"
+    return DestinationColumn(
+        name=column["name"],
+        number=column["number"],
+        type_name=f"{column['type_owner']}.{column['type_name']}",
+        type_number=column["type_number"],
+        type_modifier=column["modifier"],
+        not_null=column["not_null"],
+        has_default=column["has_default"],
+        is_generated=column["generated"] != "",
+        is_identity_always=column["is_identity_always"],
+        is_ordered=base in _ORDERED or column["base_kind"] == "e",
+        has_one_order=column["has_one_order"],
+        is_number=base in _NUMBERS,
+        base_type=base if base != f"{column['type_owner']}.{column['type_name']}" else "",
+        equality=equality_of(
+            base,
+            is_enum=column["base_kind"] == "e",
+            is_deterministic=column["is_deterministic"],
+        ),
+        converted=tuple(function["source_type"] for function in functions),
+    )
+
+
+def _catalog_column(
+    column: dict[str, Any], equals: str, unique_equals: str, functions: list[dict[str, Any]]
+) -> CatalogColumn:
+    type_name = f"{quote(column['type_owner'])}.{quote(column['type_name'])}"
+    base = f"{column['base_owner']}.{column['base_name']}"
+    converted = [
+        Conversion(
+            source_type=function["source_type"],
+            function=f"headrace.{function['function']}",
+            form=ValueForm(
+                type_name=function["type_name"],
+                type_number=function["type_number"],
+                array_type=f"{function['type_name']}[]" if function["array_number"] else "",
+            ),
+        )
+        for function in functions
+    ]
+    is_domain = (column["base_owner"], column["base_name"]) != (column["type_owner"], column["type_name"])
+    wider = wider_types(base, column["modifier"], is_domain=is_domain)
+    return CatalogColumn(
+        name=quote(column["name"]),
+        base_type=base,
+        base_modifier=column["base_modifier"],
+        equals=equals,
+        unique_equals=unique_equals,
+        form=ValueForm(
+            type_name=type_name,
+            array_type=f"{type_name}[]" if column["array_number"] else "",
+            type_number=column["type_number"],
+            input=column["input"] or "",
+        ),
+        # A hash follows the collation, and the values in a statement have another one than a nondeterministic column.
+        is_hashable=column["is_deterministic"] and (base in _HASHABLE or column["base_kind"] == "e"),
+        conversions=(*converted, *(_widening(name) for name in wider)),
+        collation=column["collation"] or "",
+        generated=column["generated"],
+    )
+
+
+def wider_types(base: str, modifier: int, *, is_domain: bool = False) -> tuple[str, ...]:
+    """The other built-in types, without their schema, whose every value a type takes as it is.
+
+    Args:
+        base: `owner.name`; of a domain what is below it.
+        modifier: of the type; -1: none.
+        is_domain: it is a domain, whose own modifier is not told.
+    """
+    if modifier != -1 or (is_domain and base == "pg_catalog.varchar"):
+        # A cast to a domain over varchar(n) cuts what is too long, without an error.
+        return ()
+    return _WIDER.get(base, ())
+
+
+def _widening(name: str) -> Conversion:
+    number = next(number for number, found in BUILTIN_TYPES.items() if found[0] == name)
+    return Conversion(
+        source_type=f"pg_catalog.{name}",
+        form=ValueForm(type_name=f"pg_catalog.{name}", array_type=f"pg_catalog.{name}[]", type_number=number),
+    )
+
+
+def _unique_keys(
+    indexes: list[dict[str, Any]], position_of: dict[int, int], of_table: list[dict[str, Any]]
+) -> tuple[list[_Index], bool]:
+    """The plain unique keys, and whether there is uniqueness that values alone do not show."""
+    unique: dict[tuple[int, ...], _Index] = {}
+    hidden = False
+    complete = {tuple(index["columns"]) for index in indexes if index["is_valid"]}
+    for index in indexes:
+        numbers = index["columns"]
+        if not index["is_valid"]:
+            # It was not built to its end: rows from before may be there more than once. One of a partitioned table,
+            # made ON ONLY it, says nothing of its rows until every partition has one. New rows can violate it all the
+            # same. (A rebuilt one stands beside the one that it replaces.)
+            hidden = hidden or tuple(numbers) not in complete
+            continue
+        if (
+            index["excludes"]
+            or index["is_partial"]
+            or index["of_partition"]
+            or index["indnullsnotdistinct"]
+            or not index["indimmediate"]
+            or 0 in numbers
+        ):
+            hidden = True
+            continue
+        if index["is_nondeterministic"]:
+            # Values that differ are equal: only the database can tell which. Its `=` finds rows, by the column's
+            # collation: of an index in another one it may find several.
+            hidden = True
+            if not index["has_columns_collations"]:
+                continue
+        columns = tuple(position_of[number] for number in numbers)
+        usual = [of_table[position]["equals_number"] for position in columns]
+        # An operator class of its own, such as bpchar_ops for text, may take values for equal that are not so
+        # otherwise.
+        hidden = hidden or any(
+            own != other for own, other in zip(index["operator_numbers"], usual, strict=True) if other is not None
+        )
+        unique.setdefault(columns, _Index(columns=columns, operators=tuple(index["operators"])))
+    return list(unique.values()), hidden
+
+
+def _looked_up(
+    identifying: list[_Index], indexes: list[dict[str, Any]], position_of: dict[int, int]
+) -> tuple[tuple[int, ...], ...]:
+    """See `CatalogTable.looked_up`."""
+    usable = {
+        tuple(position_of.get(number, -1) for number in index["columns"])
+        for index in indexes
+        if index["is_valid"]
+        and index["has_columns_collations"]
+        and not index["is_partial"]
+        and not index["of_partition"]
+    }
+    return tuple(index.columns for index in identifying if index.columns in usable)
+
+
+def _identifying(unique: list[_Index], columns: tuple[DestinationColumn, ...]) -> list[_Index]:
+    """The keys that find rows, best first; the catalog query has the primary key first, then the smallest.
+
+    Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Columns": the smallest unique index with
+    at least
+        one NOT NULL column. One without any NULL comes first here, since it identifies every row.
+    """
+    whole = [index for index in unique if all(columns[position].not_null for position in index.columns)]
+    partly = [
+        index
+        for index in unique
+        if index not in whole and any(columns[position].not_null for position in index.columns)
+    ]
+    return [*whole, *partly]

@@ -1,0 +1,461 @@
+"""What a PostgreSQL source's catalog says: tables, partitions, replica identities, rights, types."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from headrace.databases.ports import NEVER_CAPTURED, CapturedTable, DictionaryTable, SourceTable
+from headrace.databases.postgres.catalog.partitions import members_below, partition_rows
+from headrace.lcr.scn import ObjectNumber
+from headrace.rules.rule import RuleSet
+
+__all__ = [
+    "CatalogTable",
+    "Leaf",
+    "UnloggedTable",
+    "captured_tables",
+    "logged_generated",
+    "older_values",
+    "publication_tables",
+    "published_objects",
+    "published_relations",
+    "select_tables",
+    "slot_name",
+    "source_tables",
+    "table_names",
+    "unlogged_tables",
+]
+
+_NAME_BYTES_MAX = 63  # PostgreSQL's limit for identifiers
+# from this version on a publication can have the values of stored generated columns, never those of virtual ones
+GENERATED_FROM = 180000
+
+# How long a lock on a partition is waited for to read which rows it holds: a COMMIT lets go of its locks within a
+# millisecond of becoming visible, and whoever holds one for longer must not stop the log writer.
+BOUNDS_WAIT_MS = 200
+
+
+def slot_name(topology: str, site: str) -> str:
+    """Name of the slot and of the publication: slots are known cluster-wide, so it contains the site as well.
+
+    Args:
+        topology: its name.
+        site: name of the source's site.
+
+    Returns:
+        At most 63 characters of a-z, 0-9 and _; with a hash unless both names are of a-z and 0-9 and short enough.
+    """
+    plain = f"headrace_{topology}_{site}"
+    if re.fullmatch(r"[a-z0-9_]{1,63}", plain) and "_" not in topology + site:
+        return plain
+    # What was replaced or cut, and where the topology's name ends, is in the hash.
+    digest = hashlib.blake2b(f"{topology}\0{site}".encode(), digest_size=4).hexdigest()
+    cleaned = re.sub(r"[^a-z0-9_]", "_", plain.lower())
+    return f"{cleaned[: _NAME_BYTES_MAX - 9]}_{digest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """Where rows are stored: a plain table itself, or one partition.
+
+    Args:
+        number: oid.
+        owner, name: its own.
+        identity: `relreplident`: d, n, f or i.
+        has_identity: UPDATE and DELETE can be published.
+        is_unlogged: its changes are not in the log.
+        generated_virtual: names of virtual generated columns.
+        unlogged_identity: generated columns in the key of its identity whose values are not in the log.
+    """
+
+    number: int
+    owner: str
+    name: str
+    identity: str
+    has_identity: bool
+    is_unlogged: bool
+    generated_virtual: tuple[str, ...]
+    unlogged_identity: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogTable:
+    """A plain table or the root of a partitioned one.
+
+    Args:
+        number: oid.
+        owner, name: as LCRs name it.
+        is_partitioned: has partitions.
+        owner_role: who owns it.
+        is_superusers: that is a superuser.
+        is_owned: this session's role owns it, or is a member of the role that does.
+        can_select: this role may read all of it.
+        hides_rows: row-level security hides rows from this role.
+        leaves: where rows are stored.
+    """
+
+    number: int
+    owner: str
+    name: str
+    is_partitioned: bool
+    owner_role: str
+    is_superusers: bool
+    is_owned: bool
+    can_select: bool
+    hides_rows: bool
+    leaves: tuple[Leaf, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloggedTable:
+    """A table that a rule may mean, but whose changes are in no log."""
+
+    owner: str
+    name: str
+
+
+def _names(connection: psycopg.Connection[Any], persistence: str) -> list[tuple[int, str, str]]:
+    rows = connection.execute(
+        """
+        SELECT c.oid::int8, n.nspname::text, c.relname::text
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = %s
+          AND NOT n.nspname = ANY (%s) AND n.nspname !~ '^pg_(temp|toast_temp)_'
+        ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+        """,
+        (persistence, list(NEVER_CAPTURED)),
+    ).fetchall()
+    return [(int(number), owner, name) for number, owner, name in rows]
+
+
+def table_names(connection: psycopg.Connection[Any]) -> tuple[tuple[str, str], ...]:
+    """Schema and name of every table that a rule could select."""
+    return tuple((owner, name) for _, owner, name in _names(connection, "p"))
+
+
+def _selected(rules: Iterable[object], owner: str, name: str) -> bool:
+    return any(isinstance(r, RuleSet) and r.keeps(owner, name) for r in rules)
+
+
+def unlogged_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) -> tuple[UnloggedTable, ...]:
+    """Unlogged tables that the rules would select.
+
+    Args:
+        connection: to the source.
+        rules: rule sets (`headrace.rules.rule.RuleSet`); a table is selected when one of them keeps it.
+    """
+    names = _names(connection, "u")
+    return tuple(UnloggedTable(owner=owner, name=name) for _, owner, name in names if _selected(rules, owner, name))
+
+
+def select_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) -> tuple[CatalogTable, ...]:
+    """Every permanent plain table and partitioned root that a rule set selects, by owner and name.
+
+    Args:
+        connection: to the source; its role's rights and memberships are part of the answer.
+        rules: rule sets (`headrace.rules.rule.RuleSet`); a table is selected when one of them keeps it.
+    """
+    wanted = [number for number, owner, name in _names(connection, "p") if _selected(rules, owner, name)]
+    if not wanted:
+        return ()
+    rows = connection.execute(
+        """
+        SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind = 'p', r.rolname::text,
+               pg_has_role(c.relowner, 'USAGE'),
+               has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+               row_security_active(c.oid), r.rolsuper
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
+        WHERE c.oid = ANY (%s)
+        ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+        """,
+        (wanted,),
+    ).fetchall()
+    leaves = _leaves(connection, wanted)
+    return tuple(
+        CatalogTable(
+            number=int(row[0]),
+            owner=row[1],
+            name=row[2],
+            is_partitioned=row[3],
+            owner_role=row[4],
+            is_owned=row[5],
+            can_select=row[6],
+            hides_rows=row[7],
+            is_superusers=row[8],
+            leaves=tuple(leaves.get(int(row[0]), ())),
+        )
+        for row in rows
+    )
+
+
+def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[Leaf]]:
+    virtual = "a.attgenerated = 'v'" if connection.info.server_version >= 180000 else "false"
+    rows = connection.execute(
+        f"""
+        SELECT root.number::int8, c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
+               CASE c.relreplident
+                   WHEN 'f' THEN true
+                   -- a deferrable primary key identifies nothing at the moment of a change
+                   WHEN 'd' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
+                   WHEN 'i' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident AND i.indisvalid)
+                   ELSE false
+               END,
+               c.relpersistence = 'u',
+               ARRAY(SELECT a.attname::text FROM pg_attribute a
+                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {virtual} ORDER BY a.attnum),
+               ARRAY(SELECT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+                     WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+                       AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%s) ORDER BY a.attnum)
+        FROM unnest(%s::oid[]) AS root (number)
+        CROSS JOIN LATERAL {members_below("root.number")} AS member
+        JOIN pg_class c ON c.oid = member.number AND c.relkind = 'r'
+        JOIN pg_namespace n ON n.oid = c.relnamespace
+        GROUP BY root.number, c.oid, n.nspname
+        ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+        """,
+        (list(logged_generated(connection.info.server_version)), roots),
+    ).fetchall()
+    leaves: dict[int, list[Leaf]] = {}
+    for row in rows:
+        leaf = Leaf(
+            number=int(row[1]),
+            owner=row[2],
+            name=row[3],
+            identity=row[4],
+            has_identity=row[5],
+            is_unlogged=row[6],
+            generated_virtual=tuple(row[7]),
+            unlogged_identity=tuple(row[8]),
+        )
+        leaves.setdefault(int(row[0]), []).append(leaf)
+    return leaves
+
+
+def logged_generated(version: int) -> tuple[str, ...]:
+    """The kinds of generated columns (`pg_attribute.attgenerated`) whose values the log has, as `publication_steps` asks for them.
+
+    Args:
+        version: of the server, as `server_version_num`.
+    """
+    return ("s",) if version >= GENERATED_FROM else ()
+
+
+def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable]) -> tuple[SourceTable, ...]:
+    """The same tables with the columns that are in the log, and sizes.
+
+    Args:
+        connection: to the source.
+        tables: from `select_tables`. One that was dropped meanwhile is left out.
+
+    Returns:
+        In the order of `tables`; size and row estimate of a partitioned one are those of all its partitions.
+    """
+    rows = connection.execute(
+        f"""
+        SELECT root.number::int8,
+               ARRAY(SELECT a.attname::text FROM pg_attribute a
+                     WHERE a.attrelid = root.number AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated::text = ANY ('{{""}}' || %(logged)s::text[])
+                     ORDER BY a.attnum),
+               size.row_estimate::int8, size.bytes::int8,
+               ARRAY(SELECT a.attname::text FROM pg_attribute a
+                     WHERE a.attrelid = root.number AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated::text = ANY (%(logged)s)),
+               ARRAY(SELECT a.attname::text FROM pg_attribute a
+                     WHERE a.attrelid = root.number AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%(logged)s))
+        FROM unnest(%(tables)s::oid[]) AS root (number)
+        CROSS JOIN LATERAL (
+            -- reltuples is -1 before the first ANALYZE: then guess by size, 100 bytes a row
+            SELECT coalesce(sum(CASE WHEN c.reltuples >= 0 THEN c.reltuples ELSE pg_table_size(c.oid) / 100 END), 0),
+                   coalesce(sum(pg_table_size(c.oid)), 0)
+            FROM {members_below("root.number")} AS member
+            JOIN pg_class c ON c.oid = member.number AND c.relkind = 'r'
+        ) AS size (row_estimate, bytes)
+        """,
+        {
+            "tables": [table.number for table in tables],
+            "logged": list(logged_generated(connection.info.server_version)),
+        },
+    ).fetchall()
+    facts = {int(row[0]): row for row in rows}
+    return tuple(
+        SourceTable(
+            owner=table.owner,
+            name=table.name,
+            columns=tuple(facts[table.number][1]),
+            is_partitioned=table.is_partitioned,
+            row_estimate=int(facts[table.number][2]),
+            bytes=int(facts[table.number][3]),
+            computed=tuple(facts[table.number][4]),
+            unlogged=tuple(facts[table.number][5]),
+        )
+        for table in tables
+        if table.number in facts
+    )
+
+
+def older_values(connection: psycopg.Connection[Any], numbers: Sequence[int]) -> dict[tuple[int, str], str | None]:
+    """`Column.older_value` of every column, by its table's oid and its name.
+
+    The server keeps one for rows that it did not write again.
+
+    Args:
+        connection: to the source.
+        numbers: oids of the tables.
+    """
+    rows = connection.execute(
+        """
+        SELECT a.attrelid::int8, a.attname::text,
+               CASE WHEN a.atthasmissing THEN quote_literal((a.attmissingval::text::text[])[1])
+                    WHEN NOT a.atthasdef AND a.attidentity = '' THEN '' END
+        FROM pg_attribute a WHERE a.attrelid = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped
+        """,
+        (list(numbers),),
+    ).fetchall()
+    return {(int(number), name): value for number, name, value in rows}
+
+
+def publication_tables(connection: psycopg.Connection[Any], publication: str) -> dict[int, tuple[str, str]]:
+    """Tables that a publication names, as oid -> (schema, name); empty when there is no such publication.
+
+    Args:
+        connection: to the source.
+        publication: its name, from `slot_name`.
+    """
+    rows = connection.execute(
+        """
+        SELECT c.oid::int8, n.nspname::text, c.relname::text
+        FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+        JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE p.pubname = %s
+        ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+        """,
+        (publication,),
+    ).fetchall()
+    return {int(number): (owner, name) for number, owner, name in rows}
+
+
+def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tuple[CapturedTable, ...]:
+    """Tables that a publication names, each with its identity.
+
+    The number of the publication's entry is part of it: a table that leaves the publication and comes back has another
+    one.
+
+    Args:
+        connection: to the source.
+        publication: its name, from `slot_name`; one that does not exist names no table.
+    """
+    rows = connection.execute(
+        f"""
+        SELECT format('%%s.%%s.%%s.%%s', s.system_identifier, d.oid, c.oid, r.oid), n.nspname::text, c.relname::text,
+               ARRAY(SELECT member.number::int8 FROM {members_below("c.oid")} AS member
+                     ORDER BY member.number)
+        FROM pg_control_system() s
+        JOIN pg_database d ON d.datname = current_database()
+        JOIN pg_publication p ON p.pubname = %s
+        JOIN pg_publication_rel r ON r.prpubid = p.oid
+        JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+        """,
+        (publication,),
+    ).fetchall()
+    return tuple(
+        CapturedTable(
+            identity=row[0], owner=row[1], name=row[2], object_numbers=tuple(ObjectNumber(int(n)) for n in row[3])
+        )
+        for row in rows
+    )
+
+
+def published_objects(connection: psycopg.Connection[Any], publication: str) -> tuple[DictionaryTable, ...]:
+    """Every table that changes can come from, partitions with the root that LCRs name.
+
+    A partition that is partitioned itself is none: the log never names it, not even when all of the table is truncated.
+    Of a partition that is locked for `BOUNDS_WAIT_MS` the rows are not known.
+
+    Args:
+        connection: to the source, without a transaction.
+        publication: its name, from `slot_name`; one that does not exist names no table.
+    """
+    rows = connection.execute(
+        f"""
+        SELECT c.oid::int8, rn.nspname::text, rc.relname::text, n.nspname::text, c.relname::text, rc.oid::int8,
+               ARRAY(SELECT a.attname::text FROM pg_attribute a
+                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated::text = ANY (%s) ORDER BY a.attnum)
+        FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+        JOIN pg_class rc ON rc.oid = r.prrelid JOIN pg_namespace rn ON rn.oid = rc.relnamespace
+        CROSS JOIN LATERAL {members_below("rc.oid")} AS member
+        JOIN pg_class c ON c.oid = member.number JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE p.pubname = %s AND (c.relkind = 'r' OR c.oid = rc.oid)
+        ORDER BY c.oid
+        """,
+        (list(logged_generated(connection.info.server_version)), publication),
+    ).fetchall()
+    held = _rows_held(connection, [int(row[0]) for row in rows if row[0] != row[5]])
+    return tuple(
+        DictionaryTable(
+            object_number=ObjectNumber(int(row[0])),
+            owner=row[1],
+            name=row[2],
+            stored_owner=row[3],
+            stored_name=row[4],
+            rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "",
+            root_number=ObjectNumber(int(row[5])),
+            computed=tuple(row[6]),
+        )
+        for row in rows
+    )
+
+
+def _rows_held(connection: psycopg.Connection[Any], partitions: Sequence[int]) -> dict[int, str]:
+    """Which rows partitions hold.
+
+    Those that cannot be read without waiting for a session that locked them are left out.
+    """
+    if not partitions:
+        return {}
+    with contextlib.suppress(psycopg.errors.LockNotAvailable):
+        return _partition_rows_soon(connection, partitions)
+    # PostgreSQL opens the partition and all above it for this.
+    locked = connection.execute(
+        """
+        WITH RECURSIVE held (number) AS (
+            SELECT relation FROM pg_locks WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock'
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            UNION SELECT i.inhrelid FROM held JOIN pg_inherits i ON i.inhparent = held.number
+        )
+        SELECT number::int8 FROM held
+        """
+    ).fetchall()
+    free = set(partitions).difference(int(number) for (number,) in locked)
+    with contextlib.suppress(psycopg.errors.LockNotAvailable):
+        return _partition_rows_soon(connection, sorted(free))
+    return {}
+
+
+def _partition_rows_soon(connection: psycopg.Connection[Any], partitions: Sequence[int]) -> dict[int, str]:
+    with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = {BOUNDS_WAIT_MS}")
+        return partition_rows(connection, partitions)
+
+
+def published_relations(connection: psycopg.Connection[Any], publication: str) -> list[int]:
+    """Oids of every table that changes can come from, without waiting for a lock.
+
+    Args:
+        connection: to the source.
+        publication: its name, from `slot_name`.
+    """
+    rows = connection.execute(
+        f"""
+        SELECT DISTINCT member.number::int8 FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+        CROSS JOIN LATERAL {members_below("r.prrelid")} AS member WHERE p.pubname = %s
+        """,
+        (publication,),
+    ).fetchall()
+    return [int(number) for (number,) in rows]

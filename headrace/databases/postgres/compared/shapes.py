@@ -1,0 +1,557 @@
+"""What two databases may have differently though a table's columns fit: its partitions, its enums' labels, its keys.
+
+Read the same way at a source and at a destination, and compared at the destination, before the first row fails there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from headrace.databases.ports import DomainColumn, EnumLabels, Finding, ShapedPartition, TableShape
+from headrace.databases.postgres.catalog.destination_tables import wider_types
+from headrace.databases.postgres.catalog.partitions import partition_rows
+from headrace.databases.postgres.compared.types import modifier_fits, type_with_modifier
+from headrace.databases.postgres.connection import qualified, quote
+from headrace.lcr.table_name import TableName, literal, remark
+from headrace.lcr.type_name import type_parts, type_text
+
+__all__ = [
+    "domain_findings",
+    "domain_shapes",
+    "encoding_findings",
+    "shape_findings",
+    "standalone_tables",
+    "table_shapes",
+]
+
+_PLAIN_NAME = re.compile(r"[\w$ -]+")
+_DEFAULT = "DEFAULT"  # the bound of a default partition
+
+_TABLE = """
+SELECT c.oid::int8, coalesce(pg_catalog.pg_get_partkeydef(c.oid), '') AS partitioned_by
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+"""
+
+_PARTITIONS = """
+SELECT c.oid::int8, n.nspname::text AS owner, c.relname::text AS name, pn.nspname::text AS parent_owner, p.relname::text AS parent_name,
+       pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound, coalesce(pg_catalog.pg_get_partkeydef(c.oid), '') AS partitioned_by
+FROM pg_catalog.pg_partition_tree(%s::oid) t
+JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_class p ON p.oid = t.parentrelid JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+WHERE t.level > 0 ORDER BY t.level, n.nspname COLLATE "C", c.relname COLLATE "C"
+"""
+
+# Also what is an array's element, a domain's base or a composite's field.
+_ENUMS = """
+WITH RECURSIVE walk (oid) AS (
+    SELECT a.atttypid FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+  UNION
+    SELECT part.oid FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid
+    CROSS JOIN LATERAL (
+        SELECT t.typelem UNION ALL SELECT t.typbasetype
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS part (oid)
+    WHERE part.oid <> 0
+)
+SELECT n.nspname::text AS owner, t.typname::text AS name,
+       ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) AS labels
+FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE t.typtype = 'e' ORDER BY 1, 2
+"""
+
+# What is below columns of types that are not built in: an array's element, a domain's base, a range's bound, a
+# composite's fields; of all tables at once.
+_DOMAINS = """
+WITH RECURSIVE walk (owner, name, "column", part, place, type, oid, modifier, holder) AS (
+    SELECT n.nspname::text, c.relname::text, a.attname::text, ''::text, ARRAY[a.attnum], a.atttypid, a.atttypid, a.atttypmod, 0::oid
+    FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind IN ('r', 'p')
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.atttypid >= 10000
+  UNION ALL
+    SELECT w.owner, w.name, w."column", w.part || below.part COLLATE "default", w.place || below.place, w.type, below.oid, below.modifier,
+           CASE WHEN t.typtype = 'c' THEN t.oid ELSE w.holder END
+    FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.oid AND t.oid >= 10000
+    CROSS JOIN LATERAL (
+        SELECT '', '{}'::int2[], t.typbasetype, t.typtypmod WHERE t.typtype = 'd'
+        UNION ALL SELECT '[]', '{}', t.typelem, w.modifier WHERE t.typtype = 'b' AND t.typcategory = 'A' AND t.typelem <> 0
+        UNION ALL SELECT '<>', '{}', r.rngsubtype, -1 FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+        UNION ALL SELECT '<>', '{}', r.rngtypid, -1 FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid
+        UNION ALL SELECT '.' || a.attname::text, ARRAY[a.attnum], a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
+                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS below (part, place, oid, modifier)
+)
+SELECT w.owner, w.name, w."column", w.part, dn.nspname::text AS domain_owner, d.typname::text AS domain, bn.nspname::text AS base_owner, b.typname::text AS base_type,
+       w.modifier, (SELECT ARRAY[hn.nspname::text, h.typname::text] FROM pg_catalog.pg_type h JOIN
+           pg_catalog.pg_namespace hn ON hn.oid = h.typnamespace WHERE h.oid = w.holder) AS holder
+FROM walk w JOIN pg_catalog.pg_type d ON d.oid = w.type JOIN pg_catalog.pg_namespace dn ON dn.oid = d.typnamespace
+JOIN pg_catalog.pg_type b ON b.oid = w.oid JOIN pg_catalog.pg_namespace bn ON bn.oid = b.typnamespace
+WHERE w.oid <> w.type AND b.typtype NOT IN ('c', 'd') AND (b.oid < 10000 OR b.typcategory <> 'A') ORDER BY w.owner, w.name, w.place
+"""
+
+_KEYS = """
+SELECT ARRAY(SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k (number, place)
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place) AS columns,
+       CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END AS is_identity
+FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+ORDER BY i.indisprimary DESC, x.relname COLLATE "C"
+"""
+
+_TAKES_ALL = frozenset({"UTF8", "SQL_ASCII"})  # each character of any encoding, or each byte
+
+
+def table_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+    """Read the shapes of those tables that exist.
+
+    Args:
+        connection: with an empty search_path.
+        tables: plain tables and roots of partitioned ones.
+    """
+    return tuple(shape for table in tables if (shape := _table_shape(connection, table)) is not None)
+
+
+def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> TableShape | None:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(_TABLE, (table.owner, table.name)).fetchone()
+        if found is None:
+            return None
+        partitions = cursor.execute(_PARTITIONS, (found["oid"],)).fetchall()
+        enums = cursor.execute(_ENUMS, (found["oid"],)).fetchall()
+        keys = cursor.execute(_KEYS, (found["oid"],)).fetchall()
+    rows = partition_rows(connection, [partition["oid"] for partition in partitions])
+    return TableShape(
+        owner=table.owner,
+        name=table.name,
+        partitioned_by=found["partitioned_by"],
+        encoding=connection.info.parameter_status("server_encoding") or "",
+        partitions=tuple(
+            ShapedPartition(
+                owner=each["owner"],
+                name=each["name"],
+                parent=TableName(each["parent_owner"], each["parent_name"]),
+                bound=each["bound"],
+                rows=rows.get(each["oid"], ""),
+                partitioned_by=each["partitioned_by"],
+            )
+            for each in partitions
+        ),
+        enums=tuple(EnumLabels(owner=each["owner"], name=each["name"], labels=tuple(each["labels"])) for each in enums),
+        keys=tuple(tuple(key["columns"]) for key in keys),
+        identity=next((tuple(key["columns"]) for key in keys if key["is_identity"]), ()),
+    )
+
+
+def standalone_tables(connection: psycopg.Connection[Any], tables: Collection[TableName]) -> frozenset[TableName]:
+    """Those of some names that are tables here, and no partitions.
+
+    Args:
+        connection: to the database.
+        tables: the names.
+    """
+    rows = connection.execute(
+        "SELECT n.nspname::text, c.relname::text FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name) JOIN"
+        " pg_catalog.pg_namespace n ON n.nspname = wanted.owner"
+        " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind IN ('r', 'p')"
+        " AND NOT c.relispartition",
+        ([each.owner for each in tables], [each.name for each in tables]),
+    )
+    return frozenset(TableName(owner, name) for owner, name in rows)
+
+
+def domain_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+    """Read what is below the columns of those tables that have some of types that are not built in.
+
+    Nothing else of their shapes.
+
+    Args:
+        connection: with an empty search_path.
+        tables: plain tables and roots of partitioned ones.
+    """
+    found: dict[TableName, list[DomainColumn]] = {}
+    with connection.cursor(row_factory=dict_row) as cursor:
+        for row in cursor.execute(_DOMAINS, ([each.owner for each in tables], [each.name for each in tables])):
+            column = DomainColumn(
+                name=row["column"],
+                part=row["part"],
+                domain=type_text(row["domain_owner"], row["domain"]),
+                base_type=type_text(row["base_owner"], row["base_type"]),
+                modifier=row["modifier"],
+                holder=type_text(*row["holder"]) if row["holder"] else "",
+            )
+            found.setdefault(TableName(row["owner"], row["name"]), []).append(column)
+    return tuple(
+        TableShape(owner=table.owner, name=table.name, domains=tuple(columns)) for table, columns in found.items()
+    )
+
+
+def shape_findings(
+    path: str, wanted: TableShape, here: TableShape, columns: frozenset[str], taken: Collection[TableName] = ()
+) -> Iterator[Finding]:
+    """What fails or scans later, though every column fits.
+
+    Args:
+        path: of the findings.
+        wanted: the table at the source.
+        here: at the destination.
+        columns: those that arrive.
+        taken: names of tables here that are no partitions.
+    """
+    yield from _missing_partitions(path, wanted, here, taken)
+    yield from _missing_labels(path, wanted, here)
+    yield from _other_keys(path, wanted, here, columns)
+
+
+def encoding_findings(path: str, wanted: Sequence[TableShape], here: Sequence[TableShape]) -> Iterator[Finding]:
+    """Text that the destination's encoding does not have.
+
+    Args:
+        path: of the finding.
+        wanted: tables at one source.
+        here: at the destination.
+    """
+    theirs, mine = ({shape.encoding for shape in each} - {""} for each in (wanted, here))
+    for encoding in sorted(mine - theirs - _TAKES_ALL if theirs else ()):
+        yield Finding(
+            path=path,
+            is_error=False,
+            problem=f"its encoding is {encoding}, the source's is {', '.join(sorted(theirs))}: a change with a"
+            f" character that {encoding} does not have goes to the error queue, and a table with one cannot be copied",
+            fix="nothing, if there is no such character; else move the destination to a UTF8 database",
+        )
+    for encoding, other in (
+        (each, other)
+        for each in sorted(mine)
+        for other in sorted(theirs)
+        if each != other and "SQL_ASCII" in {each, other}
+    ):
+        bytes_at, letters_at = ("here", "at the source") if encoding == "SQL_ASCII" else ("at the source", "here")
+        yield Finding(
+            path=path,
+            is_error=False,
+            problem=f"its encoding is {encoding}, the source's is {other}: text is taken for UTF-8, of which a letter"
+            f" that is not ASCII has several bytes, and {bytes_at} each byte counts,"
+            f" {letters_at} each letter. So a char(n) column with such letters has other blanks, and its table cannot"
+            " be copied; a varchar(n) column here may take less, and the change goes to the"
+            " error queue; and length() and the like say something else. A text of the SQL_ASCII database that is not"
+            " UTF-8 cannot be read",
+            fix="nothing, if such columns have ASCII alone; else give these columns the type text at both sides, or"
+            " move the SQL_ASCII database to UTF8",
+        )
+
+
+def _missing_partitions(
+    path: str, wanted: TableShape, here: TableShape, taken: Collection[TableName]
+) -> Iterator[Finding]:
+    if not here.partitioned_by or here.partitioned_by != wanted.partitioned_by:
+        return  # one table takes all rows; or which partition takes which cannot be told from the bounds
+    held = {partition.rows for partition in here.partitions}
+    with_default = {partition.parent for partition in here.partitions if partition.bound == _DEFAULT}
+    for partition in wanted.partitions:
+        if partition.parent in with_default or partition.rows in held:
+            continue
+        made = (
+            f"CREATE TABLE {qualified(partition.owner, partition.name)} PARTITION OF"
+            f" {qualified(*partition.parent)} {partition.bound}"
+        )
+        below = f" PARTITION BY {partition.partitioned_by}" if partition.partitioned_by else ""
+        if TableName.of(partition) in taken:
+            made, below = (
+                f"ALTER TABLE {qualified(*partition.parent)} ATTACH PARTITION"
+                f" {qualified(partition.owner, partition.name)} {partition.bound}",
+                "",
+            )
+        yield Finding(
+            path=path,
+            is_error=False,
+            problem=f"no partition here has the bounds of the source's {partition.owner}.{partition.name}"
+            f" ({partition.bound}): rows of it that no other partition takes are refused",
+            fix=f"{made}{below}; -- unless other partitions take these rows",
+        )
+
+
+def _missing_labels(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+    there = {(enum.owner, enum.name): enum.labels for enum in here.enums}
+    by_name = {enum.name: enum for enum in here.enums}  # it may be in another schema here
+    for source in wanted.enums:
+        enum = (
+            source
+            if (source.owner, source.name) in there or source.name not in by_name
+            else replace(source, owner=by_name[source.name].owner)
+        )
+        labels = there.get((enum.owner, enum.name))
+        lacking = [] if labels is None else [label for label in enum.labels if label not in labels]
+        if lacking:
+            yield Finding(
+                path=path,
+                is_error=False,
+                problem=f"the enum {enum.owner}.{enum.name} lacks labels that the source has ({', '.join(lacking)}):"
+                " rows with one of them are refused",
+                fix="\n".join(_additions(enum, labels or ())),
+            )
+        mine, theirs = (
+            [each for each in labels or () if each in enum.labels],
+            [each for each in enum.labels if each in (labels or ())],
+        )
+        if mine != theirs:
+            yield Finding(
+                path=path,
+                is_error=False,
+                problem=f"the enum {enum.owner}.{enum.name} has its labels in another order than at the source"
+                f" ({', '.join(theirs)}): queries, and the conflict handlers maximum and minimum, put its values in"
+                " another order here",
+                fix="make the type anew with the source's order, and give it to the columns with ALTER COLUMN ... TYPE"
+                " ... USING",
+            )
+
+
+def domain_findings(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+    """Types that would change the source's values without an error.
+
+    Of those that are built in, the log says enough (`types.column_fits`).
+
+    Args:
+        path: of the findings.
+        wanted: from `domain_shapes` of the source.
+        here: of the destination.
+    """
+    there = {(column.name, column.part): column for column in wanted.domains}
+    for column in here.domains:
+        source = there.get((column.name, column.part))
+        if source is None or _takes(column, source):
+            continue
+        mine, theirs = (type_with_modifier(each.base_type, each.modifier) for each in (column, source))
+        alter, domain = (
+            f"ALTER TABLE {qualified(here.owner, here.name)} ALTER COLUMN {quote(column.name)} TYPE",
+            type_with_modifier(column.domain, -1),
+        )
+        if column.part:
+            yield Finding(
+                path=path,
+                fix=_made_anew(here, column),
+                problem=f"{column.name} is of type {column.domain}, where {column.name}{column.part} is {mine}, and at"
+                f" the source {theirs}, whose values it would round, cut or change",
+            )
+            continue
+        yield Finding(
+            path=path,
+            problem=f"{column.name} is of the domain {column.domain} over {mine}, and at the source of {source.domain}"
+            f" over {theirs}, whose values it would round or cut",
+            fix=f"{alter} {theirs};\nDROP DOMAIN {domain};\nCREATE DOMAIN {domain} AS {theirs}; -- with the checks that"
+            f" it has\n{alter} {domain};",
+        )
+    yield from _other_fields(path, wanted, here)
+
+
+def _takes(here: DomainColumn, source: DomainColumn) -> bool:
+    """Whether each value is taken as it is.
+
+    The log says it of a column's own type, and not of what is inside, which travels as text.
+    """
+    if here.base_type == source.base_type:
+        return modifier_fits(here.base_type, source.modifier, here.modifier)
+    (owner, _, _), (source_owner, _, name) = here.base_type.partition("."), source.base_type.partition(".")
+    if not here.part or not owner == source_owner == "pg_catalog":
+        return True
+    return name in wider_types(here.base_type, here.modifier)
+
+
+def _other_fields(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+    """A composite's values have no names: each field would get another one's, if their types and their number allow it."""
+    renames: set[str] = set()  # a type that several columns have is altered once
+    for column in {each.name: each for each in here.domains if _is_field(each)}.values():
+        mine, theirs = (
+            list(dict.fromkeys(each.part for each in shape.domains if each.name == column.name))
+            for shape in (here, wanted)
+        )
+        if mine == theirs or not any(map(_is_field_part, theirs)):
+            continue
+        missing, further = [part for part in theirs if part not in mine], [part for part in mine if part not in theirs]
+        if not missing and not further:
+            yield Finding(
+                path=path,
+                fix=_made_anew(here, column),
+                problem=f"{column.name} is of type {column.domain}, whose fields are in another order than at the"
+                f" source ({', '.join(theirs)}): they would get each other's values",
+            )
+            continue
+        if (renamed := _renamed_fields(here, column, wanted)) in renames:
+            continue
+        renames |= {renamed} - {""}
+        said = [
+            f"{words} {', '.join(parts)}" for words, parts in (("lacks", missing), ("has besides", further)) if parts
+        ]
+        yield Finding(
+            path=path,
+            problem=f"{column.name} is of type {column.domain}, which {' and '.join(said)}: at the source it has"
+            f" {', '.join(theirs)}, and values of other fields are refused, or taken for those of another field",
+            fix=renamed or _altered_fields(here, column, wanted, missing, further),
+        )
+
+
+def _is_field(column: DomainColumn) -> bool:
+    return _is_field_part(column.part)
+
+
+def _is_field_part(part: str) -> bool:
+    return "." in part
+
+
+def _renamed_fields(here: TableShape, column: DomainColumn, wanted: TableShape) -> str:
+    """Statements for fields that look renamed at the source: of the same type, in the place of one that has no other.
+
+    Empty: fields came or went, too.
+    """
+    mine, theirs = ({each.part: each for each in shape.domains if each.name == column.name} for shape in (here, wanted))
+    if len(mine) != len(theirs):
+        return ""
+    statements = []
+    for old, new in zip(mine.values(), theirs.values(), strict=True):
+        if old.part == new.part:
+            continue
+        (below, _, name), (other_below, _, other_name) = old.part.rpartition("."), new.part.rpartition(".")
+        is_alike = below == other_below and (old.base_type, old.modifier) == (new.base_type, new.modifier)
+        # What is inside of the field is not looked at; nor are names that a part's signs may be in.
+        if (
+            not is_alike
+            or old.part in theirs
+            or new.part in mine
+            or not (_PLAIN_NAME.fullmatch(name) and _PLAIN_NAME.fullmatch(other_name))
+        ):
+            return ""
+        owner, type_name = type_parts(old.holder)
+        statements.append(
+            f"ALTER TYPE {qualified(owner, type_name)} RENAME ATTRIBUTE {quote(name)} TO {quote(other_name)}; "
+            + remark(
+                f"unless {quote(other_name)} is a new field at the source: then DROP ATTRIBUTE and ADD ATTRIBUTE, and a"
+                " copy of the table"
+            )
+        )
+    return "\n".join(statements)
+
+
+def _altered_fields(
+    here: TableShape, column: DomainColumn, wanted: TableShape, missing: Sequence[str], further: Sequence[str]
+) -> str:
+    """What makes a type's fields those of the source, where new ones come last there too; else it must be made anew."""
+    theirs = [each for each in wanted.domains if each.name == column.name]
+    is_simple = all(
+        part.startswith(".") and part.count(".") == 1 and not part.endswith(("[]", "<>"))
+        for part in (*missing, *further)
+    )
+    kept = [each.part for each in here.domains if each.name == column.name and each.part not in further]
+    if not is_simple or [each.part for each in theirs] != [*kept, *missing]:
+        return _made_anew(here, column)
+    owner, name = type_parts(column.domain)
+    actions = [f"DROP ATTRIBUTE {quote(part[1:])}" for part in further]
+    actions += [
+        f"ADD ATTRIBUTE {quote(each.part[1:])} {type_with_modifier(each.base_type, each.modifier)}"
+        for each in theirs
+        if each.part in missing
+    ]
+    return f"ALTER TYPE {qualified(owner, name)} {', '.join(actions)};"
+
+
+def _made_anew(here: TableShape, column: DomainColumn) -> str:
+    # Under its name, which the log says. A type that columns have cannot be altered.
+    name = quote(column.name)
+    return (
+        "ALTER TYPE ... RENAME TO ...; then make the type anew as it is at the source, under the name it had, and give"
+        f" it to the column: ALTER TABLE {qualified(here.owner, here.name)} ALTER COLUMN {name} TYPE ... USING"
+        f" {name}::text::...;"
+    )
+
+
+def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:
+    """Statements that give a type the labels that are missing, in the source's order: it decides how values compare.
+
+    A label that only the source has, in the place of one that only the destination has, was renamed: adding it would
+    leave old rows with the old label, and it could not be renamed any more.
+    """
+    alter = f"ALTER TYPE {qualified(enum.owner, enum.name)}"
+    renamed, doubtful = _renamed_labels(enum.labels, labels)
+    known = {renamed.get(label, label) for label in labels}
+    for old, new in renamed.items():
+        unless = (
+            f"unless {literal(new)} is a new label at the source, and {literal(old)} one of this database alone:"
+            " then ADD VALUE"
+        )
+        yield f"{alter} RENAME VALUE {literal(old)} TO {literal(new)}; {remark(unless)}"
+    for before, after in doubtful:
+        in_place = f"{', '.join(after)} stand in the place of {', '.join(before)}"
+        yield remark(
+            f"{in_place}: {alter} RENAME VALUE ... TO ...; for what the source renamed, before ADD VALUE for what is"
+            " new there"
+        )
+    known |= {label for _, new in doubtful for label in new}
+    for place, label in enumerate(enum.labels):
+        if label in known:
+            continue
+        following = next((other for other in enum.labels if other in known), "")
+        where = (
+            f" AFTER {literal(enum.labels[place - 1])}"
+            if place
+            else f" BEFORE {literal(following)}"
+            if following
+            else ""
+        )
+        yield f"{alter} ADD VALUE {literal(label)}{where};"
+
+
+def _renamed_labels(
+    there: Sequence[str], here: Sequence[str]
+) -> tuple[dict[str, str], list[tuple[list[str], list[str]]]]:
+    """Labels that look renamed, as old -> new.
+
+    And those of which the numbers differ, so that nobody can tell which is which.
+    """
+    renamed: dict[str, str] = {}
+    doubtful: list[tuple[list[str], list[str]]] = []
+    for kind, first, last, begin, end in SequenceMatcher(a=here, b=there, autojunk=False).get_opcodes():
+        old, new = (
+            [label for label in here[first:last] if label not in there],
+            [label for label in there[begin:end] if label not in here],
+        )
+        if kind != "replace" or not old or not new:
+            continue
+        if len(old) == len(new):
+            renamed |= dict(zip(old, new, strict=True))
+        else:
+            doubtful.append((old, new))
+    return renamed, doubtful
+
+
+def _other_keys(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:
+    """Keys that the source does not have, and the source's identity where nothing here finds a row by it."""
+    table = qualified(here.owner, here.name)
+    for key in here.keys:
+        if columns.issuperset(key) and not any(set(other) <= set(key) for other in wanted.keys):
+            names = ", ".join(map(quote, key))
+            yield Finding(
+                path=path,
+                is_error=False,
+                problem=f"the unique key ({', '.join(key)}) is none at the source: rows that are equal in it there are"
+                " refused here",
+                fix=f"drop it here; or at the source, if no two rows are equal in it: CREATE UNIQUE INDEX ON {table}"
+                f" ({names});",
+            )
+    if wanted.identity and here.keys and not any(set(key) <= set(wanted.identity) for key in here.keys):
+        names = ", ".join(map(quote, wanted.identity))
+        yield Finding(
+            path=path,
+            is_error=False,
+            problem=f"rows are found by the source's identity ({', '.join(wanted.identity)}), which is no unique key"
+            " here: an UPDATE or DELETE may scan the table, and may find several rows",
+            fix=f"CREATE UNIQUE INDEX ON {table} ({names}); -- or, where that key cannot be, an index that is not"
+            " unique",
+        )

@@ -1,0 +1,213 @@
+"""The text of a row that its digest is of (`headrace.databases.postgres.copying.table_copy`).
+
+PostgreSQL makes texts of at most 1 GB, and a `bytea` has two characters for each byte in a row's text, as a quote has.
+So the values of a row with large ones are hashed one by one, and its text is that of the hashes: no value is made text
+twice, and a `bytea` not at all. Whether a row has large values must not depend on how they are stored: the same row may
+be compressed at one side only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from headrace.base.errors import DatabaseError
+from headrace.databases.postgres.connection import qualified, quote, translated
+
+__all__ = [
+    "LARGE_BYTES",
+    "column_kinds",
+    "digest_sums",
+    "digesting",
+    "hashed",
+    "is_large",
+    "refuse_casts",
+    "row_text",
+    "shown",
+    "valued",
+]
+
+# Of a row's values together. A row's text is at most twice as long (a `bytea`, or a text of quotes), and must be below
+# 1 GB.
+LARGE_BYTES = 200 << 20
+# Of a value whose length is not known without its text: what takes less is not looked at. Compressed to a 255th at
+# best, and with eight characters a byte (bits), it has less than `LARGE_BYTES`.
+_STORED_BYTES = 64 << 10
+_FIRST_OF_USERS = 16384  # below are the server's own objects
+_LIMIT_EXCEEDED = "54000"
+_AS_UTF8 = frozenset({"UTF8", "SQL_ASCII"})  # encodings of servers whose texts are taken for UTF-8 as they are
+_TEXTS, _BYTES, _OTHER = "text", "bytea", "other"
+
+# By the type below all domains. A numeric is at most some 130,000 digits long.
+_KINDS = """
+SELECT a.attname::text, CASE WHEN b.typlen <> -1 OR b.oid IN ('numeric'::regtype, 'inet'::regtype, 'cidr'::regtype) THEN ''
+    WHEN b.oid IN ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype) THEN 'text' WHEN b.oid = 'bytea'::regtype THEN 'bytea' ELSE 'other' END
+FROM pg_catalog.pg_attribute a CROSS JOIN LATERAL (
+    WITH RECURSIVE below (oid) AS (
+        SELECT a.atttypid UNION ALL SELECT t.typbasetype FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype = 'd')
+    SELECT t.oid, t.typlen FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype <> 'd') b
+WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (%s::text[])
+"""
+
+
+def column_kinds(connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str]) -> dict[str, str]:
+    """How large values of columns are found: "text", "bytea", "other", or "" of a type that has none.
+
+    Args:
+        connection: to the database of the table.
+        owner: schema.
+        name: of the table.
+        columns: their names.
+    """
+    return dict(connection.execute(_KINDS, (qualified(owner, name), list(columns))).fetchall())
+
+
+def refuse_casts(connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str]) -> None:
+    """Refuse columns whose types are made of texts by somebody's function, which would run as the role that compares.
+
+    Args:
+        connection: to the database of the table.
+        owner: schema.
+        name: of the table.
+        columns: whose values are given as texts.
+
+    Raises:
+        DatabaseError: there is one.
+    """
+    found = connection.execute(
+        "SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_cast c ON c.casttarget = a.atttypid AND"
+        " c.castsource = 'text'::regtype"
+        " WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s::text[]) AND c.oid >= %s AND c.castmethod = 'f' ORDER"
+        " BY a.attnum",
+        (qualified(owner, name), list(columns), _FIRST_OF_USERS),
+    ).fetchone()
+    if found is not None:
+        raise DatabaseError(
+            f"table {owner}.{name} cannot be compared: a cast from text to the type of column {found[0]} is a function"
+            " of its owner's",
+            hint="drop the cast",
+        )
+
+
+def is_large(values: Mapping[str, str]) -> str:
+    """The condition that a row's values are large together, as SQL; empty: they never are.
+
+    Args:
+        values: an expression for each, and its kind (`column_kinds`).
+    """
+    lengths = [
+        f"coalesce(pg_catalog.octet_length({value}), 0)" for value, kind in values.items() if kind in {_TEXTS, _BYTES}
+    ]
+    lengths += [
+        f"CASE WHEN pg_catalog.pg_column_size({value}) > {_STORED_BYTES} THEN"
+        f" pg_catalog.octet_length({shown(value, kind)}) ELSE 0 END"
+        for value, kind in values.items()
+        if kind == _OTHER
+    ]
+    return f"{' + '.join(f'({length})::pg_catalog.int8' for length in lengths)} > {LARGE_BYTES}" if lengths else ""
+
+
+def row_text(values: Mapping[str, str]) -> str:
+    """The text of a row, or of the hashes of its values where these are large, as SQL; under the collation "C".
+
+    Args:
+        values: see `is_large`; in the order of the row.
+    """
+    text = f'ROW({", ".join(values)})::text COLLATE "C"'
+    condition = is_large(values)
+    hashes = ", ".join(_hashes(value, kind) for value, kind in values.items())
+    return f'CASE WHEN {condition} THEN ROW({hashes})::text COLLATE "C" ELSE {text} END' if condition else text
+
+
+def shown(value: str, kind: str) -> str:
+    """The text of one value, as SQL: as its type shows it.
+
+    A cast to text can be a function of the type's owner, which would run as the role that compares.
+
+    Args:
+        value: an expression.
+        kind: of its column (`column_kinds`).
+    """
+    # IS NULL asks the fields of a composite value.
+    return (
+        f"{value}::text"
+        if kind == _TEXTS
+        else f"CASE WHEN {value} IS DISTINCT FROM NULL THEN pg_catalog.concat({value}) END"
+    )
+
+
+def _hashes(value: str, kind: str) -> str:
+    if kind == _BYTES:
+        return f"pg_catalog.sha256({value})"
+    text = f'{shown(value, kind)} COLLATE "C"'
+    return f"pg_catalog.hashtextextended({text}, 0), pg_catalog.hashtextextended({text}, 1)"
+
+
+def valued(kinds: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+    """The values of columns for `row_text`.
+
+    Args:
+        kinds: of columns (`column_kinds`).
+        columns: names, in the order of the row.
+    """
+    return {quote(column): kinds.get(column, "") for column in columns}
+
+
+def hashed(connection: psycopg.Connection[Any], text: str, seed: int) -> str:
+    """SQL for the hash of a text's bytes in UTF-8.
+
+    Two servers have the same text in different bytes where their encodings differ.
+
+    Args:
+        connection: to the server that hashes.
+        text: as SQL, of collation "C".
+        seed: makes hashes that do not depend on each other.
+    """
+    if connection.info.parameter_status("server_encoding") in _AS_UTF8:
+        return f"pg_catalog.hashtextextended({text}, {seed})"
+    # The hash of a record with one field is the field's, and that of a bytea is the one of a text with the same bytes.
+    # Bytes alone cannot be hashed by SQL before version 18.
+    return f"pg_catalog.hash_record_extended(ROW(pg_catalog.convert_to({text}, 'UTF8')), {seed})"
+
+
+def digest_sums(connection: psycopg.Connection[Any]) -> str:
+    """SQL for the digest of rows whose text is `r`: their number and two sums of hashes.
+
+    Args:
+        connection: to the server that hashes.
+    """
+    return f"count(*), coalesce(sum({hashed(connection, 'r', 0)}), 0), coalesce(sum({hashed(connection, 'r', 1)}), 0)"
+
+
+@contextlib.contextmanager
+def digesting(owner: str, name: str) -> Iterator[None]:
+    """Say of a value that is too large for its text what can be done about it.
+
+    The server names neither its column nor its row.
+
+    Args:
+        owner: schema.
+        name: of the table.
+
+    Raises:
+        DatabaseError: the server refused it.
+    """
+    try:
+        with translated("digesting a table", table=f"{owner}.{name}"):
+            yield
+    except DatabaseError as error:
+        if (
+            "invalid memory alloc request size" not in error.message
+            and error.context.get("sqlstate") != _LIMIT_EXCEEDED
+        ):
+            raise
+        raise DatabaseError(
+            f"table {owner}.{name} cannot be compared: the text of one of its values is longer than 1 GB, which is as"
+            f" much as PostgreSQL takes ({error.message}): shorten that value, or leave its column out"
+            " (`delete_columns`)",
+            hint=error.hint,
+            **error.context,
+        ) from error

@@ -1,0 +1,105 @@
+"""The check of foreign keys before an apply server's session commits; what it must look at is `ForeignKeyChecks`.
+
+A foreign key that does not hold is no fault while one of its tables is left out for its copy, or has joined the others
+and is still behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.databases.ports import ScnRange
+from headrace.databases.postgres.destination.server_session.server_progress import int8
+from headrace.databases.postgres.destination.writing.foreign_keys import (
+    ForeignKeyChecks,
+    value_statement,
+    violation,
+    whole_check,
+)
+from headrace.databases.postgres.destination.writing.writes import WritePlan
+from headrace.databases.postgres.pipeline import Statement
+from headrace.lcr.scn import Scn
+from headrace.rules.table_settings import TableSettings
+
+if TYPE_CHECKING:
+    from headrace.databases.postgres.catalog.destination_tables import CheckedKey
+    from headrace.databases.postgres.destination.fencing import SessionIdentity
+    from headrace.databases.postgres.destination.server_session.described_tables import DescribedTables
+    from headrace.databases.postgres.destination.server_session.row_finder import RowFinder
+    from headrace.databases.postgres.destination.server_session.transaction import SessionTransaction
+    from headrace.databases.postgres.destination.server_session.write_plans import WritePlans
+
+__all__ = ["ForeignKeysAtCommit"]
+
+# Tables of a foreign key whose rows are left out while they are copied, or that have joined the others and are behind
+# them yet.
+_NOT_LEVEL = """SELECT FROM headrace.instantiation i JOIN headrace.apply_process p USING (topology, apply)
+WHERE topology = $1::text AND apply = $2::text AND ((owner, name) = ($3::text, $4::text) OR (owner, name) = ($5::text, $6::text))
+  AND (state NOT IN ('DONE', 'KEPT', 'LEFT', 'JOINING') OR (state = 'JOINING' AND $7::int8 < ahead)) LIMIT 1"""
+_AHEAD_OF_ALL = Scn((1 << 63) - 1)  # an error transaction that is executed comes behind everything that is applied
+
+
+class ForeignKeysAtCommit:
+    """See the module.
+
+    Args:
+        settings: of the apply process: which foreign keys are checked.
+        identity: of the session.
+        transaction: of the session.
+        tables: of the session.
+        plans: of the session.
+        finder: of the session.
+    """
+
+    def __init__(
+        self,
+        settings: TableSettings,
+        *,
+        identity: SessionIdentity,
+        transaction: SessionTransaction,
+        tables: DescribedTables,
+        plans: WritePlans,
+        finder: RowFinder,
+    ) -> None:
+        self.noted = ForeignKeyChecks(settings)
+        """What the open transaction changed of foreign keys."""
+        self._identity, self._transaction = identity, transaction
+        self._tables, self._plans, self._finder = tables, plans, finder
+
+    def check(self, applied: Sequence[ScnRange]) -> None:
+        """Look for rows that refer to one that is not there.
+
+        Args:
+            applied: what the transaction is about to record.
+
+        Raises:
+            DataError: there is one; roll back.
+        """
+        for key, is_referred in self.noted.whole:
+            result = self._transaction.run(
+                [Statement(sql=whole_check(key, is_referred=is_referred))], "checking a foreign key"
+            )[-1]
+            if result.ntuples and self._is_level(key, applied):
+                raise violation(key)
+        for check in self.noted.values:
+            statement, builder = value_statement(check, self._tables.fitting(check.write), self._plans.generation)
+            plan = WritePlan(statements=(statement,), wrapped=tuple(builder.wrapped.values()))
+            is_missing = any(result.ntuples for _, result in self._finder.ask(plan, check.write))
+            if is_missing and self._is_level(check.key, applied):
+                raise violation(check.key)
+        self.noted.clear()
+
+    def _is_level(self, key: CheckedKey, applied: Sequence[ScnRange]) -> bool:
+        """Whether both tables of a foreign key are as of one moment.
+
+        None is left out for its copy, or still behind the others.
+        """
+        identity = self._identity
+        names = (identity.topology, identity.apply, key.owner, key.name, key.referred_owner, key.referred_name)
+        parameters = (
+            *(name.encode() for name in names),
+            int8(min((each.after for each in applied), default=_AHEAD_OF_ALL)),
+        )
+        asked = Statement(sql=_NOT_LEVEL, parameters=parameters)
+        return not self._transaction.run([asked], "asking which tables are copied")[-1].ntuples

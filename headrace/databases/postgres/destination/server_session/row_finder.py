@@ -1,0 +1,120 @@
+"""What an apply server's session asks about the rows that a write meets: which are there, and when they were changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.base.errors import DatabaseError
+from headrace.databases.ports import LastChange, RowInTheWay, RowQuestion, Write
+from headrace.databases.postgres.destination.row_times.noted_sets import exact_changes
+from headrace.databases.postgres.destination.writing.row_changes import plan_last_changes, read_last_changes
+from headrace.databases.postgres.destination.writing.rows_in_the_way import plan_conflicting, plan_find, read_rows
+from headrace.databases.postgres.destination.writing.writes import WritePlan, parameters, row_chunks
+from headrace.databases.postgres.pipeline import Statement
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from psycopg import pq
+
+    from headrace.databases.postgres.destination.server_session.described_tables import DescribedTables
+    from headrace.databases.postgres.destination.server_session.session_times import SessionTimes
+    from headrace.databases.postgres.destination.server_session.transaction import SessionTransaction
+    from headrace.databases.postgres.destination.server_session.write_plans import WritePlans
+
+__all__ = ["RowFinder"]
+
+
+class RowFinder:
+    """See the module.
+
+    Args:
+        transaction: of the session.
+        tables: of the session.
+        plans: of the session.
+        times: of the session.
+    """
+
+    def __init__(
+        self, transaction: SessionTransaction, tables: DescribedTables, plans: WritePlans, times: SessionTimes
+    ) -> None:
+        self._transaction, self._tables, self._plans, self._times = transaction, tables, plans, times
+
+    def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:
+        """See `DestinationSession.find_rows`.
+
+        Args:
+            write: any number of rows; not `paired`.
+            question: what to find out about them.
+        """
+        catalog = self._tables.fitting(write)
+        plan = plan_find(write, catalog, question, self._plans.generation)
+        if plan is None:
+            return ()
+        return tuple(
+            row for first, result in self.ask(plan, write) for row in read_rows(result, catalog, question, first=first)
+        )
+
+    def last_changes(self, write: Write) -> tuple[LastChange, ...]:
+        """See `DestinationSession.last_changes`.
+
+        Args:
+            write: with `times`.
+        """
+        catalog = self._tables.fitting(write)
+        plan = plan_last_changes(write, catalog, self._plans.generation)
+        found = [each for _, result in self.ask(plan, write, is_own=True) for each in read_last_changes(result)]
+        if write.times is None:
+            return tuple(change for change, _ in found)
+        return exact_changes(
+            lambda asked: self._transaction.run_own(asked, "looking for rows in the way"), catalog, write.times, found
+        )
+
+    def conflicting(self, write: Write) -> NDArray[np.int64] | None:
+        """See `DestinationSession.conflicting`.
+
+        Args:
+            write: any number of rows.
+        """
+        write = self._times.timed(write)
+        plan = plan_conflicting(write, self._tables.fitting(write), self._plans.generation)
+        if plan is None:
+            return None
+        found: list[int] = []
+        for first, result in self.ask(plan, write, is_own=True):
+            found += [first + int(result.get_value(row, 0) or 0) for row in range(result.ntuples)]
+        return np.array(sorted(found), np.int64)
+
+    def ask(self, plan: WritePlan, write: Write, *, is_own: bool = False) -> list[tuple[int, pq.abc.PGresult]]:
+        """Run a plan's only statement over the values of a write.
+
+        Args:
+            plan: of the session's generation of types.
+            write: whose values.
+            is_own: it asks Headrace's tables too, on which a role that was taken has no rights.
+
+        Returns:
+            For each chunk of its rows the first one's number, and the result.
+        """
+        self._plans.make_types(plan, write)
+        (statement,) = plan.statements
+        results: list[tuple[int, pq.abc.PGresult]] = []
+        for first, last in row_chunks(statement, write):
+            asked = Statement(
+                sql=statement.sql,
+                parameters=parameters(statement, write, first, last, self._times.horizon),
+                prepared=True,
+            )
+            try:
+                what = "looking for rows in the way"
+                results.append(
+                    (
+                        first,
+                        self._transaction.run_own(asked, what) if is_own else self._transaction.run([asked], what)[-1],
+                    )
+                )
+            except DatabaseError as error:
+                self._tables.explain(error, [write.version], write.command.name)
+                raise
+        return results

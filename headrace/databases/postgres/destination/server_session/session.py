@@ -1,0 +1,494 @@
+"""One apply server's session at a PostgreSQL destination.
+
+Job
+    Write sets of row changes and the progress they mean in one transaction, tagged and fenced.
+
+Main path
+    PostgresSession.begin -> write (SetWriter.write) -> commit.
+
+Objects, each with its own part of the state
+    SessionTransaction    the connection, and what its transaction has sent and can go back to; the session's states
+    DescribedTables       the tables, and whether they still are as described
+    WritePlans            statements by form of write, and the types they need
+    SetWriter             sends the writes
+    SessionTimes          latest_timestamp: what the session knows of times, and notes
+    RowFinder             looks at the rows that a write meets
+    UsersSql              handlers, roles and triggers, and what they must leave alone (SessionGuard)
+    ForeignKeysAtCommit   the check of foreign keys that the server does not do
+    ServerProgress        the server's row in headrace.apply_progress
+
+Durable when
+    COMMIT was answered, with the log on disk whatever `synchronous_commit` the server, the role or the database has
+    (`fencing.commit_durably`). A session that was opened with `is_lazy` does not wait for the disk in the COMMIT of
+    rows alone: these are durable when the server's flushed position says so (`DestinationDatabase.log_positions`), and
+    a crash before takes rows and progress together. What is told to an operator or read by other processes is always
+    waited for: a transaction that writes or takes error transactions, and all that is no `commit`. `commit` moves the
+    server's row in headrace.apply_progress by compare-and-set (epoch, sequence) in the transaction of the data: of two
+    sessions that believe to be the same server at most one commits, and after a newer epoch none of the older ones. An
+    epoch ends with the server's life in which it began (`fencing`): what a crash, a failover or a restore took back is
+    not hidden below what later commits record.
+
+Who holds what
+    Two session-level advisory locks: the apply process's in share mode (`raise_epoch` finds and ends all its sessions
+    by it, and knows by an exclusive lock that they are gone), the server's own exclusively (a successor finds and
+    ends the dead session of the same server). And the replication origin `headrace:<topology>/<apply>/<server>:<tag>`,
+    which marks every change of this session in the log.
+
+Worked flow
+    server 0 commits {100..140} with low watermark 90; the answer is lost -> DatabaseUnavailable
+    new session of server 0: waits until the old backend is gone, reads its row
+    ask_outcome({100..140}) -> True: it was made; False: it was not and never will be
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError
+from headrace.databases.ports import (
+    ConflictRecord,
+    DestinationTable,
+    ErrorTransaction,
+    HandlerSql,
+    LastChange,
+    RowInTheWay,
+    RowQuestion,
+    ScnRange,
+    SqlResult,
+    TakenErrors,
+    TruncatedTable,
+    Write,
+)
+from headrace.databases.postgres.catalog.partitions import files_of
+from headrace.databases.postgres.connection import connect, translated
+from headrace.databases.postgres.copying.table_copy import copy_in, has_rows
+from headrace.databases.postgres.destination.fencing import (
+    SessionIdentity,
+    apply_lock_key,
+    claim,
+    commit_durably,
+    take_origin,
+    take_server_lock,
+)
+from headrace.databases.postgres.destination.records.conflict_history import record_conflicts
+from headrace.databases.postgres.destination.records.error_queue import delete_errors, put_error, take_errors
+from headrace.databases.postgres.destination.row_times.lost_times import sample_times
+from headrace.databases.postgres.destination.server_session.described_tables import DescribedTables
+from headrace.databases.postgres.destination.server_session.foreign_keys_at_commit import ForeignKeysAtCommit
+from headrace.databases.postgres.destination.server_session.kept_session import KEPT, SETTLE, SessionGuard
+from headrace.databases.postgres.destination.server_session.row_finder import RowFinder
+from headrace.databases.postgres.destination.server_session.server_progress import ServerProgress
+from headrace.databases.postgres.destination.server_session.session_times import SessionTimes
+from headrace.databases.postgres.destination.server_session.set_writer import SetWriter
+from headrace.databases.postgres.destination.server_session.transaction import LOCK_TIMEOUT_MS, SessionTransaction
+from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW, UsersSql
+from headrace.databases.postgres.destination.server_session.write_plans import WritePlans
+from headrace.databases.postgres.destination.writing.row_changes import CLOCK_AHEAD_MAX_S, forget_changes
+from headrace.databases.postgres.destination.writing.write_errors import raise_refused, raise_refused_at_end
+from headrace.databases.postgres.pipeline import Statement
+from headrace.lcr.batch import TableVersion
+from headrace.lcr.scn import Scn
+from headrace.lcr.tracking import TRACK_PREFIX
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["PostgresSession"]
+
+_SETTINGS = {
+    "session_replication_role": "replica",
+    "lock_timeout": str(LOCK_TIMEOUT_MS),
+    # One plan per statement, made once, whatever the statistics say at that moment: rows are found by index, once
+    # per row of the set. Left to itself the planner scans a table it takes for small.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_mergejoin": "off",
+    # Before 18 a switched-off scan that is needed all the same has a huge cost, which would start the compiler.
+    "jit": "off",
+}
+
+_DIVISION_BY_ZERO = "22012"
+_UNTRANSLATABLE = "22P05"
+
+# As bytes: this database's encoding may lack a letter of the source's, and data must not fail for the label's sake.
+_LABEL = f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', $1::bytea)"
+_MAY_LABEL = (
+    "SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'EXECUTE')) FROM pg_catalog.pg_proc"
+    " WHERE proname = 'pg_logical_emit_message'"
+)
+
+
+class PostgresSession:
+    """See the module, and `headrace.databases.ports.DestinationSession`. Used by one thread.
+
+    More than 25 methods: one for each promise of the port, which most keep by one call of an object above.
+    """
+
+    def __init__(
+        self, dsn: str, identity: SessionIdentity, settings: TableSettings = NO_TABLE_SETTINGS, *, is_lazy: bool = False
+    ) -> None:
+        """Open the session; ends a predecessor's that is still there.
+
+        Args:
+            dsn: of the destination.
+            identity: which server of which incarnation.
+            settings: of its apply process: how it sees the tables.
+            is_lazy: its transactions of rows alone do not wait for the disk; see the module.
+
+        Raises:
+            FencedError: a newer epoch or a newer incarnation of the server exists.
+            DestinationRestarted: the server's life in which the epoch began has ended.
+            DatabaseUnavailable: no connection, or the predecessor cannot be ended.
+            DatabaseError: a right is missing (`headrace check` names it).
+        """
+        self._dsn, self._identity, self._settings, self._is_lazy = dsn, identity, settings, is_lazy
+        self._open()
+
+    # ------------------------------------------------------------------ opening
+
+    def _open(self) -> None:
+        connection = connect(self._dsn, application_name=self._identity.application_name)
+        try:
+            guard = SessionGuard(connection, self._identity, _SETTINGS)
+            self._transaction = transaction = SessionTransaction(connection, guard)
+            self._tables = tables = DescribedTables(self._dsn, self._identity, self._settings, transaction)
+            self._plans = plans = WritePlans(self._dsn, tables, transaction)
+            with translated("opening an apply server's session"):
+                may_stamp = _settle(connection, self._identity)
+            self._progress = ServerProgress(connection, self._identity, may_stamp=may_stamp)
+            self._times = times = SessionTimes(self._identity, transaction, tables, self._progress)
+            self._finder = RowFinder(transaction, tables, plans, times)
+            self._users_sql = UsersSql(transaction, tables, plans)
+            self._foreign_keys = ForeignKeysAtCommit(
+                self._settings,
+                identity=self._identity,
+                transaction=transaction,
+                tables=tables,
+                plans=plans,
+                finder=self._finder,
+            )
+            self._writer = SetWriter(
+                transaction,
+                tables,
+                plans,
+                times=times,
+                users_sql=self._users_sql,
+                foreign_keys=self._foreign_keys.noted,
+            )
+            self._waits_for_disk = False  # the open transaction holds what is told to an operator
+            self._writes_labels: bool | None = None  # not asked yet
+        except BaseException:
+            connection.close()
+            raise
+
+    def _renew(self) -> None:
+        """A new connection in place of one that users' SQL changed: not all of it goes with a rollback."""
+        self._transaction.close()
+        with contextlib.suppress(DatabaseUnavailable):  # then the next call says so
+            self._open()
+
+    @property
+    def is_closed(self) -> bool:
+        """See `DestinationSession.is_closed`."""
+        return self._transaction.is_closed
+
+    def close(self) -> None:
+        """See `DestinationSession.close`."""
+        self._transaction.close()
+
+    # ------------------------------------------------------------------ tables
+
+    def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
+        """See `DestinationSession.describe`."""
+        catalog = self._tables.catalog(owner, name, fresh=fresh)
+        return catalog.table if catalog else None
+
+    def missing_alter(self, version: TableVersion) -> str:
+        """See `DestinationSession.missing_alter`."""
+        return self._tables.missing_alter(version)
+
+    # ------------------------------------------------------------------ transactions
+
+    def begin(self) -> None:
+        """See `DestinationSession.begin`."""
+        self._transaction.begin()
+        self._waits_for_disk = False
+        self._forget_transaction()
+        self._tables.unlocked()
+
+    def savepoint(self) -> None:
+        """See `DestinationSession.savepoint`. Travels with the next statement."""
+        self._transaction.savepoint()
+
+    def rollback_to_savepoint(self) -> None:
+        """See `DestinationSession.rollback_to_savepoint`. Travels with the next statement."""
+        self._transaction.rollback_to_savepoint()
+        self._forget_undone()
+
+    def mark(self) -> int:
+        """See `DestinationSession.mark`. Travels with the next statement."""
+        return self._transaction.mark()
+
+    def undo_to_mark(self, mark: int) -> None:
+        """See `DestinationSession.undo_to_mark`. Travels with the next statement."""
+        self._transaction.undo_to_mark(mark)
+        self._forget_undone()
+
+    def drop_mark(self, mark: int) -> None:
+        """See `DestinationSession.drop_mark`. Travels with the next statement."""
+        self._transaction.drop_mark(mark)
+
+    def rollback(self) -> None:
+        """See `DestinationSession.rollback`."""
+        self._transaction.rollback()
+        self._forget_transaction()
+        self._plans.undone()
+        if self._transaction.guard.is_changed:
+            self._renew()
+
+    def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
+        """See `DestinationSession.commit`: one round trip for progress and COMMIT."""
+        self._transaction.require_open()
+        self._foreign_keys.check(applied)
+        is_lazy = self._is_lazy and not self._waits_for_disk
+        written = [Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels if self._may_label()]
+        checks = self._users_sql.checks_before_commit()
+        notes = self._times.notes_before_commit(ran_users_sql=bool(checks))
+        waits = self._times.waits()
+        advance = self._progress.advance(applied, low_watermark, is_lazy=is_lazy)
+        statements = [*written, *([ALL_NOW] if checks else []), *checks, *notes, *waits, advance]
+        pending = self._transaction.pending_count
+        try:
+            results = self._transaction.commit(statements, self._times.after_commit())
+        except DatabaseError as error:
+            place = error.context.get("statement")
+            self._explain_commit(error, place - pending if isinstance(place, int) else -1, statements, checks, waits)
+            raise
+        if checks:
+            self._users_sql.committed(results[statements.index(checks[-1])])
+        self._times.committed(results[len(statements) + 1 :])
+        self._plans.committed()
+        self._progress.advanced()
+        self._forget_transaction()
+
+    def _explain_commit(
+        self,
+        error: DatabaseError,
+        place: int,
+        statements: Sequence[Statement],
+        checks: Sequence[Statement],
+        waits: Sequence[Statement],
+    ) -> None:
+        """Raise what an error means of the statement at this place; COMMIT comes behind these."""
+        identity, is_division = self._identity, error.context.get("sqlstate") == _DIVISION_BY_ZERO
+        failed = statements[place] if 0 <= place < len(statements) else None
+        self._transaction.guard.raise_changed(error, is_check=failed in checks)
+        if is_division and failed in waits:
+            raise DatabaseError(
+                f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with"
+                " latest_timestamp nothing is applied until it has passed",
+                hint="set the clocks of all sites by one time service, then start the apply process (`headrace"
+                " start FILE apply:NAME`)",
+            ) from error
+        if is_division and failed is statements[-1]:
+            raise FencedError(
+                f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
+                apply=identity.apply,
+                epoch=identity.epoch,
+            ) from error
+        if failed is ALL_NOW or place == len(statements):
+            raise_refused_at_end(error)  # by a trigger that runs at the end of the transaction
+
+    def _may_label(self) -> bool:
+        """Whether this role may write labels into this database's log; without the right they end here."""
+        if self._writes_labels is None:
+            (found,) = self._transaction.run([Statement(sql=_MAY_LABEL)], "asking for the right to write labels")
+            self._writes_labels = found.get_value(0, 0) == b"t"
+        return self._writes_labels
+
+    def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
+        """See `DestinationSession.ask_outcome`."""
+        return self._progress.has_recorded(applied)
+
+    def _forget_transaction(self) -> None:
+        """No transaction, or a new one."""
+        self._times.begin()
+        self._foreign_keys.noted.clear()
+
+    def _forget_undone(self) -> None:
+        """A part of the transaction was undone."""
+        self._tables.unlocked()
+        self._plans.undone()
+
+    # ------------------------------------------------------------------ writing
+
+    def write(self, writes: Sequence[Write]) -> tuple[int, ...]:
+        """See `DestinationSession.write`. Sends as much as possible in one round trip."""
+        return self._writer.write(writes)()
+
+    def write_ahead(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
+        """See `DestinationSession.write_ahead`: the last round trip is under way."""
+        return self._transaction.ahead.expect(self._writer.write(writes))
+
+    def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
+        """See `DestinationSession.truncate`."""
+        self._writer.truncate(tables, restart_identity=restart_identity)
+
+    def remove_row(self, table: DestinationTable, number: str) -> None:
+        """See `DestinationSession.remove_row`."""
+        self._writer.remove_row(table, number)
+
+    # ------------------------------------------------------------------ conflicts and times
+
+    def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:
+        """See `DestinationSession.find_rows`."""
+        return self._finder.find_rows(write, question)
+
+    def conflicting(self, write: Write) -> NDArray[np.int64] | None:
+        """See `DestinationSession.conflicting`."""
+        return self._finder.conflicting(write)
+
+    def last_changes(self, write: Write) -> tuple[LastChange, ...]:
+        """See `DestinationSession.last_changes`."""
+        return self._finder.last_changes(write)
+
+    def forget_changes(self, *, age_s: float, count: int) -> int:
+        """See `DestinationSession.forget_changes`."""
+        self._transaction.require_idle("changes are forgotten in a transaction of their own")
+        with translated("forgetting the times of old changes"):
+            return forget_changes(self._transaction.connection, age_s=age_s, count=count)
+
+    def sample_times(self, *, age_s: float, every_s: float) -> None:
+        """See `DestinationSession.sample_times`."""
+        self._transaction.require_idle("times are sampled in a transaction of their own")
+        with translated("noting how far commit times go back"):
+            sample_times(self._transaction.connection, age_s=age_s, every_s=every_s)
+
+    def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
+        """See `DestinationSession.record_conflicts`."""
+        transaction, topology = self._transaction, self._identity.topology
+        with transaction.own_statements("writing the history of conflicts"):
+            record_conflicts(transaction.connection, topology, records, count_max=count_max, age_max_s=age_max_s)
+
+    # ------------------------------------------------------------------ SQL of users
+
+    def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
+        """See `DestinationSession.run_sql`."""
+        return self._users_sql.run(statements, timeout_s=timeout_s)
+
+    def as_role(self, role: str) -> None:
+        """See `DestinationSession.as_role`."""
+        self._users_sql.as_role(role)
+
+    # ------------------------------------------------------------------ error queue
+
+    def put_error(
+        self,
+        transaction: ErrorTransaction,
+        batch: bytes,
+        key_hashes: NDArray[np.uint64],
+        *,
+        part: int,
+        readable: Sequence[str] = (),
+    ) -> int:
+        """See `DestinationSession.put_error`."""
+        self._waits_for_disk = True
+        with self._transaction.own_statements("writing to the error queue"):
+            return put_error(
+                self._transaction.connection,
+                self._identity.topology,
+                transaction,
+                batch,
+                key_hashes,
+                part=part,
+                readable=readable or transaction.readable,
+            )
+
+    def delete_error(self, number: int) -> bool:
+        """See `DestinationSession.delete_error`."""
+        self._waits_for_disk = True
+        with self._transaction.own_statements("deleting an error transaction"):
+            return bool(
+                delete_errors(self._transaction.connection, self._identity.topology, (number,), outcome="EXECUTED")
+            )
+
+    def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
+        """See `DestinationSession.take_errors`."""
+        self._waits_for_disk = True
+        with self._transaction.own_statements("deleting error transactions"):
+            return take_errors(self._transaction.connection, self._identity.topology, numbers, bytes_max=bytes_max)
+
+    # ------------------------------------------------------------------ copies
+
+    def copy_rows(self, owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str) -> int:
+        """See `headrace.databases.ports.copying.TableWriter.copy_rows`."""
+        self._transaction.require_live()
+        if self._progress.stamp:
+            with translated("copying rows", table=f"{owner}.{name}"):
+                self._transaction.connection.execute(f"SELECT {self._progress.stamp}".encode())
+        try:
+            return copy_in(self._transaction.connection, owner, name, columns, rows, form=form)
+        except DatabaseError as error:
+            if error.context.get("sqlstate") == _UNTRANSLATABLE:
+                error.context["lacking_encoding"] = (
+                    self._transaction.connection.info.parameter_status("server_encoding") or ""
+                )
+            raise_refused(error)
+            raise
+
+    def has_rows(self, table: DestinationTable) -> bool:
+        """See `headrace.databases.ports.copying.TableWriter.has_rows`."""
+        self._transaction.require_live()
+        return has_rows(self._transaction.connection, table)
+
+    def empty_tables(self, tables: Sequence[DestinationTable]) -> None:
+        """See `headrace.databases.ports.copying.TableWriter.empty_tables`."""
+        self._empty(tables)
+
+    def empty_marked(self, table: DestinationTable) -> str:
+        """See `headrace.databases.ports.copying.TableWriter.empty_marked`."""
+        return self._empty([table])
+
+    def files_mark(self, table: DestinationTable) -> str:
+        """See `headrace.databases.ports.copying.TableWriter.files_mark`."""
+        self._transaction.require_live()
+        with translated("measuring a table", table=f"{table.owner}.{table.name}"):
+            return files_of(self._transaction.connection, table.owner, table.name)
+
+    def _empty(self, tables: Sequence[DestinationTable]) -> str:
+        """Empty tables; returns the mark of the first one, empty if rows of others may be in it."""
+        try:
+            self.begin()
+            self.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
+            # Under the lock of the TRUNCATE: who waits for it writes as soon as this commits.
+            with self._transaction.own_statements("measuring a table"):
+                found = files_of(self._transaction.connection, tables[0].owner, tables[0].name)
+            self.commit([], Scn(0))
+        except (DatabaseUnavailable, DestinationRestarted):
+            raise
+        except DatabaseError:
+            # A table that another one refers to cannot be truncated alone.
+            self.rollback()
+            for table in tables:
+                with translated("emptying a table", table=f"{table.owner}.{table.name}"):
+                    self._transaction.connection.execute(f"DELETE FROM {self._tables.relation(table)}".encode())
+            return ""
+        return found
+
+
+def _settle(connection: psycopg.Connection[Any], identity: SessionIdentity) -> bool:
+    """Take the session's settings, locks and origin; whether its role may set the commit times of its transactions."""
+    connection.execute(SETTLE, ([*_SETTINGS, *KEPT], [*_SETTINGS.values(), *(None for _ in KEPT)]))
+    commit_durably(connection)
+    claim(connection, identity)
+    connection.execute(
+        "SELECT pg_catalog.pg_advisory_lock_shared(%s)", (apply_lock_key(identity.topology, identity.apply),)
+    )
+    take_server_lock(connection, identity)
+    return take_origin(connection, identity)

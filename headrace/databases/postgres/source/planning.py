@@ -1,0 +1,70 @@
+"""What a PostgreSQL source will be asked to do, for `headrace plan`: beyond what its own `plan` says.
+
+`plan_unseen_source` is for a server that does not exist yet, `plan_instantiation` says what copying the tables does. Locks are named as
+PostgreSQL's manual names them ("Explicit Locking").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.databases.ports import PlannedStatement
+from headrace.databases.postgres.catalog.source_tables import slot_name
+from headrace.databases.postgres.connection import quote
+from headrace.databases.postgres.source.log_stream.slot import slot_statement
+from headrace.rules.rule import Rule, RuleSet
+
+__all__ = ["plan_instantiation", "plan_unseen_source"]
+
+
+def plan_instantiation(site: str) -> PlannedStatement:
+    """What the copy of the tables does to a source.
+
+    Args:
+        site: whose tables are copied.
+    """
+    return PlannedStatement(
+        statement="CREATE_REPLICATION_SLOT ... TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export'); LOCK TABLE ... IN ACCESS"
+        " SHARE MODE; COPY (SELECT ... WHERE ctid ...) TO STDOUT",
+        effect=f"copies the tables of {site} as of one snapshot, in pieces, if they were not copied yet; a table that"
+        " is rewritten between two pieces is copied again",
+        lock="ACCESS SHARE on each table while a piece of it is read: waits for and holds up only DROP, TRUNCATE,"
+        " VACUUM FULL and most forms of ALTER TABLE; the snapshot keeps VACUUM from removing rows that died after it",
+    )
+
+
+def plan_unseen_source(
+    topology: str, site: str, rules: Sequence[RuleSet], *, version: int
+) -> tuple[PlannedStatement, ...]:
+    """What `prepare` will do to a source that does not exist yet.
+
+    Args:
+        topology: name of the topology.
+        site: name of the site.
+        rules: rule sets of its captures.
+        version: major version of the server it will be.
+    """
+    name = slot_name(topology, site)
+    wanted = ", ".join(dict.fromkeys(_pattern(rule) for rule_set in rules for rule in rule_set.include or (Rule(),)))
+    options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = false"
+    options += ", publish_generated_columns = stored" if version >= 18 else ""
+    return (
+        PlannedStatement(
+            statement=f"CREATE PUBLICATION {quote(name)} FOR TABLE <each table like {wanted}> WITH ({options})",
+            effect="names the captured tables to the log decoder",
+            lock="SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE,"
+            " CREATE INDEX",
+            breaks=(
+                "UPDATE and DELETE on a captured table without a primary key, unless its REPLICA IDENTITY is FULL",
+            ),
+        ),
+        PlannedStatement(
+            statement=slot_statement(name, has_failover=version >= 17),
+            effect="makes the server keep its log until Headrace has written it to its own redo log",
+            lock="none, but it waits until every transaction that is running then has ended",
+        ),
+    )
+
+
+def _pattern(rule: Rule) -> str:
+    return f"{rule.owner}.{rule.name}"

@@ -1,0 +1,127 @@
+"""The tables and tags that a miner has met: their places in its batches, and what the rules say of them.
+
+The place of a table stays what it is for the miner's life: rows that wait for their batch refer to it. Tags can be one
+per transaction, so those to which nothing refers any more are forgotten.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.lcr.batch import TableVersion
+from headrace.lcr.tags import Tag
+from headrace.redo.mining.names import HIDDEN_OWNER
+from headrace.rules.evaluation import RuleEvaluation
+
+__all__ = ["TAGS_KEPT", "MinedTables"]
+
+TAGS_KEPT = 1 << 10  # far more than a topology has: only users who make up a tag for each transaction have more
+
+
+class MinedTables:
+    """See the module. One per miner.
+
+    Args:
+        rules: of the capture process.
+
+    Attributes:
+        versions: one entry per (object, version) met; rows refer to their table by its place here. Grows only.
+        tags: one entry per tag met; transactions refer to their tag by its place here, until `forget_tags`.
+    """
+
+    def __init__(self, rules: RuleEvaluation) -> None:
+        self._rules = rules
+        self.versions: list[TableVersion] = []
+        self.tags: list[Tag] = []
+        self._places: dict[TableVersion, int] = {}
+        self._tag_places: dict[Tag, int] = {}
+        self._current: dict[int, int] = {}
+        self._index: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]] | None = None
+
+    def place(self, version: TableVersion) -> int:
+        """The place of a version in `versions`."""
+        place = self._places.get(version)
+        if place is None:
+            place = self._places[version] = len(self.versions)
+            self.versions.append(version)
+        return place
+
+    def use(self, version: TableVersion) -> None:
+        """Refer an object's rows to this version from now on."""
+        place = self.place(version)
+        if self._current.get(version.object_number) != place:
+            self._current[version.object_number] = place
+            if self._index is not None:
+                self._put(version, place)
+
+    def _put(self, version: TableVersion, place: int) -> None:
+        """Put a version in its place in what `objects` gives: thousands may be described one by one."""
+        assert self._index is not None
+        numbers, places, columns, verdicts = self._index
+        at = int(np.searchsorted(numbers, version.object_number))
+        is_known = at < numbers.shape[0] and numbers[at] == version.object_number
+        rest = at + 1 if is_known else at
+        verdict = np.array([self.keeps(version)], np.uint8)
+        self._index = (
+            np.concatenate([numbers[:at], np.array([version.object_number], np.int64), numbers[rest:]]),
+            np.concatenate([places[:at], np.array([place], np.int32), places[rest:]]),
+            np.concatenate([columns[:at], np.array([len(version.columns)], np.int64), columns[rest:]]),
+            np.concatenate([verdicts[:at], verdict, verdicts[rest:]]),
+        )
+
+    def tag_place(self, tag: Tag) -> int:
+        """The place of a tag in `tags`."""
+        place = self._tag_places.get(tag)
+        if place is None:
+            place = self._tag_places[tag] = len(self.tags)
+            self.tags.append(tag)
+            self._index = None
+        return place
+
+    def forget_tags(self, used: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Forget all other tags.
+
+        Args:
+            used: places, ascending.
+
+        Returns:
+            int64[tags + 1]: their new places, by the old ones; the last one for NULL (-1).
+        """
+        places = np.full(len(self.tags) + 1, -1, np.int64)
+        places[used] = np.arange(used.shape[0])
+        self.tags[:] = [self.tags[place] for place in used.tolist()]
+        self._tag_places = {tag: place for place, tag in enumerate(self.tags)}
+        self._index = None
+        return places
+
+    def keeps(self, version: TableVersion) -> list[bool]:
+        """What prefiltering says of a version's rows, by the place of their tag, NULL last.
+
+        Keep (TRUE or MAYBE) or discard.
+        """
+        tags = [*(tag.value for tag in self.tags), None]
+        return [False] * len(tags) if version.owner == HIDDEN_OWNER else self._rules.keeps(version, tags)
+
+    def keeps_any(self, version: TableVersion) -> bool:
+        """Whether prefiltering keeps the version's rows with some tag."""
+        return version.owner != HIDDEN_OWNER and self._rules.keeps_any(version)
+
+    def objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
+        """The objects in use, ascending, for `headrace.redo.mining.mining_kernels.classify`.
+
+        Returns:
+            Object numbers; the place of each one's version; its number of columns; what `keeps` says, shape (objects,
+            tags + 1).
+        """
+        if self._index is None:
+            numbers = sorted(self._current)
+            places = [self._current[number] for number in numbers]
+            verdicts = [self.keeps(self.versions[place]) for place in places]
+            self._index = (
+                np.array(numbers, np.int64),
+                np.array(places, np.int32),
+                np.array([len(self.versions[place].columns) for place in places], np.int64),
+                np.array(verdicts, np.uint8).reshape(len(places), len(self.tags) + 1),
+            )
+        return self._index

@@ -1,0 +1,54 @@
+"""What is said when redo cannot be decoded: defects, which name the place and the SCN."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.base.errors import CaptureError
+from headrace.databases.ports import DecodedChunk
+from headrace.lcr.scn import scn_text
+from headrace.redo.mining.mining_kernels import ERROR, ERROR_ROW, ERROR_TRANSACTION, UNKNOWN_OBJECT
+from headrace.redo.records import RecordHeader
+
+__all__ = ["misfit", "undecodable"]
+
+
+def undecodable(source: str, header: RecordHeader, offset: int, what: str) -> CaptureError:
+    """The decoder refuses a record.
+
+    Args:
+        source: the site whose redo it is.
+        header: of the record.
+        offset: in the record's payload, bytes.
+        what: is wrong.
+    """
+    return CaptureError(
+        f"redo of site {source} after SCN {scn_text(header.last_commit_scn)} cannot be decoded: {what}",
+        hint="the redo is intact as it was written: this is a defect of the decoder, or of the source",
+        source=source,
+        scn=header.last_commit_scn,
+        offset=offset,
+    )
+
+
+def misfit(source: str, chunk: DecodedChunk, found: NDArray[np.int64]) -> CaptureError:
+    """A row does not fit what the redo said of its table.
+
+    Args:
+        source: the site whose redo it is.
+        chunk: where the row is.
+        found: what `headrace.redo.mining.mining_kernels.classify` found of the chunk.
+    """
+    number, scn = int(chunk.object_number[found[ERROR_ROW]]), int(chunk.order_scn[found[ERROR_TRANSACTION]])
+    if found[ERROR] == UNKNOWN_OBJECT:  # noqa: SIM108
+        what = f"the redo never described object {number}"
+    else:
+        what = f"a row of object {number} does not have the columns of its description"
+    return CaptureError(
+        f"a change of the transaction at SCN {scn_text(scn)} of site {source} cannot be read: {what}",
+        hint="this is a defect of the log writer or of the decoder",
+        source=source,
+        scn=scn,
+        object_number=number,
+    )

@@ -1,0 +1,528 @@
+"""Ways: over which components the changes of a source travel to an apply process, and as what each table arrives.
+
+The one place that knows it. Routing, `check`, `plan`, preflight, instantiation, comparison and the demo all ask here,
+so a table that is copied is a table whose changes come, and none else.
+
+How changes travel
+    A capture process puts them into its queue. A propagation moves those of its `sources` from one queue to another,
+    less what its rules discard. An apply process takes those of its source from its queue, less what its rules discard.
+    In one queue the positions of a source form one chain, so its changes come into the queue over one path only.
+
+How a path is chosen (`route`)
+    For each queue that apply processes take a source's changes from: the shortest path that takes every change which
+    could come there over any path. `check` refuses a topology where no single path does: some tables would never come.
+
+What a table arrives as
+    `Way.carry` answers with the table as it arrives, or None. A rule that renames or cuts tables
+    (`headrace.rules.transformations.transformation`) changes the answer there, and nowhere else. Hence a table that is copied, compared or
+    checked has two names, and may have other columns: at the source, and at the destination (`ArrivingTable`). From a
+    client that renames a table on, the others see it under its new name: `Way.passages` says what it is called at each
+    of them. What is known of a table's identity, its number, stays.
+
+Tags
+    A rule set sees one tag along the whole way: the change's own. So a table arrives when its untagged changes do, or
+    its tagged ones. A table whose untagged changes are left out, but not those that an apply process made, arrives too:
+    it is written at the destination, and must be copied before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from headrace.databases.ports import TableShape
+from headrace.lcr.table_name import Named, TableName
+from headrace.rules.clients_before import ClientsBefore
+from headrace.rules.conditions.spelling import where_true
+from headrace.rules.rule import UNKNOWN_TAG, KnownTag, Passage, RuleSet, passages, tags_told_apart
+from headrace.rules.transformations.transformation import Transformation
+from topology.patterns import examples
+from topology.routing.change_classes import ChangeClasses
+from topology.routing.paths import Router
+from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
+
+__all__ = [
+    "ArrivingTable",
+    "Halves",
+    "Undecided",
+    "Way",
+    "arriving",
+    "captured_by",
+    "halves",
+    "is_sent_on",
+    "may_be_copied",
+    "returned_by",
+    "route",
+    "rules_at_the_end",
+    "sites_behind",
+    "transformed",
+    "undecided",
+    "ways_to",
+    "writes_alone",
+]
+
+
+T = TypeVar("T", bound=Named)
+
+
+def transformed(table: T, transformation: Transformation) -> T:
+    """A table behind a client, as far as it is known: its name, and of a table version or shape its columns.
+
+    Args:
+        table: before the client.
+        transformation: of the client's rule.
+
+    Raises:
+        TransformationError: it cannot be applied to the table.
+    """
+    # numpy: most topologies transform nothing.
+    from headrace.lcr.batch import TableVersion
+    from headrace.rules.transformations.reshaping import transformed_version
+
+    known: Any = table
+    if isinstance(known, TableVersion):
+        known = transformed_version(known, transformation)[0]
+    elif isinstance(known, TableName):
+        known = transformation.named(known)
+    else:  # every other description of a table is a dataclass
+        before = TableName.of(table)
+        name = transformation.named(before)
+        known = replace(known, owner=name.owner, name=name.name)
+        if isinstance(known, TableShape):
+            known = _shaped(known, transformation, before)
+    answer: T = known
+    return answer
+
+
+def _shaped(table: TableShape, transformation: Transformation, before: TableName) -> TableShape:
+    """The shape with the names that its columns have behind the client; without keys of which a column is not there.
+
+    Its partitions are where it is.
+    """
+
+    def renamed(key: tuple[str, ...]) -> tuple[str, ...]:
+        names = [transformation.after(column) for column in key]
+        return tuple(name for name in names if name is not None) if None not in names else ()
+
+    def moved(name: TableName) -> TableName:
+        return (
+            TableName.of(table)
+            if name == before
+            else TableName(table.owner, name.name)
+            if name.owner == before.owner
+            else name
+        )
+
+    partitions = tuple(
+        replace(
+            each, owner=moved(TableName.of(each)).owner, name=moved(TableName.of(each)).name, parent=moved(each.parent)
+        )
+        for each in table.partitions
+    )
+    domains = tuple(
+        replace(each, name=name) for each in table.domains if (name := transformation.after(each.name)) is not None
+    )
+    computed = tuple(
+        replace(each, name=name) for each in table.computed if (name := transformation.after(each.name)) is not None
+    )
+    types = tuple(
+        replace(each, column=name) for each in table.types if (name := transformation.after(each.column)) is not None
+    )
+    return replace(
+        table,
+        partitions=partitions,
+        domains=domains,
+        computed=computed,
+        types=types,
+        keys=tuple(found for key in table.keys if (found := renamed(key))),
+        identity=renamed(table.identity),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The way of one source's changes to one apply process.
+
+    Args:
+        capture: takes the changes from the source's redo.
+        propagations: in the order in which they move the changes; none when the apply process shares capture's queue.
+        apply: at the end.
+    """
+
+    capture: CaptureSpec
+    propagations: tuple[PropagationSpec, ...]
+    apply: ApplySpec
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of everything on the way, queues too, in order."""
+        return tuple(name.partition(":")[2] for name in self.full_names)
+
+    @property
+    def full_names(self) -> tuple[str, ...]:
+        """Full names of everything on the way, queues too, in order."""
+        hops = (name for each in self.propagations for name in (f"propagation:{each.name}", f"queue:{each.to_queue}"))
+        return (f"capture:{self.capture.name}", f"queue:{self.capture.queue}", *hops, f"apply:{self.apply.name}")
+
+    @property
+    def clients(self) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:
+        """Everything on the way that has rules, in order."""
+        return (self.capture, *self.propagations, self.apply)
+
+    def carry(self, table: T, *, tag: KnownTag = UNKNOWN_TAG) -> T | None:
+        """What a table of the source arrives as.
+
+        Args:
+            table: as the source knows it.
+            tag: of its changes; not known: of those with any tag, or none.
+
+        Returns:
+            The table as the apply process gets it; None: it does not arrive.
+        """
+        tags = tags_told_apart(client.rules for client in self.clients) if tag is UNKNOWN_TAG else (tag,)
+        made: list[Transformation] = []
+        for client, passage in zip(self.clients, self.passages(table), strict=True):
+            tags = tuple(each for each in tags if client.rules.keeps(*passage.table, tag=each))
+            if not tags:
+                return None
+            made += [] if passage.transformation is None else [passage.transformation]
+        for transformation in made:
+            table = transformed(table, transformation)
+        return table
+
+    def passages(self, table: Named) -> Iterator[Passage]:
+        """What a table of the source is called at each client in turn, and what becomes of it there.
+
+        Args:
+            table: as the source knows it.
+
+        Raises:
+            TransformationError: two rules of a client make different tables of it.
+        """
+        return passages((client.rules for client in self.clients), table)
+
+    def transformations(self, table: Named) -> tuple[Transformation, ...]:
+        """What becomes of a table of the source on the way, one client after the other.
+
+        Args:
+            table: as the source knows it.
+
+        Raises:
+            TransformationError: two rules of a client make different tables of it.
+        """
+        return tuple(each.transformation for each in self.passages(table) if each.transformation is not None)
+
+    def subset(self, table: Named) -> str:
+        """Which rows of a table of the source arrive, as a condition in SQL; empty: all of them.
+
+        Args:
+            table: as the source knows it.
+        """
+        subsets = (
+            client.rules.subset_of(*each.table) for client, each in zip(self.clients, self.passages(table), strict=True)
+        )
+        return " AND ".join(dict.fromkeys(where_true(each) for each in subsets if each is not None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivingTable(Generic[T]):
+    """A table that an apply process gets.
+
+    Args:
+        source: as it is at the source.
+        destination: as it is at the destination.
+        rows: which of its rows arrive, as a condition in SQL (`headrace.rules.conditions.spelling`); empty: all.
+        transformations: what makes the one of the other.
+    """
+
+    source: T
+    destination: T
+    rows: str = ""
+    transformations: tuple[Transformation, ...] = ()
+
+
+def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
+    """The ways that changes take to an apply process: one per path in use, so one or none in a topology without errors.
+
+    Args:
+        spec: routed (see `route`).
+        apply: of `spec`.
+    """
+
+    def from_queue(queue: str, passed: frozenset[str]) -> Iterator[tuple[PropagationSpec, ...]]:
+        if queue == apply.queue:
+            yield ()
+        for propagation in spec.propagations:
+            target = propagation.to_queue
+            if propagation.from_queue == queue and apply.source in propagation.sources and target not in passed:
+                yield from ((propagation, *rest) for rest in from_queue(target, passed | {target}))
+
+    return tuple(
+        Way(capture=capture, propagations=propagations, apply=apply)
+        for capture in spec.captures
+        if capture.source == apply.source
+        for propagations in from_queue(capture.queue, frozenset({capture.queue}))
+    )
+
+
+def sites_behind(spec: TopologySpec, propagation: PropagationSpec, source: str) -> frozenset[str]:
+    """The sites that a source's changes come to over a propagation, and over others behind it.
+
+    Args:
+        spec: routed (see `route`).
+        propagation: of `spec`.
+        source: one of its sources; of others, nothing comes anywhere.
+    """
+    queues = [propagation.to_queue] if source in propagation.sources else []
+    for queue in queues:  # it grows
+        queues += [
+            each.to_queue
+            for each in spec.propagations
+            if queue in (each.from_queue, each.held_in) and each.to_queue not in queues and source in each.sources
+        ]
+    return frozenset(spec.queue(each).site for each in queues)
+
+
+def captured_by(ways: Iterable[Way]) -> tuple[RuleSet, ...]:
+    """The rule sets at the beginning of the ways: what to ask the source's catalog for."""
+    return tuple(dict.fromkeys(way.capture.rules for way in ways))
+
+
+def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet | ClientsBefore, ...]:
+    """What an apply process evaluates: its own rules, and of the clients before it all but conditions.
+
+    So what it applies is what it was started for, also while the others adopt a change of their rules.
+
+    Args:
+        ways: to the apply process.
+    """
+    found: list[RuleSet | ClientsBefore] = []
+    for way in ways:
+        before = tuple(client.rules for client in way.clients[:-1])
+        if any(rules.renames for rules in before):
+            # Their rules do not speak of the names that arrive.
+            patterns = [rule.owner for rules in before for rule in (*(rules.include or ()), *rules.exclude)]
+            made = [
+                rule.transformation
+                for rules in before
+                for rule in rules.include or ()
+                if rule.transformation is not None
+            ]
+            patterns += [each.new_owner if each.new_name is None else each.new_name.owner for each in made]
+            found.append(ClientsBefore(clients=before, owners=examples(filter(None, patterns))))
+        else:
+            found += [rules.without_conditions() for rules in before]
+        found.append(way.apply.rules)
+    return tuple(found)
+
+
+def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T], ...]:
+    """Those of a source's tables that arrive over one of the ways, and as what.
+
+    Args:
+        ways: to one apply process.
+        tables: of its source, whether they are captured or not.
+    """
+    known = tuple(ways)
+    found = []
+    for table in tables:
+        carried = next(((way, each) for way in known if (each := way.carry(table)) is not None), None)
+        if carried is not None:
+            way, destination = carried
+            found.append(
+                ArrivingTable(
+                    source=table,
+                    destination=destination,
+                    rows=way.subset(table),
+                    transformations=way.transformations(table),
+                )
+            )
+    return tuple(found)
+
+
+def is_sent_on(spec: TopologySpec, site: str, table: TableName) -> bool:
+    """Whether changes of a table go from a site to others.
+
+    Args:
+        spec: routed (see `route`).
+        site: where the table is.
+        table: its name there.
+    """
+    return any(apply.source == site and arriving(ways_to(spec, apply), (table,)) for apply in spec.applies)
+
+
+def returned_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -> str:
+    """The apply process at the source that gets a destination table back, whole and unchanged, as the table that it is there.
+
+    Args:
+        spec: routed (see `route`).
+        apply: of `spec`.
+        table: that it gets.
+
+    Returns:
+        Its name; empty: none does, or what goes one of the ways is not the whole table.
+    """
+    if table.rows or table.transformations:
+        return ""
+    for other in spec.applies:
+        if (other.site, other.source) != (apply.source, apply.site):
+            continue
+        for back in arriving(ways_to(spec, other), (TableName.of(table.destination),)):
+            if back.destination == TableName.of(table.source) and not back.rows and not back.transformations:
+                return other.name
+    return ""
+
+
+def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:
+    """Whether an apply process is the only one of the topology that writes a table, and no capture process at its site captures it.
+
+    Args:
+        spec: routed (see `route`).
+        apply: of `spec`.
+        table: its name at the apply process's site.
+    """
+    for other in spec.applies:
+        is_concerned = other.name != apply.name and apply.site in (other.site, other.source)
+        ways = ways_to(spec, other)
+        if is_concerned and (
+            arriving(ways, (table,)) or (other.site == apply.site and any(_may_become(way, table) for way in ways))
+        ):
+            return False
+    return True
+
+
+def may_be_copied(spec: TopologySpec, source: str, table: TableName) -> bool:
+    """Whether `headrace copy` empties and copies a table at each of its destinations.
+
+    It refuses one that others write, too.
+
+    Args:
+        spec: routed (see `route`).
+        source: site name.
+        table: its name there.
+    """
+    return all(
+        writes_alone(spec, apply, TableName.of(each.destination))
+        for apply in spec.applies
+        if apply.source == source
+        for each in arriving(ways_to(spec, apply), (table,))
+    )
+
+
+def _may_become(way: Way, table: TableName) -> bool:
+    """Whether another table may arrive under a name."""
+    rules = (rule for client in way.clients for rule in client.rules.include or ())
+    found = [rule.transformation for rule in rules if rule.transformation is not None and rule.transformation.renames]
+    # A schema may be renamed of any table: which names are in it only its database knows.
+    return any(each.named(table).owner == table.owner for each in found)
+
+
+# --------------------------------------------------------------------------- choosing the ways
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halves:
+    """Changes of one source that come to one queue over different paths only.
+
+    Args:
+        apply: an apply process that takes the second table from the queue.
+        first: an example of a table, and a path that takes it.
+        second: an example of a table which that path does not take, and a path that does.
+    """
+
+    apply: ApplySpec
+    first: tuple[str, str]
+    second: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """Changes of one source that may come to one queue over several paths.
+
+    Args:
+        apply: an apply process that takes them from the queue.
+        table: an example of a table.
+        paths: two of the paths.
+        used: the one that is used.
+        names: what the table is called at the end of each path; empty: conditions decide which path takes a change.
+    """
+
+    apply: ApplySpec
+    table: str
+    paths: tuple[str, ...]
+    used: str
+    names: tuple[str, ...] = ()
+
+
+def route(spec: TopologySpec) -> TopologySpec:
+    """Fill in which sources each propagation forwards.
+
+    Names that lead nowhere are passed over; `check` reports them.
+    """
+    router = Router(spec, ChangeClasses.of(spec))
+    sources: dict[str, dict[str, None]] = {propagation.name: {} for propagation in spec.propagations}
+    for source, queue in router.ends:
+        for capture in router.captures(source, queue):
+            for path in router.paths(capture, queue):
+                for propagation in path.propagations:
+                    sources[propagation.name][source] = None
+    return replace(
+        spec,
+        propagations=tuple(
+            replace(propagation, sources=tuple(sources[propagation.name])) for propagation in spec.propagations
+        ),
+    )
+
+
+def halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Halves]:
+    """Queues to which no single path takes everything that their apply processes would get over some path.
+
+    Args:
+        spec: its names all lead somewhere.
+        classes: of `spec`.
+    """
+    router = Router(spec, classes)
+    for source, queue in router.ends:
+        for capture in router.captures(source, queue):
+            coming = router.coming(capture, queue)
+            if not coming or router.shortest(capture, queue, coming):
+                continue
+            first = router.shortest(capture, queue, coming & -coming)[0]
+            left = coming & ~router.brought(first, queue)
+            second = router.shortest(capture, queue, left & -left)[0]
+            yield Halves(
+                apply=next(
+                    apply
+                    for apply in router.ends[source, queue]
+                    if classes.carried_by((*second.clients, apply)) & left & -left
+                ),
+                first=(classes.example(coming & router.brought(first, queue)), str(first)),
+                second=(classes.example(left), str(second)),
+            )
+
+
+def undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Undecided]:
+    """Queues to which several paths lead, and conditions decide which changes each of them takes.
+
+    Or a table has another name on each path.
+
+    Args:
+        spec: its names all lead somewhere.
+        classes: of `spec`.
+    """
+    router = Router(spec, classes)
+    for source, queue in router.ends:
+        for capture in router.captures(source, queue):
+            names: tuple[str, ...] = ()
+            paths, table = router.undecided(capture, queue), router.coming(capture, queue)
+            if not paths:
+                paths, table, names = router.called_differently(capture, queue)
+            if paths:
+                yield Undecided(
+                    apply=router.ends[source, queue][0],
+                    table=classes.example(table),
+                    paths=tuple(str(path) for path in paths),
+                    used=str(router.paths(capture, queue)[0]),
+                    names=names,
+                )
