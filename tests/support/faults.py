@@ -21,7 +21,7 @@ from tests.fix_cluster import TABLES
 from tests.support.system import System, wait_until
 
 __all__ = [
-    "Pgbench",
+    "Arriving",
     "apply_name",
     "armed",
     "delete_errors",
@@ -71,8 +71,8 @@ def propagation_name(system: System) -> str:
 
 
 @dataclass
-class Pgbench:
-    """pgbench that runs while something breaks."""
+class Arriving:
+    """What arrives of pgbench, which runs while something breaks."""
 
     system: System
     before: int
@@ -93,12 +93,12 @@ def moved(system: System, site: str) -> Sums:
 
 
 @contextlib.contextmanager
-def pgbench_through(system: System) -> Iterator[Pgbench]:
+def pgbench_through(system: System) -> Iterator[Arriving]:
     """Run pgbench at the source until the block ends; then every table is equal at both ends, nothing is lost or
     doubled.
     """
     before = moved(system, "src")
-    running = Pgbench(system, before.transactions)
+    running = Arriving(system, before.transactions)
     ended = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(_write_until, ended, system)
