@@ -23,6 +23,7 @@ from benchmarks.product import HeadraceTopology
 from benchmarks.runs import Run, progress_line
 from benchmarks.servers import Servers, bench_servers
 from benchmarks.workloads import Bulk, WorkloadError, has_mark, make_mark_table, write_mark
+from headrace.load.contents import contents
 
 __all__ = ["NETWORKS", "Network", "measure"]
 
@@ -252,17 +253,16 @@ class NetworkBench:
 
     def _written(self, dsns: dict[str, str]) -> tuple[tuple[float, ...], tuple[int, int]]:
         """What every site must have at the end: sums over what each source site has alone."""
-        arrived, contents = [], []
+        arrived, written = [], []
         for site, workload in self._workloads.items():
             with psycopg.connect(dsns[site]) as connection:
                 arrived.append(_numbers(workload.arrived(connection)))
-            contents.append(self._content(dsns[site]))
-        return _added(arrived), (sum(each[0] for each in contents), sum(each[1] for each in contents))
+            written.append(self._content(dsns[site]))
+        return _added(arrived), (sum(each[0] for each in written), sum(each[1] for each in written))
 
     def _content(self, dsn: str) -> tuple[int, int]:
         with psycopg.connect(dsn) as connection:
-            rows, digest = next(iter(self._workloads.values())).content(connection)["bench_rows"]
-        return rows, int(digest)
+            return contents(connection, "bench_rows")
 
     def _sampler(self, peer: NetworkPeer) -> ProcessSampler:
         roots = [pid for pid in (self._servers.source.pid(), self._servers.destination.pid()) if pid]

@@ -7,15 +7,14 @@ source. `arrived` is a cheap query whose answer at the destination equals the so
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
-from headrace.databases.embedded.place import client_binary
+from headrace.load.contents import contents
+from headrace.load.latency import Crossings, quantile
+from headrace.load.pgbench import HISTORY_IDENTITY, TABLES, Sums, run_pgbench
 
 BULK_TABLE = """
 CREATE TABLE IF NOT EXISTS bench_rows (
@@ -95,17 +94,9 @@ class Workload:
         """A cheap query result that is equal at both sides once the backlog has arrived."""
         raise NotImplementedError
 
-    def content(self, connection: psycopg.Connection) -> dict[str, tuple[int, str]]:
+    def content(self, connection: psycopg.Connection) -> dict[str, object]:
         """Per table the number of rows and a digest over every value, independent of the order of rows."""
-        answer = {}
-        for table in self.tables:
-            row = connection.execute(
-                "SELECT count(*), coalesce(sum(('x' || substr(md5(t::text), 1, 16))::bit(64)::bigint::numeric),"
-                f" 0)::text FROM {table} t"
-            ).fetchone()
-            assert row is not None
-            answer[table] = (int(row[0]), str(row[1]))
-        return answer
+        return {table: contents(connection, table) for table in self.tables}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +185,7 @@ class Oltp(Workload):
     """pgbench's TPC-B: 20,000 transactions of four changes, four clients."""
 
     name: str = "oltp"
-    tables: tuple[str, ...] = ("pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history")
+    tables: tuple[str, ...] = TABLES
     row_changes: int = 80_000
     transactions: int = 20_000
     scale: int = 10
@@ -207,16 +198,16 @@ class Oltp(Workload):
         return cls(transactions=each * 4, row_changes=each * 16)
 
     def make_tables(self, dsn: str) -> None:
-        _pgbench(dsn, "-i", "-I", "dtp", "-s", str(self.scale))
+        run_pgbench(dsn, "-i", "-I", "dtp", "-s", str(self.scale))
         with psycopg.connect(dsn, autocommit=True) as connection:
             # Headrace requires it; pgbench only inserts into this table, so it adds nothing to the log of either peer.
-            connection.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
+            connection.execute(HISTORY_IDENTITY)
 
     def fill(self, dsn: str) -> None:
-        _pgbench(dsn, "-i", "-I", "g", "-q", "-s", str(self.scale))
+        run_pgbench(dsn, "-i", "-I", "g", "-q", "-s", str(self.scale))
 
     def write_backlog(self, dsn: str) -> None:
-        _pgbench(dsn, "-n", "-c", str(self.clients), "-j", "2", "-t", str(self.transactions // self.clients))
+        run_pgbench(dsn, "-n", "-c", str(self.clients), "-j", "2", "-t", str(self.transactions // self.clients))
 
     def arrived(self, connection: psycopg.Connection) -> object:
         # Each transaction writes history, branch, teller and account, so the small tables suffice.
@@ -225,16 +216,9 @@ class Oltp(Workload):
             "(SELECT sum(tbalance) FROM pgbench_tellers)"
         ).fetchone()
 
-    def content(self, connection: psycopg.Connection) -> dict[str, tuple[int, str]]:
-        answer = Workload.content(self, connection)
-        row = connection.execute(
-            "SELECT (SELECT sum(delta) FROM pgbench_history), (SELECT sum(abalance) FROM pgbench_accounts), "
-            "(SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers)"
-        ).fetchone()
-        assert row is not None
+    def content(self, connection: psycopg.Connection) -> dict[str, object]:
         # pgbench's own invariant: every delta went to one account, teller and branch.
-        answer["balances"] = (len(set(row)), str(row[0]))
-        return answer
+        return {**Workload.content(self, connection), "balances": Sums.of(connection).problems()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +245,6 @@ class Latency:
     duration_s: float = 30.0
     poll_s: float = 0.001
     table: str = "bench_latency"
-    _committed: dict[int, float] = field(default_factory=dict)
 
     def make_tables(self, dsn: str) -> None:
         """Create the table."""
@@ -287,61 +270,35 @@ class Latency:
         with psycopg.connect(source, autocommit=True) as connection:
             row = connection.execute("SELECT coalesce(max(id), 0) FROM bench_latency").fetchone()
         assert row is not None
-        first, count = int(row[0]) + 1, int(self.rate * self.duration_s)
-        self._committed.clear()
-        writer = threading.Thread(target=self._write, args=(source, first, count))
-        seen: dict[int, float] = {}
+        crossings, count = Crossings(below=int(row[0])), int(self.rate * self.duration_s)
+        writer = threading.Thread(target=self._write, args=(source, crossings, count))
         with psycopg.connect(destination, autocommit=True) as connection:
             writer.start()
-            last, deadline = first - 1, time.perf_counter() + self.duration_s + timeout_s
-            while len(seen) < count and time.perf_counter() < deadline:
+            deadline = time.perf_counter() + self.duration_s + timeout_s
+            while crossings.seen_count < count and time.perf_counter() < deadline:
                 rows = connection.execute(
-                    "SELECT id FROM bench_latency WHERE id > %s", (last,), prepare=True
+                    "SELECT id FROM bench_latency WHERE id > %s", (crossings.below,), prepare=True
                 ).fetchall()
-                now = time.perf_counter()
-                # Parallel servers may make a later row visible first: the bound moves only over complete runs of rows.
-                for (number,) in rows:
-                    seen.setdefault(number, now)
-                while last + 1 in seen:
-                    last += 1
+                crossings.see((number for (number,) in rows), time.perf_counter())
                 time.sleep(self.poll_s)
         writer.join()
-        if len(seen) < count:
-            message = f"latency: {count - len(seen)} of {count} rows did not arrive within {timeout_s} s"
+        if crossings.seen_count < count:
+            message = f"latency: {count - crossings.seen_count} of {count} rows did not arrive within {timeout_s} s"
             raise WorkloadError(message)
-        times = sorted((seen[number] - self._committed[number]) * 1000 for number in seen)
+        times = sorted((visible_at - committed_at) * 1000 for committed_at, visible_at in crossings.times())
         return LatencyResult(
-            p50_ms=_at(times, 0.5),
-            p99_ms=_at(times, 0.99),
-            max_ms=_at(times, 1.0),
+            p50_ms=round(quantile(times, 0.5), 2),
+            p99_ms=round(quantile(times, 0.99), 2),
+            max_ms=round(quantile(times, 1.0), 2),
             count=count,
         )
 
-    def _write(self, dsn: str, first: int, count: int) -> None:
+    def _write(self, dsn: str, crossings: Crossings, count: int) -> None:
+        first = crossings.next_number
         with psycopg.connect(dsn, autocommit=True) as connection:
             start = time.perf_counter()
             for number in range(first, first + count):
                 due = start + (number - first) / self.rate
                 time.sleep(max(0.0, due - time.perf_counter()))
                 connection.execute("INSERT INTO bench_latency VALUES (%s, 'note')", (number,), prepare=True)
-                self._committed[number] = time.perf_counter()
-
-
-def _at(ordered: list[float], share: float) -> float:
-    return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 2)
-
-
-def _pgbench(dsn: str, *arguments: str) -> None:
-    parts = conninfo_to_dict(dsn)
-    environment = {
-        **os.environ,
-        "PGHOST": str(parts["host"]),
-        "PGPORT": str(parts["port"]),
-        "PGUSER": str(parts["user"]),
-        "PGPASSWORD": str(parts["password"]),
-        "PGDATABASE": str(parts["dbname"]),
-        "PGSSLMODE": "disable",
-    }
-    subprocess.run(
-        [str(client_binary("pgbench", version=18)), *arguments], env=environment, check=True, capture_output=True
-    )
+                crossings.commit(number, time.perf_counter())

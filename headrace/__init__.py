@@ -4,6 +4,7 @@ An import may only point down this list:
 
     cli          the command `headrace`: its verbs and options
     chaos demo   faults under load; the demonstration. testing: what users test their functions with
+    faults load  what faults of a running topology are made of; clients that write meanwhile, and know what was acknowledged
     commands     what a verb does that is more than a call
     tracing      where a transaction is, and why it was taken or left out
     deployment   bringing a topology up and down, and asking it

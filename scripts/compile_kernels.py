@@ -33,6 +33,7 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.scn import FIRST_SCN
+from headrace.load.contents import contents
 from headrace.redo.mining.miner import Miner
 from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.evaluation import RuleEvaluation
@@ -156,13 +157,10 @@ def apply(batches: list[bytes], destination: PostgresDestination) -> None:
 
 def compare(*dsns: str) -> None:
     """A rehearsal that replicates something else has compiled something else."""
-    rows = " UNION ALL ".join(
-        f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t" for table in COMPARED
-    )
     seen = []
     for dsn in dsns:
         with psycopg.connect(dsn) as connection:
-            seen.append(connection.execute(rows).fetchall())  # type: ignore[call-overload]
+            seen.append([contents(connection, table) for table in COMPARED])
     if seen[0] != seen[1]:
         raise AssertionError(f"the databases differ: {seen}")
     sys.stdout.write(f"{sum(count for count, _ in seen[0])} rows are the same in both databases\n")

@@ -15,9 +15,10 @@ import pytest
 from actors.cluster.local import LocalCluster
 from actors.hosting.runtime import disconnect, prepare_process
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess, execute
+from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess
 from tests.support.reporting import note_started
 from tests.support.shared import Shared
+from tests.support.statements import execute
 from tests.support.system import system_folder
 
 _TABLES = """

@@ -7,7 +7,6 @@ sides equal and everything at work.
 from __future__ import annotations
 
 import os
-import subprocess
 import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +16,8 @@ import pytest
 
 from headrace.base.failpoints import FOLDER_ENVIRONMENT
 from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.load import pgbench
+from headrace.load.pgbench import HISTORY_IDENTITY, run_pgbench
 from spark_apply.application.environment import LOOPBACK
 from tests.support.shared import Shared
 from tests.support.system import System, running, system_folder
@@ -67,20 +68,15 @@ CREATE TABLE parts_new_1 PARTITION OF parts_new FOR VALUES WITH (MODULUS 2, REMA
 CREATE TABLE parts_all PARTITION OF parts DEFAULT;
 ALTER TABLE altered ALTER COLUMN gone DROP DEFAULT""",
 }
-TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history", "notes", *KINDS)
+TABLES = (*pgbench.TABLES, "notes", *KINDS)
 
 
 def _pgbench_tables(servers: dict[str, EmbeddedServer]) -> None:
     for site, steps in (("src", "dtgvp"), ("dst", "dtp")):
-        server = servers[site]
-        subprocess.run(
-            [str(server.binary("pgbench")), "-i", "-q", "-I", steps, "postgres"],
-            env=server.environment(),
-            check=True,
-            capture_output=True,
-        )
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
+        dsn = servers[site].dsn()
+        run_pgbench(dsn, "-i", "-q", "-I", steps)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(HISTORY_IDENTITY)
             connection.execute("CREATE TABLE notes (id bigint PRIMARY KEY, body text)")
             connection.execute(_KINDS)
             connection.execute(_PER_SITE[site])

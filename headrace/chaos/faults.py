@@ -20,21 +20,21 @@ import psutil  # type: ignore[import-untyped]
 from actors.controller import CONTROLLER
 from actors.site.connection import redo_folder
 from headrace.base.errors import HeadraceError
-from headrace.chaos.errors import NotFired
-from headrace.chaos.links import links_of
-from headrace.chaos.processes import is_gone, is_stopped
+from headrace.faults.errors import NotFired
+from headrace.faults.links import links_of
+from headrace.faults.processes import GONE_TIMEOUT_S, executor_of, is_stopped, kill
 from topology.edits.changes import components_of
 
 if TYPE_CHECKING:
-    from headrace.chaos.links import Links
-    from headrace.chaos.processes import Processes, ProcessesInForce
-    from headrace.chaos.proxy import Proxy
     from headrace.deployment.deployment import Deployment
+    from headrace.faults.in_force import ProcessesInForce
+    from headrace.faults.links import Links
+    from headrace.faults.processes import Processes
+    from headrace.faults.proxy import Proxy
     from topology.spec import TopologySpec
 
 __all__ = ["ACTIONS", "Action", "Fault", "Field", "action_of"]
 
-GONE_TIMEOUT_S = 10.0  # the kernel ends a killed process at once, a loaded machine tells it later
 _DELAY_S = 0.3  # per direction of a slow link: a round trip across the world, twice
 _DISK_FULL = "PAUSED: DISK IS FULL"  # a state of the log writer
 _REDO_ROOM_BYTES = 4096  # a full disk lets the next page be written, and what follows is written in part
@@ -102,9 +102,7 @@ class _Kill(Fault):
 
     def fire(self) -> None:
         self._process = self._find()
-        with contextlib.suppress(psutil.Error):
-            self._process.kill()
-        _wait_gone([self._process])
+        kill([self._process])
         self.evidence = f"process {self._process.pid} ended by SIGKILL"
 
     def _find(self) -> psutil.Process:
@@ -143,12 +141,12 @@ class _KillExecutor(_KillWorker):
     """SIGKILL of the Spark executor in which an apply server of an apply process runs."""
 
     def _find(self) -> psutil.Process:
-        return self.field.processes.executor_of(super()._find())
+        return executor_of(super()._find())
 
     def missing(self) -> str:
         for worker in self.field.processes.workers(self.target):
             with contextlib.suppress(NotFired):
-                if self.field.processes.executor_of(worker).pid != self._process.pid:
+                if executor_of(worker).pid != self._process.pid:
                     return ""
         return f"no apply server of {self.target} runs on a new executor"
 
@@ -159,10 +157,7 @@ class _ServerDown(Fault):
     def fire(self) -> None:
         processes = self.field.processes.server(self.target)
         self._pid = processes[0].pid
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        _wait_gone(processes)
+        kill(processes)
         self.evidence = f"server {self._pid} and {len(processes) - 1} processes of it ended by SIGKILL"
 
     def missing(self) -> str:
@@ -362,14 +357,6 @@ def _newest_size(folder: Path) -> int:
     if newest is None:
         raise NotFired(f"nothing has been written into {folder} yet")
     return newest.st_size
-
-
-def _wait_gone(processes: list[psutil.Process]) -> None:
-    deadline = time.monotonic() + GONE_TIMEOUT_S
-    while not all(map(is_gone, processes)):
-        if time.monotonic() > deadline:
-            raise NotFired(f"process {processes[0].pid} does not end")
-        time.sleep(0.01)
 
 
 # --------------------------------------------------------------------------- which there are

@@ -7,33 +7,27 @@ as an application does.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
+import itertools
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import embedded_server
-from headrace.base.errors import ConfigError, HeadraceError
-from headrace.databases.postgres.connection import connect, qualified, quote, translated
+from headrace.base.errors import ConfigError
+from headrace.databases.postgres.connection import qualified, quote
+from headrace.load.clients import NumberedClients
+from headrace.load.sessions import session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.deployment.deployment import Deployment
     from topology.spec import TopologySpec
 
-__all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables", "paced", "start_load"]
+__all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables", "start_load"]
 
 ROWS_TABLE, LOG_TABLE = "headrace_chaos", "headrace_chaos_log"
 CLIENTS = 2  # per site: transactions overlap
 PAUSE_S = 0.1  # between a client's transactions
-# On a machine that is slow, or busy, each transaction takes longer, and so does the pause behind it: clients that did
-# not wait would write more than it can replicate, and the lag that chaos measures would be their own. A transaction
-# takes some 3 ms on an idle machine.
-PAUSE_TIMES = 16.0
-RECONNECT_S = 0.2
 # every so manyth transaction also changes or deletes an earlier row of its client
 _CHANGED_LATER, _DELETED_LATER = 3, 5
 _CREATE = """CREATE SCHEMA IF NOT EXISTS {schema};
@@ -41,32 +35,6 @@ CREATE TABLE IF NOT EXISTS {rows} (site text, number bigint, version integer NOT
 CREATE TABLE IF NOT EXISTS {log} (site text, number bigint);
 ALTER TABLE {log} REPLICA IDENTITY FULL"""
 _BODY = "x" * 200  # a row as applications have them
-
-
-def paced(ended: threading.Event, at_least_s: float = PAUSE_S) -> Iterator[None]:
-    """Pause before each transaction of a client, the longer the more time the last one took.
-
-    Args:
-        ended: no transaction follows once it is set.
-        at_least_s: the pause on an idle machine, seconds.
-
-    Yields:
-        When the next transaction is due.
-    """
-    pause_s = at_least_s
-    while not ended.wait(pause_s):
-        began = time.monotonic()
-        yield
-        pause_s = max(at_least_s, PAUSE_TIMES * (time.monotonic() - began))
-
-
-@dataclass(slots=True)
-class _Client:
-    """One client's knowledge; its transactions are numbered."""
-
-    next: int
-    acknowledged: list[int] = field(default_factory=list)
-    doubtful: set[int] = field(default_factory=set)  # COMMIT was sent, nothing was answered
 
 
 class SiteLoad:
@@ -82,36 +50,29 @@ class SiteLoad:
     def __init__(self, site: str, dsn: str, schema: str, first: int) -> None:
         self.site, self.schema, self._dsn, self._first = site, schema, dsn, first
         self._rows, self._log = qualified(schema, ROWS_TABLE), qualified(schema, LOG_TABLE)
-        self._clients = [_Client(first + number) for number in range(CLIENTS)]
-        self._ended = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._write, args=(each,), daemon=True, name=f"load-{site}")
-            for each in self._clients
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._clients = NumberedClients(
+            lambda: dsn,
+            self._write,
+            [itertools.count(first + number, CLIENTS) for number in range(CLIENTS)],
+            pause_s=PAUSE_S,
+            what="chaos load",
+        )
 
     def end(self) -> None:
         """End the clients after their transactions; idempotent."""
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
+        self._clients.end()
 
     @property
     def acknowledged(self) -> set[int]:
         """Numbers of the transactions that are committed for sure."""
-        return {number for client in self._clients for number in list(client.acknowledged)}
+        return self._clients.acknowledged
 
     def problems(self) -> list[str]:
         """What the site's own tables have, against what its server acknowledged. Called after `end`."""
-        doubtful = set().union(*(client.doubtful for client in self._clients))
-        with (
-            translated("chaos"),
-            contextlib.closing(connect(self._dsn, application_name="headrace chaos")) as connection,
-        ):
+        with session(self._dsn, "chaos") as connection:
             found = connection.execute(f"SELECT number FROM {self._log} WHERE site = %s", (self.site,)).fetchall()
         there = Counter(int(number) for (number,) in found)
-        mine = self.acknowledged
+        mine, doubtful = self._clients.acknowledged, self._clients.doubtful
         lost, twice = len(mine - set(there)), sum(count > 1 for count in there.values())
         strange = sum(number >= self._first for number in set(there) - mine - doubtful)
         return [
@@ -124,39 +85,19 @@ class SiteLoad:
             if count
         ]
 
-    def _write(self, client: _Client) -> None:
-        while not self._ended.is_set():
-            with contextlib.suppress(HeadraceError):
-                self._write_in_a_session(client)
-            self._ended.wait(RECONNECT_S)
-
-    def _write_in_a_session(self, client: _Client) -> None:
-        with (
-            translated("chaos"),
-            contextlib.closing(connect(self._dsn, application_name="headrace chaos load")) as connection,
-        ):
-            for _ in paced(self._ended):
-                self._write_one(connection, client)
-
-    def _write_one(self, connection: Any, client: _Client) -> None:  # noqa: ANN401 - psycopg's
-        number = client.next
-        client.next += CLIENTS
-        with connection.transaction():
-            connection.execute(f"INSERT INTO {self._rows} VALUES (%s, %s, 0, %s)", (self.site, number, _BODY))
-            connection.execute(f"INSERT INTO {self._log} VALUES (%s, %s)", (self.site, number))
-            turn = number // CLIENTS
-            if turn % _CHANGED_LATER == 0:
-                connection.execute(
-                    f"UPDATE {self._rows} SET version = version + 1 WHERE site = %s AND number = %s",
-                    (self.site, number - CLIENTS),
-                )
-            elif turn % _DELETED_LATER == 0:
-                connection.execute(
-                    f"DELETE FROM {self._rows} WHERE site = %s AND number = %s", (self.site, number - 2 * CLIENTS)
-                )
-            client.doubtful.add(number)
-        client.doubtful.discard(number)
-        client.acknowledged.append(number)
+    def _write(self, connection: Any, number: int) -> None:  # noqa: ANN401 - psycopg's
+        connection.execute(f"INSERT INTO {self._rows} VALUES (%s, %s, 0, %s)", (self.site, number, _BODY))
+        connection.execute(f"INSERT INTO {self._log} VALUES (%s, %s)", (self.site, number))
+        turn = number // CLIENTS
+        if turn % _CHANGED_LATER == 0:
+            connection.execute(
+                f"UPDATE {self._rows} SET version = version + 1 WHERE site = %s AND number = %s",
+                (self.site, number - CLIENTS),
+            )
+        elif turn % _DELETED_LATER == 0:
+            connection.execute(
+                f"DELETE FROM {self._rows} WHERE site = %s AND number = %s", (self.site, number - 2 * CLIENTS)
+            )
 
 
 def start_load(deployment: Deployment, tell: Callable[[str], None]) -> list[SiteLoad]:
@@ -197,7 +138,7 @@ def make_tables(dsn: str, schema: str) -> None:
     statements = _CREATE.format(
         schema=quote(schema), rows=qualified(schema, ROWS_TABLE), log=qualified(schema, LOG_TABLE)
     )
-    with translated("chaos"), contextlib.closing(connect(dsn, application_name="headrace chaos")) as connection:
+    with session(dsn, "chaos") as connection:
         connection.execute(statements)
 
 
@@ -244,7 +185,7 @@ def first_number(dsn: str, schema: str, site: str) -> int:
         schema: of the tables.
         site: name of the site.
     """
-    with translated("chaos"), contextlib.closing(connect(dsn, application_name="headrace chaos")) as connection:
+    with session(dsn, "chaos") as connection:
         row = connection.execute(
             f"SELECT coalesce(max(number), 0) FROM {qualified(schema, LOG_TABLE)} WHERE site = %s",
             (site,),

@@ -22,17 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import ConfigError, HeadraceError
-from headrace.chaos.errors import NotFired
 from headrace.chaos.faults import Field, action_of
 from headrace.chaos.invariants import Invariants
-from headrace.chaos.links import Links
-from headrace.chaos.processes import Processes, ProcessesInForce
 from headrace.chaos.report import Fired, Report
 from headrace.chaos.schedule import EVERY_FAULT, schedule_of
 from headrace.commands.verification import verify_topology
 from headrace.console.process_end import terminated_as_interrupt, uninterrupted
 from headrace.console.status_view import is_healthy, notes, summary_line
 from headrace.deployment.waiting import NotCaughtUp, wait_caught_up
+from headrace.faults.errors import NotFired
+from headrace.faults.in_force import ProcessesInForce
+from headrace.faults.links import Links, links_of
+from headrace.faults.processes import Processes
 
 if TYPE_CHECKING:
     from headrace.chaos.faults import Fault
@@ -154,7 +155,7 @@ class Chaos:
 
             self._load = start_load(self.deployment, self.tell)
         if self.options.kinds & _LINK_KINDS:
-            self.report.unlinked = self.ground.links.lead_through(self.tell)
+            self.report.unlinked = self.ground.links.lead_through(links_of(self.deployment.spec), self.tell)
         self.invariants.look(self.deployment.overview())
 
     def pause(self, seconds: float) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import ConfigError
 from headrace.chaos.faults import ACTIONS
+from headrace.console.fault_names import named_faults
+from headrace.simulation.faults import EVERY_FAULT as SIMULATED_FAULTS
 
 if TYPE_CHECKING:
     from headrace.chaos.faults import Action
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["EVERY_FAULT", "Planned", "fault_kinds", "schedule_of", "seconds_of"]
 
 EVERY_FAULT = frozenset(action.kind for action in ACTIONS)
-# Names of `headrace simulate` that have no counterpart: TCP keeps the order and sends nothing twice, the clock is the
-# machine's.
-_SIMULATED_ONLY = frozenset({"duplicate", "reorder", "clock"})
 _PAUSE_S = (0.5, 3.0)  # between two faults: sometimes everything has only just come back
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -47,20 +46,16 @@ def fault_kinds(text: str) -> frozenset[str]:
     """Read `--faults`: names separated by commas, or "all".
 
     Raises:
-        ConfigError: there is no such fault.
+        ConfigError: there is no such fault, or it cannot be made on a real machine: TCP keeps the order and sends
+            nothing twice, and the clock is the machine's.
     """
-    if text == "all":
-        return EVERY_FAULT
     names = frozenset(name.strip() for name in text.split(","))
-    known = f"all, or some of: {', '.join(sorted(EVERY_FAULT))}"
-    if simulated := sorted(names & _SIMULATED_ONLY):
+    if simulated := sorted(names & (SIMULATED_FAULTS - EVERY_FAULT)):
         raise ConfigError(
             f"--faults {', '.join(simulated)}: cannot be caused on a real machine",
-            hint=f"`headrace simulate` can simulate it; here: {known}",
+            hint=f"`headrace simulate` can simulate it; here: all, or some of: {', '.join(sorted(EVERY_FAULT))}",
         )
-    if unknown := sorted(names - EVERY_FAULT):
-        raise ConfigError(f"--faults: there is no fault {', '.join(map(repr, unknown))}", hint=known)
-    return names
+    return named_faults(text, EVERY_FAULT)
 
 
 def seconds_of(text: str) -> float:

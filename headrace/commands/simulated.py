@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from headrace.base.errors import ConfigError
 from headrace.console.exit_codes import DONE, FINDING
+from headrace.console.fault_names import named_faults
 from headrace.console.progress import live_lines
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, fault
         file: the topology file; no database is asked.
         seeds: to run.
         seconds: of virtual time in which users write and things break.
-        faults: as `headrace.simulation.faults.fault_kinds` reads them.
+        faults: names of `headrace.simulation.faults`, "all" or "none".
         edits: the operator edits, stops and restores.
         jobs: processes; 0: one for each core.
 
@@ -80,13 +81,14 @@ def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, fault
         TopologyError: the file has problems.
         ConfigError: it cannot be simulated, or an option is wrong.
     """
-    from headrace.simulation.faults import fault_kinds
+    from headrace.simulation.faults import EVERY_FAULT
     from headrace.simulation.run import Settings, simulate_all
     from topology.file.reading import read_topology
 
     if seconds <= 0:
         raise ConfigError(f"--seconds {seconds:g}: nothing would happen", hint="a number above 0; 30 is usual")
-    settings = Settings(faults=fault_kinds(faults), seconds=seconds, edits=edits)
+    kinds = named_faults(faults, EVERY_FAULT, words=("all", "none"))
+    settings = Settings(faults=kinds, seconds=seconds, edits=edits)
     spec = read_topology(file, _AnyValue())
     done: list[Outcome] = []
     # before anything: whatever ends the run, its seed is known

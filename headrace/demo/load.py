@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
-import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from headrace.base.errors import ApplyError, HeadraceError
-from headrace.databases.postgres.connection import connect, translated
+from headrace.base.errors import HeadraceError
+from headrace.load.contents import contents
+from headrace.load.latency import Crossings, quantile
+from headrace.load.pgbench import HISTORY_IDENTITY, TABLES, Pgbench, Sums, run_pgbench
+from headrace.load.sessions import session
 
 if TYPE_CHECKING:
     from headrace.databases.embedded.servers import EmbeddedServer
@@ -32,10 +33,6 @@ ORDERS = 1000  # each writing site's own rows
 ORDER_IDS_BEGIN = 1_000_000  # further orders get identifiers from here on
 PROBE_INTERVAL_S = 0.05
 POLL_INTERVAL_S = 0.01  # the precision of a latency
-INIT_TIMEOUT_S = 300.0
-
-_PROGRESS = re.compile(r"progress: ([0-9.]+) s, ([0-9.]+) tps")
-_PROCESSED = re.compile(r"number of transactions actually processed: (\d+)")
 
 _ORDERS_TABLES = """
 CREATE SCHEMA IF NOT EXISTS {schema};
@@ -99,67 +96,16 @@ class Load(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Pgbench:
-    """One run of pgbench at one server."""
-
-    server: EmbeddedServer
-    arguments: Sequence[str]
-    log: Path
-    wanted: int
-    _process: subprocess.Popen[bytes] | None = None
-    _output: IO[bytes] | None = None
-
-    def start(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._output = self.log.open("wb")
-        self._process = subprocess.Popen(
-            [str(self.server.binary("pgbench")), "-n", "-P", "1", *self.arguments, "postgres"],
-            env=self.server.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-        )
-
-    def is_done(self) -> bool:
-        assert self._process is not None
-        code = self._process.poll()
-        if code:
-            raise ApplyError(f"pgbench ended with code {code}: {self.text()[-500:]}", hint=f"see {self.log}")
-        return code is not None
-
-    def end(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        if self._output is not None:
-            self._output.close()
-
-    def text(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-
-    def transactions(self) -> int:
-        text = self.text()
-        done = _PROCESSED.search(text)
-        if done is not None:
-            return int(done.group(1))
-        total = before = 0.0
-        for at, rate in _PROGRESS.findall(text):
-            total += float(rate) * (float(at) - before)
-            before = float(at)
-        return min(int(total), self.wanted)
-
-
 class Clients:
     """pgbench at every site that writes."""
 
-    def __init__(self, runs: Sequence[_Pgbench]) -> None:
+    def __init__(self, runs: Sequence[Pgbench]) -> None:
         self._runs = runs
 
     def are_done(self) -> bool:
         """Whether all have ended. Raises ApplyError when one failed."""
         # Check all of them: a failure must be noticed even while another one runs.
-        return all(list(map(_Pgbench.is_done, self._runs)))
+        return all(list(map(Pgbench.is_done, self._runs)))
 
     def transactions_done(self) -> int:
         """Number of transactions committed so far, precise to about a second."""
@@ -167,14 +113,14 @@ class Clients:
 
 
 @contextlib.contextmanager
-def _running(runs: Sequence[_Pgbench]) -> Iterator[Clients]:
+def _running(runs: Sequence[Pgbench]) -> Iterator[Clients]:
     try:
         for run in runs:
             run.start()
         yield Clients(runs)
     finally:
         for run in runs:
-            run.end()
+            run.close()
 
 
 class OneWayLoad:
@@ -197,18 +143,17 @@ class OneWayLoad:
         each = math.ceil(transactions / clients)
         self.transactions_wanted = each * clients
         arguments = ["-c", str(clients), "-j", str(min(THREADS, clients)), "-t", str(each), "-R", str(rate)]
-        self._run = _Pgbench(source, arguments, logs / "pgbench.log", self.transactions_wanted)
+        self._run = Pgbench(source.dsn(), *arguments, log=logs / "pgbench.log", wanted=self.transactions_wanted)
 
     def create_tables(self) -> None:
         """Create pgbench's tables: filled at the source, empty at the destination."""
-        _initialize(self._source, f"dtgvp -s {SCALE}")
-        _initialize(self._destination, "dtp")
+        run_pgbench(self._source.dsn(), "-i", "-q", "-I", "dtgvp", "-s", str(SCALE))
+        run_pgbench(self._destination.dsn(), "-i", "-q", "-I", "dtp")
         for server in (self._source, self._destination):
             _execute(
                 server,
                 "DROP TABLE IF EXISTS public.pgbench_probe; CREATE TABLE public.pgbench_probe (id bigint PRIMARY KEY);"
-                # It has no key, so the whole old row identifies a row.
-                "ALTER TABLE public.pgbench_history REPLICA IDENTITY FULL",
+                f" {HISTORY_IDENTITY}",
             )
 
     def prepare(self) -> None:
@@ -228,20 +173,13 @@ class OneWayLoad:
 
     def differences(self) -> list[str]:
         """Tables compared as multisets of rows; every balance must be the sum of the history's deltas."""
-        tables = [f"public.pgbench_{name}" for name in ("accounts", "branches", "tellers", "history", "probe")]
+        tables = [f"public.{name}" for name in (*TABLES, "pgbench_probe")]
         problems = _table_differences(self._source, self._destination, tables)
-        count, deltas, *sums = _row(
-            self._destination,
-            "SELECT (SELECT count(*) FROM public.pgbench_history), (SELECT coalesce(sum(delta), 0) FROM"
-            " public.pgbench_history), (SELECT sum(abalance) FROM public.pgbench_accounts), (SELECT sum(bbalance) FROM"
-            " public.pgbench_branches), (SELECT sum(tbalance) FROM public.pgbench_tellers)",
-        )
-        if count != self.transactions_done():
-            problems.append(f"{count} rows of history for {self.transactions_done()} transactions")
-        for name, total in zip(("accounts", "branches", "tellers"), sums, strict=True):
-            if total != deltas:
-                problems.append(f"the balances of {name} make {total}, the deltas {deltas}")
-        return problems
+        with session(self._destination.dsn(), "demo") as connection:
+            sums = Sums.of(connection)
+        if sums.transactions != self.transactions_done():
+            problems.append(f"{sums.transactions} rows of history for {self.transactions_done()} transactions")
+        return problems + sums.problems()
 
 
 class OrdersLoad:
@@ -296,7 +234,9 @@ class OrdersLoad:
             ]
             for path, _, weight in self._scripts:
                 arguments += ["-f", f"{path}@{weight}"]
-            self._runs.append(_Pgbench(server, arguments, logs / f"pgbench_{side}.log", each * clients))
+            self._runs.append(
+                Pgbench(server.dsn(), *arguments, log=logs / f"pgbench_{side}.log", wanted=each * clients)
+            )
 
     def create_tables(self) -> None:
         """Equal, empty tables at every site."""
@@ -354,12 +294,6 @@ class OrdersLoad:
 
 
 @dataclass(slots=True)
-class _Sample:
-    committed_at: float
-    visible_at: float = 0.0
-
-
-@dataclass(slots=True)
 class Probe:
     """Writes a row twenty times a second at one site and polls for it at the other.
 
@@ -372,7 +306,7 @@ class Probe:
     source: str
     destination: str
     table: str
-    _samples: dict[int, _Sample] = field(default_factory=dict)
+    crossings: Crossings = field(default_factory=Crossings)
     _ended: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
     _killed_at: float = 0.0
@@ -397,97 +331,70 @@ class Probe:
 
     def healed_s(self, killed_at: float) -> float | None:
         """Seconds from the kill until the first commit made after it was visible; None: it is not yet."""
-        visible = [
-            sample.visible_at
-            for sample in list(self._samples.values())
-            if sample.committed_at > killed_at and sample.visible_at
-        ]
+        visible = [visible_at for committed_at, visible_at in self.crossings.times() if committed_at > killed_at]
         return min(visible) - killed_at if visible else None
 
     def latencies_ms(self) -> tuple[float, float] | None:
         """p50 and p99 from commit to visible, without samples that the outage delayed; None: there are no others."""
-        samples = [sample for sample in self._samples.values() if sample.visible_at]
+        times = self.crossings.times()
         if self._killed_at:
             healed_at = self._killed_at + (self.healed_s(self._killed_at) or math.inf)
             # A sample belongs to the outage if it was in flight at any time of it.
-            samples = [s for s in samples if s.visible_at < self._killed_at or s.committed_at > healed_at]
-        latencies = sorted(max(0.0, s.visible_at - s.committed_at) * 1000 for s in samples)
+            times = [
+                (committed_at, visible_at)
+                for committed_at, visible_at in times
+                if visible_at < self._killed_at or committed_at > healed_at
+            ]
+        latencies = sorted((visible_at - committed_at) * 1000 for committed_at, visible_at in times)
         if not latencies:
             return None
-        p50_ms, p99_ms = (round(latencies[min(len(latencies) - 1, int(len(latencies) * q))], 1) for q in (0.5, 0.99))
-        return p50_ms, p99_ms
+        return round(quantile(latencies, 0.5), 1), round(quantile(latencies, 0.99), 1)
 
-    def _retrying(self, work: Any) -> None:  # noqa: ANN401 - one of the two below
+    def _retrying(self, work: Callable[[], None]) -> None:
         while not self._ended.is_set():
             try:
-                with translated("probe"):
-                    work()
+                work()
             except HeadraceError:
                 self._ended.wait(PROBE_INTERVAL_S)
 
     def _write(self) -> None:
-        number = max(self._samples, default=0)
-        with contextlib.closing(connect(self.source, application_name="headrace demo probe")) as connection:
+        with session(self.source, "demo probe") as connection:
             while not self._ended.wait(PROBE_INTERVAL_S):
-                number += 1
+                number = self.crossings.next_number
                 connection.execute(f"INSERT INTO {self.table} VALUES (%s)", (number,))
-                self._samples[number] = _Sample(time.time())
+                self.crossings.commit(number, time.time())
 
     def _watch(self) -> None:
-        with contextlib.closing(connect(self.destination, application_name="headrace demo probe")) as connection:
-            query, below = f"SELECT id FROM {self.table} WHERE id > %s", 0
+        with session(self.destination, "demo probe") as connection:
+            query = f"SELECT id FROM {self.table} WHERE id > %s"
             while not self._ended.wait(POLL_INTERVAL_S):
-                rows = connection.execute(query, (below,), prepare=True).fetchall()
-                now = time.time()
-                for (number,) in rows:
-                    sample = self._samples.get(number)
-                    if sample is not None and not sample.visible_at:
-                        sample.visible_at = now
-                # Parallel apply servers may commit out of order: only a run without a gap is complete.
-                while (following := self._samples.get(below + 1)) is not None and following.visible_at:
-                    below += 1
+                rows = connection.execute(query, (self.crossings.below,), prepare=True).fetchall()
+                self.crossings.see((number for (number,) in rows), time.time())
 
 
 # --------------------------------------------------------------------------- plain SQL
 
 
-def _initialize(server: EmbeddedServer, steps: str) -> None:
-    done = subprocess.run(
-        [str(server.binary("pgbench")), "-i", "-q", "-I", *steps.split(), "postgres"],
-        env=server.environment(),
-        capture_output=True,
-        text=True,
-        timeout=INIT_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise ApplyError(f"pgbench -i failed: {done.stderr[-500:]}")
-
-
 def _execute(server: EmbeddedServer, statements: str) -> None:
-    with (
-        translated("demo"),
-        contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection,
-    ):
+    with session(server.dsn(), "demo") as connection:
         connection.execute(statements)
 
 
 def _row(server: EmbeddedServer, query: str) -> tuple[Any, ...]:
-    with (
-        translated("demo"),
-        contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection,
-    ):
+    with session(server.dsn(), "demo") as connection:
         row = connection.execute(query).fetchone()
         assert row is not None
         return tuple(row)
 
 
 def _table_differences(first: EmbeddedServer, second: EmbeddedServer, tables: Sequence[str]) -> list[str]:
-    """Tables whose rows are not the same multiset: counts, and sums of a 64-bit hash of every row's text."""
+    """Tables whose rows are not the same multiset."""
     problems = []
-    for table in tables:
-        query = f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t"
-        one, other = _row(first, query), _row(second, query)
-        if one != other:
-            problems.append(f"{table}: {one[0]} rows at {first.name}, {other[0]} at {second.name}, or other contents")
+    with session(first.dsn(), "demo") as here, session(second.dsn(), "demo") as there:
+        for table in tables:
+            one, other = contents(here, table), contents(there, table)
+            if one != other:
+                problems.append(
+                    f"{table}: {one[0]} rows at {first.name}, {other[0]} at {second.name}, or other contents"
+                )
     return problems

@@ -14,7 +14,6 @@ import concurrent.futures
 import contextlib
 import fcntl
 import os
-import signal
 import textwrap
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actors.controller import CONTROLLER
 from actors.site.connection import embedded_server
 from actors.state_folder import check_owned, make_folder, make_private
 from headrace.base.errors import ApplyError, ConfigError, HeadraceError
@@ -33,6 +33,7 @@ from headrace.console.status_view import is_healthy, render, summary_line
 from headrace.demo.load import OneWayLoad, OrdersLoad, Probe
 from headrace.deployment.deployment import STATE_PARENT, Deployment
 from headrace.deployment.waiting import wait_caught_up
+from headrace.faults.processes import Processes, kill
 from headrace.rules.rule import ANY_TAG
 from topology.edits.changes import components_of
 from topology.edits.stored import prepared_document
@@ -42,6 +43,8 @@ from topology.plan import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    import psutil  # type: ignore[import-untyped]
 
     from headrace.databases.embedded.servers import EmbeddedServer
     from headrace.demo.load import Load
@@ -260,26 +263,26 @@ class _Demo:
     # ------------------------------------------------------------------ the fault
 
     def _kill(self, probe: Probe) -> None:
-        name, pid = self._victim()
+        name, process = self._victim()
         self.outage.killed_at = time.time()
-        os.kill(pid, signal.SIGKILL)
-        self.outage.component = f"{name} (process {pid}, SIGKILL)"
+        kill([process])
+        self.outage.component = f"{name} (process {process.pid}, SIGKILL)"
         probe.outage_began(self.outage.killed_at)
         self.output.say(f"killed {self.outage.component}")
 
-    def _victim(self) -> tuple[str, int]:
+    def _victim(self) -> tuple[str, psutil.Process]:
         """The first component of the wanted kind, with what shares its process; and the process."""
-        actors = self.deployment.connect()
+        actors, processes = self.deployment.connect(), Processes(self.deployment)
         if self.options.kill == "driver":
-            name = f"spark:{self.spec.applies[0].site}"
-            return f"Spark driver of {name}", int(actors.call(name, "status")["application_pid"])
+            site = self.spec.applies[0].site
+            return f"Spark driver of spark:{site}", processes.driver(site)
         if self.options.kill == "controller":
-            return "controller", actors.pid("controller")
+            return CONTROLLER, processes.of(CONTROLLER)
         name = next(c.name for c in components_of(self.spec) if c.kind == self.options.kill)
         others = sorted(
             other for names in actors.processes().values() if name in names for other in names if other != name
         )
-        return name + (f" with {', '.join(others)}" if others else ""), actors.pid(name)
+        return name + (f" with {', '.join(others)}" if others else ""), processes.of(name)
 
     def _note_healing(self, probe: Probe) -> None:
         if self.outage.component and self.outage.healed_s is None:

@@ -8,37 +8,19 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.base import failpoints
-from headrace.base.errors import ConfigError
 from headrace.simulation.surroundings import Killed
 
 if TYPE_CHECKING:
     from headrace.simulation.database import SiteDatabase
     from headrace.simulation.running import Running
 
-__all__ = ["EVERY_FAULT", "Faults", "fault_kinds"]
+__all__ = ["EVERY_FAULT", "Faults"]
 
 EVERY_FAULT = frozenset({"crash", "partition", "delay", "duplicate", "reorder", "clock"})
 
 _HARM = 0.03  # probability per step and twenty turns that something breaks
 _INSIDE = 0.02  # probability per failpoint that a process dies, or its disk is full, just there
 _JUMP_MAX_S = 3600.0  # a virtual machine that was suspended for lunch
-
-
-def fault_kinds(text: str) -> frozenset[str]:
-    """Read `--faults`: names separated by commas, "all" or "none".
-
-    Raises:
-        ConfigError: there is no such fault.
-    """
-    if text in {"all", "none"}:
-        return EVERY_FAULT if text == "all" else frozenset()
-    names = frozenset(name.strip() for name in text.split(","))
-    if unknown := sorted(names - EVERY_FAULT):
-        raise ConfigError(
-            f"--faults: there is no fault {', '.join(map(repr, unknown))}",
-            hint=f"all, none, or some of: {', '.join(sorted(EVERY_FAULT))}",
-        )
-    return names
 
 
 class Faults:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.support.apply_driver import ApplyDrivers, Driver, digest, end_of_log, kill, load, wait_for
+from headrace.faults.processes import kill
+from tests.support.apply_driver import ApplyDrivers, Driver, end_of_log, load, wait_for
+from tests.support.statements import digest
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
@@ -104,7 +106,7 @@ def test_killed_application_interrupts_both_and_ends_neither(both: Both):
     epochs = [driver.status().epoch for driver in drivers]
     spark = both[0].spark
     with loaded(both):
-        kill(spark.child.pid)
+        kill([psutil.Process(spark.child.pid)])
         for driver in drivers:
             wait_for(
                 "why nothing is applied", lambda driver=driver: "Spark application" in driver.status().detail, ENDED_S

@@ -5,17 +5,15 @@ with all its files, and the destination gets every acknowledged commit.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
-from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from actors.state_folder import site_folder
 from headrace.databases.postgres.catalog.source_tables import slot_name
+from headrace.faults.processes import kill, server_processes
 from tests.support.downstream_sites import ROWS, Writer
 from tests.support.server_settings import reload_settings
 from tests.support.sites import NAME, Sites
@@ -50,16 +48,11 @@ def system(sites_to_lose: Sites) -> Sites:
 
 def _lose_source(system: Sites) -> None:
     """What is left of a machine that burns: nothing of its processes, nothing of its disk."""
-    site = system.pid("site:a")
-    os.kill(site, signal.SIGSTOP)  # else it starts its server again
-    postmaster = system.servers["a"].pid()
-    assert postmaster is not None
-    children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-    for pid in (postmaster, *map(int, children)):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    site = psutil.Process(system.pid("site:a"))
+    site.suspend()  # else it starts its server again
+    kill(server_processes(system.servers["a"]))
     shutil.rmtree(site_folder(system.spec, "a"))
-    os.kill(site, signal.SIGKILL)
+    kill([site])
 
 
 def _instantiated(system: Sites) -> list[tuple[object, ...]]:

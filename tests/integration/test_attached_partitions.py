@@ -5,28 +5,25 @@ goes on, and joins in order.
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.chaos.load import paced
-from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import Instantiation
 from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
-from spark_apply.apply_config import ApplyConfig
 from spark_apply.copy.board import CopyBoard
 from spark_apply.driver import apply_driver
 from spark_apply.driver.join_calls import LoopJoinCalls
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.driver_on_threads import Runner
 from tests.support.matrices import cases
+from tests.support.statements import digest, execute
+from tests.support.steady_load import steadily
 
 WAIT_S = 50.0
 
@@ -60,23 +57,9 @@ class Sites:
         wait_for("the first copy", lambda: set(self.states().values()) == {"DONE"} and len(self.states()) == 2, WAIT_S)
 
     def start(self, detached: str = "ask", *, is_shared: bool = False) -> None:
-        access = partial(DatabaseAccess, kind="postgres")
-        named: Any = type("Queue", (), {"queue": self.queue})()
-        config = ApplyConfig(
-            topology="parts_test",
-            apply=self.queue.apply.name,
-            source=access(site="dbs1", dsn=self.source),
-            destination=access(site="dbs2", dsn=self.destination, tables=TableSettings(detached_partitions=detached)),
-            queue=self.queue.apply.queue,
-            parallelism=2,
-            tables=tuple(
-                replace(table, may_empty=not is_shared) for table in ApplyDrivers.to_instantiate(named, ("ev", "other"))
-            ),
-        )
-        self.driver = apply_driver.ApplyDriver(
-            config, queue=lambda: self.queue.server.endpoint, application=lambda: None
-        )
-        self.driver.start()
+        tables = (replace(table, may_empty=not is_shared) for table in self.queue.tables(("ev", "other")))
+        config = self.queue.config(tables, settings=TableSettings(detached_partitions=detached))
+        self.driver = self.queue.start_driver(config)
         wait_for("it to apply", lambda: self.driver.outcome() or self.driver.control.cores is not None, WAIT_S)
 
     def stop(self) -> None:
@@ -166,31 +149,26 @@ def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: 
     execute(sites.source, "UPDATE ev SET v = 'again' WHERE (id, day) = (1, 2)")
     wait_for("them to be applied", lambda: execute(sites.destination, "SELECT 1 FROM ev WHERE id = 5000"), WAIT_S)
     wait_for("the errors", lambda: len(sites.errors()) >= 3, WAIT_S)
-    stop = threading.Event()
 
-    def write() -> None:
-        for number, _ in enumerate(paced(stop, 0.01), 6001):
-            execute(
-                sites.source,
-                f"INSERT INTO ev VALUES ({number}, {number % 3 + 1}, 'load'); UPDATE ev SET v = 'load' WHERE id ="
-                f" {number % 500 + 1};"
-                f" INSERT INTO other VALUES ({number}, 'x'); UPDATE ev SET day = 4 WHERE (id, day) ="
-                f" ({number % 400 + 1}, {number % 2 + 2}) AND NOT EXISTS (SELECT FROM ev_4 e WHERE e.id ="
-                f" {number % 400 + 1})",
-            )
+    def write(number: int) -> None:
+        execute(
+            sites.source,
+            f"INSERT INTO ev VALUES ({number}, {number % 3 + 1}, 'load'); UPDATE ev SET v = 'load' WHERE id ="
+            f" {number % 500 + 1};"
+            f" INSERT INTO other VALUES ({number}, 'x'); UPDATE ev SET day = 4 WHERE (id, day) ="
+            f" ({number % 400 + 1}, {number % 2 + 2}) AND NOT EXISTS (SELECT FROM ev_4 e WHERE e.id ="
+            f" {number % 400 + 1})",
+        )
 
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
     joined = (
         "SELECT count(*) = 2 FROM headrace.instantiation WHERE identity LIKE '%/%' AND state IN ('JOINING', 'DONE')"
     )
-    wait_for(
-        "both to join",
-        lambda: sites.driver.control.look_at_tables() and execute(sites.destination, joined)[0][0],
-        WAIT_S,
-    )
-    stop.set()
-    writer.join(WAIT_S)
+    with steadily(write, pause_s=0.01, first=6001):
+        wait_for(
+            "both to join",
+            lambda: sites.driver.control.look_at_tables() and execute(sites.destination, joined)[0][0],
+            WAIT_S,
+        )
     sites.settle()
     sites.assert_same()
     assert sites.copied_rounds() == before  # nothing else was copied

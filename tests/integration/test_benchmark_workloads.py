@@ -41,11 +41,11 @@ def test_oltp_is_pgbench_and_its_content_holds_the_balances(fresh_database, pg_s
     with written(fresh_database(pg_source), workload) as connection:
         assert workload.arrived(connection)[0] == 40
         content = workload.content(connection)
-        assert content["balances"][0] == 1
+        assert content["balances"] == []
         connection.execute("UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 7")
         after = workload.content(connection)
     assert after["pgbench_accounts"] != content["pgbench_accounts"]
-    assert after["balances"][0] == 2
+    assert len(after["balances"]) == 1
 
 
 def test_contents_that_differ_in_one_value_are_told_apart_and_the_mark_is_the_last_row(fresh_database, pg_source):

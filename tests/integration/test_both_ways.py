@@ -23,9 +23,11 @@ from headrace.databases.postgres.source.database import PostgresSnapshot
 from headrace.lcr.scn import Scn
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy import returned_tables as module
-from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once, execute
+from tests.support.background import in_background
+from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
 from tests.support.destination_contract import error_transaction
 from tests.support.matrices import values
+from tests.support.statements import execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -336,22 +338,16 @@ def interrupted_with_a_row_of_a_user(both: Both) -> None:
 @contextlib.contextmanager
 def going_on(both: Both, *, behind: int = 0) -> Iterator[None]:
     """The apply process at a has nothing to apply of what comes from b, and says so; `behind` tenths of a second late."""
-    has_ended = threading.Event()
     positions: deque[Scn] = deque([Scn(1)] * behind)
 
-    def go_on() -> None:
+    def go_on(has_ended: threading.Event) -> None:
         epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
         while not has_ended.wait(0.1):
             positions.append(both.at_b.position_here())
             both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, positions.popleft())
 
-    applier = threading.Thread(target=go_on)
-    applier.start()
-    try:
+    with in_background(go_on):
         yield
-    finally:
-        has_ended.set()
-        applier.join(ENDED_S)
 
 
 def wait_shown(pair: CopyingPair, said: str) -> bool:

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from headrace.lcr.scn import Scn
-from tests.support.apply_driver import digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import end_of_log, wait_for
 from tests.support.one_way import CAPTURE, WAIT_S, OneWay, create_tables, load
+from tests.support.statements import digest, execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

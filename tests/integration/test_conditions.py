@@ -5,7 +5,7 @@ compared as a subset.
 from __future__ import annotations
 
 import random
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import LogNeed
-from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import Command, OldImage, TableVersion
-from headrace.lcr.table_name import TableName
 from headrace.lcr.values import NULL as NULL_LENGTH
 from headrace.rules.conditions.compiled import CompiledCondition, Rows
 from headrace.rules.conditions.condition import parse
@@ -31,14 +28,14 @@ from headrace.rules.conditions.rowwise import is_true_of
 from headrace.rules.conditions.spelling import spelled, spelled_tree
 from headrace.rules.rule import Rule, RuleSet
 from protos import apply_pb2 as pb
-from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.condition_values import columns, conditions, raw_values, type_of
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.lcr_batches import column_values
 from tests.support.postgres_site import Site
 from tests.support.seeds import scaled
+from tests.support.statements import execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -433,44 +430,16 @@ def test_subset_is_copied_replicated_and_compared(
     applied = RuleSet(include=(taken[0], Rule(owner="public", name="staff", subset=APPLIED), taken[2]))
     queue = MinedQueue(tmp_path, source_database, destination_database, topology="subset_test", mined=mined)
     rows = {"employees": f"({spelled(CAPTURED)}) IS TRUE", "staff": f"({spelled(APPLIED)}) IS TRUE", "jobs": ""}
-    access = partial(DatabaseAccess, kind="postgres")
-    with_source = PostgresSource(source_database, site="dbs1")
-    tables = tuple(
-        TableToInstantiate(
-            identity=table.identity,
-            source=TableName.of(table),
-            destination=TableName.of(table),
-            rows=rows[table.name],
-            may_empty=True,
-            object_numbers=tuple(map(int, table.object_numbers)),
-        )
-        for table in with_source.captured("subset_test")
-    )
-    with_source.close()
-    config = ApplyConfig(
-        topology="subset_test",
-        apply=queue.apply.name,
-        source=access(site="dbs1", dsn=source_database),
-        destination=access(site="dbs2", dsn=destination_database),
-        queue=queue.apply.queue,
-        parallelism=2,
-        tables=tables,
-        rules=(mined.without_conditions(), applied),
-    )
-
-    def start() -> Any:
-        driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
-        driver.start()
-        return driver
-
-    driver = start()
+    tables = (replace(table, rows=rows[table.source.name]) for table in queue.tables(rows))
+    config = queue.config(tables, rules=(mined.without_conditions(), applied))
+    driver = queue.start_driver(config)
     try:
         wait_for("the copies", lambda: {t.state for t in driver.control.status().instantiation} == {"DONE"}, WAIT_S)
         write(source_database, rng, 0)
         driver.stop(5.0)
         driver.join(60.0)
         write(source_database, rng, 1000)
-        driver = start()
+        driver = queue.start_driver(config)
         execute(source_database, "TRUNCATE staff")
         write(source_database, rng, 2000)
         end = end_of_log(source_database)

@@ -14,7 +14,9 @@ import psycopg
 import pytest
 
 from tests.fix_apply_driver import TABLES
-from tests.support.apply_driver import STARTED_S, ApplyDrivers, Driver, digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import STARTED_S, ApplyDrivers, Driver, end_of_log, wait_for
+from tests.support.background import in_background
+from tests.support.statements import digest, execute
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
@@ -44,23 +46,11 @@ def states(driver: Driver) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
-    """A thread that works until it is told to stop."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30.0)
-
-
-@contextlib.contextmanager
 def writing(dsn: str) -> Iterator[dict[str, Any]]:
     """Every transaction changes the late table and one that is replicated already."""
-    stop, counts = threading.Event(), {"transactions": 0}
+    counts = {"transactions": 0}
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         with psycopg.connect(dsn) as connection:
             while not stop.is_set():
                 counts["transactions"] = number = counts["transactions"] + 1
@@ -70,7 +60,7 @@ def writing(dsn: str) -> Iterator[dict[str, Any]]:
                 connection.commit()
                 time.sleep(0.002)
 
-    with running(write, stop):
+    with in_background(write):
         yield counts
 
 
@@ -80,7 +70,7 @@ def is_applied(drivers: ApplyDrivers, table: str, number: int) -> bool:
 
 def test_others_are_applied_while_a_table_is_missing_copied_and_its_driver_killed(drivers: ApplyDrivers):
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
-    tables = drivers.to_instantiate((*TABLES, "late", "nothing"))
+    tables = drivers.queue.tables((*TABLES, "late", "nothing"))
     driver = drivers.start(tables=tables)
     with writing(source) as counts:
         wait_for("the first copy", lambda: {states(driver).get(name) for name in TABLES} == {"DONE"}, STARTED_S)
@@ -126,9 +116,9 @@ def test_others_are_applied_while_a_table_is_missing_copied_and_its_driver_kille
 @contextlib.contextmanager
 def refilling(dsn: str) -> Iterator[dict[str, int]]:
     """Truncates the busy table and fills it again, several times while any copy of it begins."""
-    stop, counts = threading.Event(), {"times": 0}
+    counts = {"times": 0}
 
-    def refill() -> None:
+    def refill(stop: threading.Event) -> None:
         with psycopg.connect(dsn) as connection:
             while not stop.is_set():
                 counts["times"] += 1
@@ -140,13 +130,13 @@ def refilling(dsn: str) -> Iterator[dict[str, int]]:
                 connection.commit()
                 time.sleep(0.1)
 
-    with running(refill, stop):
+    with in_background(refill):
         yield counts
 
 
 def test_table_that_is_truncated_and_filled_again_without_an_end_is_copied_nevertheless(drivers: ApplyDrivers):
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
-    driver = drivers.start(tables=drivers.to_instantiate((*TABLES, "busy")))
+    driver = drivers.start(tables=drivers.queue.tables((*TABLES, "busy")))
     with refilling(source) as counts:
         wait_for("the busy table to join", lambda: states(driver).get("busy") in {"DONE", "JOINING"}, 2 * STARTED_S)
         then = counts["times"]

@@ -20,11 +20,12 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import Scn
 from protos import apply_pb2 as pb
 from spark_apply.driver.flushes import FlushGate
-from tests.support.apply_driver import digest, end_of_log, execute, executed, wait_for
+from tests.support.apply_driver import end_of_log, executed, wait_for
 from tests.support.lazy_server import lazy_server, unflushed_bytes
 from tests.support.matrices import cases
 from tests.support.one_way import CAPTURE, DOWNSTREAM, ONE_WAY, WAIT_S, OneWay, create_tables, load
 from tests.support.seeds import scaled
+from tests.support.statements import digest, execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -22,6 +22,7 @@ from headrace.databases.postgres.destination import admin as admin_module
 from headrace.databases.postgres.destination.admin import PostgresAdmin
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.records import schema
+from tests.support.printed_fixes import granted
 from tests.support.writes import delete, insert, version_of
 from topology.file.reading import read_topology
 
@@ -62,16 +63,7 @@ class Site:
 
     def grant(self, find: Callable[[], tuple[Finding, ...]]) -> list[str]:
         """Run what is printed until nothing is found any more."""
-        given: list[str] = []
-        for _ in range(4):
-            fixes = [finding.fix for finding in find() if finding.is_error]
-            if not fixes:
-                return given
-            for fix in fixes:
-                assert fix not in given, f"not enough: {fix}"
-                self.superuser.execute(fix)
-                given.append(fix)
-        raise AssertionError(f"still refused after {given}")
+        return granted(self.superuser, lambda: [finding.fix for finding in find() if finding.is_error])
 
     def prepared(self) -> tuple[str, ...]:
         """The administrator's statements, once both roles have the rights that are printed."""

@@ -23,7 +23,6 @@ from headrace.databases.postgres.destination.server_session.session import Postg
 from headrace.lcr.batch import Command, OldImage
 from protos import codec
 from spark_apply.conversation.groups import (
-    GroupAssignment,
     GroupGo,
     GroupMode,
     GroupResult,
@@ -35,6 +34,7 @@ from spark_apply.server.apply_server import ApplyServer
 from tests.fix_postgres import KEPT
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.apply_history import Change, Table, Transaction, batch_of
+from tests.support.groups import whole_group
 from tests.support.matrices import values
 from tests.support.postgres_redo import wait_until
 
@@ -110,18 +110,7 @@ class Serving:
     def assign(self, *transactions: Transaction, **fields: object) -> None:
         batch = batch_of(transactions, 50)
         self.server.receive(
-            GroupAssignment(
-                **{  # type: ignore[arg-type]
-                    "group": 1,
-                    "attempt": 0,
-                    "mode": GroupMode.SETS,
-                    "streamed": False,
-                    "batches": (codec.encode(batch),),
-                    "after_scn": 50,
-                    "through_scn": batch.through_scn,
-                    **fields,
-                }
-            )
+            whole_group(codec.encode(batch), **{"after_scn": 50, "through_scn": batch.through_scn, **fields})
         )
         self.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
 

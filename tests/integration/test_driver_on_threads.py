@@ -5,24 +5,21 @@ function that fails.
 from __future__ import annotations
 
 import re
-import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.chaos.load import paced
-from headrace.databases.connectors import DatabaseAccess
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import Transformation, TransformationError
 from protos import apply_pb2 as pb
-from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.custom_functions import custom
 from tests.support.driver_on_threads import WAIT_S, Runner
+from tests.support.statements import digest, execute
+from tests.support.steady_load import steadily
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -43,18 +40,7 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
     execute(source_database, LATE)
     execute(source_database, "INSERT INTO late SELECT i, 0 FROM generate_series(1, 3000) i")
     queue = MinedQueue(tmp_path, source_database, destination_database, topology="threads_test")
-    access = partial(DatabaseAccess, kind="postgres")
-    config = ApplyConfig(
-        topology="threads_test",
-        apply=queue.apply.name,
-        source=access(site="dbs1", dsn=source_database),
-        destination=access(site="dbs2", dsn=destination_database),
-        queue=queue.apply.queue,
-        parallelism=2,
-        tables=ApplyDrivers.to_instantiate(_named(queue), ("first", "late", "nothing")),
-    )
-    driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
-    driver.start()
+    driver = queue.start_driver(queue.config(queue.tables(("first", "late", "nothing"))))
     client = driver.control
 
     def states() -> dict[str, str]:
@@ -73,26 +59,22 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
         assert client.status().caught_up_scn == 0
         assert not client.status().ready
         execute(destination_database, LATE)
-        stop = threading.Event()
 
-        def write() -> None:
-            for number, _ in enumerate(paced(stop, 0.01), 6001):
-                execute(
-                    source_database,
-                    f"INSERT INTO late VALUES ({number}, 2); UPDATE late SET note = note + 1 WHERE id ="
-                    f" {number % 3000 + 1}; INSERT INTO first VALUES ({number}, 'x')",
-                )
+        def write(number: int) -> None:
+            execute(
+                source_database,
+                f"INSERT INTO late VALUES ({number}, 2); UPDATE late SET note = note + 1 WHERE id ="
+                f" {number % 3000 + 1}; INSERT INTO first VALUES ({number}, 'x')",
+            )
 
-        writer = threading.Thread(target=write, daemon=True)
-        writer.start()
-        wait_for("the late table to join", lambda: states()["late"] in {"JOINING", "DONE"}, WAIT_S)
-        scn = execute(destination_database, "SELECT scn FROM headrace.instantiation WHERE name = 'late'")[0][0]
-        client.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="late")]))
-        later = "SELECT 1 FROM headrace.instantiation WHERE name = 'late' AND scn > %s AND state IN ('JOINING', 'DONE')"
-        wait_for("the copy made again to join", lambda: execute(destination_database, later, scn), WAIT_S)
-        stop.set()
-        writer.join(WAIT_S)
-        assert not writer.is_alive()
+        with steadily(write, pause_s=0.01, first=6001):
+            wait_for("the late table to join", lambda: states()["late"] in {"JOINING", "DONE"}, WAIT_S)
+            scn = execute(destination_database, "SELECT scn FROM headrace.instantiation WHERE name = 'late'")[0][0]
+            client.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="late")]))
+            later = (
+                "SELECT 1 FROM headrace.instantiation WHERE name = 'late' AND scn > %s AND state IN ('JOINING', 'DONE')"
+            )
+            wait_for("the copy made again to join", lambda: execute(destination_database, later, scn), WAIT_S)
         end = end_of_log(source_database)
         wait_for("everything", lambda: client.status().low_watermark_scn >= end, WAIT_S)
         for table in ("first", "late"):
@@ -125,7 +107,6 @@ def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_cor
         execute(dsn, "CREATE TABLE first (id integer PRIMARY KEY, v text)")
     execute(source_database, "INSERT INTO first SELECT i, 'v' FROM generate_series(1, 20) i")
     queue = MinedQueue(tmp_path, source_database, destination_database, topology="failing_test")
-    access = partial(DatabaseAccess, kind="postgres")
 
     def start(fails: str) -> Any:
         text = (
@@ -133,20 +114,11 @@ def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_cor
             " 'masked')\n    return lcr\n"
         )
         masked = Transformation(custom=custom(text, columns=("v",)))
-        tables = ApplyDrivers.to_instantiate(_named(queue), ("first",))
-        config = ApplyConfig(
-            topology="failing_test",
-            apply=queue.apply.name,
-            source=access(site="dbs1", dsn=source_database),
-            destination=access(site="dbs2", dsn=destination_database),
-            queue=queue.apply.queue,
-            parallelism=2,
-            tables=tuple(replace(each, transformations=(masked,)) for each in tables),
+        config = queue.config(
+            (replace(each, transformations=(masked,)) for each in queue.tables(("first",))),
             rules=(RuleSet(include=(Rule(owner="public", name="first", transformation=masked),)),),
         )
-        driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
-        driver.start()
-        return driver
+        return queue.start_driver(config)
 
     def there() -> list[tuple[Any, ...]]:
         return execute(destination_database, "SELECT id, v FROM first ORDER BY id")
@@ -176,8 +148,3 @@ def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_cor
         has_ended = driver.join(60.0)
         queue.close()
     assert has_ended
-
-
-def _named(queue: MinedQueue) -> Any:
-    """What `ApplyDrivers.to_instantiate` asks of its drivers."""
-    return type("Queue", (), {"queue": queue})()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import stat
 import subprocess
@@ -22,6 +21,7 @@ from headrace.base.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from headrace.databases.embedded import place as embedded_place
 from headrace.databases.embedded import servers as embedded
 from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.faults.processes import kill, server_processes
 from tests.fix_postgres import servers_place
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -78,8 +78,7 @@ def test_data_and_port_survive_crashes_and_restarts(folder: Path) -> None:
     server.restart(immediate=True)
     assert (_one(server, "SELECT a FROM t"), server.port) == (7, port)
     pid = server.pid()
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    kill(server_processes(server)[:1])
     EmbeddedServer(folder).start()  # another instance, as after a crash of the whole process
     assert (_one(server, "SELECT a FROM t"), server.port) == (7, port)
     assert server.pid() != pid

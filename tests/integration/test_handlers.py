@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from decimal import Decimal
 from pathlib import Path
 
@@ -170,10 +171,32 @@ HIDDEN = """dml_handlers:
 """
 
 
-def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_the_same_transaction(
+Tables = Callable[[str, psycopg.Connection], None]
+Handled = Callable[..., AbstractContextManager[PostgresNetwork]]
+
+
+@pytest.fixture
+def handled(
     pg_source: EmbeddedServer,
     pg_destination: EmbeddedServer,
     fresh_database: Callable[[EmbeddedServer], str],
+    tmp_path: Path,
+) -> Handled:
+    """Open two sites on two servers by a topology file's text, with modules of handlers in the folder `code`."""
+
+    def opened(text: str, tables: Tables, **modules: str) -> AbstractContextManager[PostgresNetwork]:
+        (tmp_path / "code").mkdir()
+        for name, code in modules.items():
+            (tmp_path / "code" / f"{name}.py").write_text(code)
+        file = tmp_path / "handled.yaml"
+        file.write_text(text)
+        return two_sites(file, (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables)
+
+    return opened
+
+
+def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_the_same_transaction(
+    handled: Handled,
     tmp_path: Path,
 ) -> None:
     def tables(_: str, connection: psycopg.Connection) -> None:
@@ -182,14 +205,11 @@ def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_t
             " IDENTITY FULL"
         )
 
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "people.py").write_text(
-        "def hide(lcr, session):\n    lcr.set_value('new', 'secret', '***')\n   "
-        " lcr.execute(conflict_resolution=False)\n"
-    )
-    (tmp_path / "masked.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN))
-    with two_sites(
-        tmp_path / "masked.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    with handled(
+        PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN),
+        tables,
+        people="def hide(lcr, session):\n    lcr.set_value('new', 'secret', '***')\n   "
+        " lcr.execute(conflict_resolution=False)\n",
     ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         with user.transaction():
@@ -223,9 +243,7 @@ def adds(lcr, session):
 
 
 def test_a_handler_adds_columns_of_the_destinations_types_and_sets_null(
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
+    handled: Handled,
     tmp_path: Path,
 ) -> None:
     def tables(site: str, connection: psycopg.Connection) -> None:
@@ -238,13 +256,10 @@ def test_a_handler_adds_columns_of_the_destinations_types_and_sets_null(
                 " doc document)"
             )
 
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "people.py").write_text(ADDS)
-    (tmp_path / "adds.yaml").write_text(
-        PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN).replace("people:hide", "people:adds")
-    )
-    with two_sites(
-        tmp_path / "adds.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    with handled(
+        PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN).replace("people:hide", "people:adds"),
+        tables,
+        people=ADDS,
     ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'ann', 'x'), (2, 'bob', 'y')")
@@ -314,9 +329,7 @@ OF_EVERY_TYPE = {
 
 
 def test_values_of_every_type_reach_the_sql_of_handlers(
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
+    handled: Handled,
     tmp_path: Path,
 ) -> None:
     columns = ", ".join(f"{name} {kind}" for name, (kind, _) in OF_EVERY_TYPE.items())
@@ -327,13 +340,8 @@ def test_values_of_every_type_reach_the_sql_of_handlers(
         if site == "dbs2":
             connection.execute(f"CREATE TABLE public.bound ({columns}); CREATE TABLE public.written ({columns})")
 
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "every.py").write_text(WRITE)
     binds = ", ".join(f":new.{name}" for name in OF_EVERY_TYPE)
-    (tmp_path / "bound.yaml").write_text(BOUND.format(folder=tmp_path / "state", binds=binds))
-    with two_sites(
-        tmp_path / "bound.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
-    ) as network:
+    with handled(BOUND.format(folder=tmp_path / "state", binds=binds), tables, every=WRITE) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute(f"INSERT INTO every VALUES ({', '.join(value for _, value in OF_EVERY_TYPE.values())})")
         user.execute("UPDATE every SET big = big")
@@ -352,9 +360,7 @@ FITS = """def fit(lcr, session):
 
 
 def test_a_handler_makes_rows_fit_where_column_mismatch_is_an_error(
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
+    handled: Handled,
     tmp_path: Path,
 ) -> None:
     def tables(site: str, connection: psycopg.Connection) -> None:
@@ -362,17 +368,12 @@ def test_a_handler_makes_rows_fit_where_column_mismatch_is_an_error(
             f"CREATE TABLE public.people (id int PRIMARY KEY, name text{', extra int' if site == 'dbs1' else ''})"
         )
 
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "people.py").write_text(FITS)
-    handled = (
+    text = (
         PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN)
         .replace("people:hide", "people:fit")
         .replace("[insert]", "[insert, update, delete]")
     )
-    (tmp_path / "fits.yaml").write_text(handled + "column_mismatch: error\n")
-    with two_sites(
-        tmp_path / "fits.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
-    ) as network:
+    with handled(text + "column_mismatch: error\n", tables, people=FITS) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'ann', 5), (2, 'bob', 6)")
         user.execute("UPDATE people SET name = 'eve', extra = 7 WHERE id = 2")
@@ -385,23 +386,18 @@ def test_a_handler_makes_rows_fit_where_column_mismatch_is_an_error(
 
 
 def test_a_truncate_goes_to_no_handler(
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
+    handled: Handled,
     tmp_path: Path,
 ) -> None:
     def tables(_: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")
 
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "people.py").write_text("def keep(lcr, session):\n    pass\n")
-    (tmp_path / "keeps.yaml").write_text(
+    with handled(
         PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN)
         .replace("people:hide", "people:keep")
-        .replace("[insert]", "[delete]")
-    )
-    with two_sites(
-        tmp_path / "keeps.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+        .replace("[insert]", "[delete]"),
+        tables,
+        people="def keep(lcr, session):\n    pass\n",
     ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'ann')")
@@ -435,9 +431,7 @@ TO_DOUBLES = """def keep(lcr, error, session):
     ],
 )
 def test_a_table_that_only_an_error_handler_writes_may_be_altered_while_apply_runs(
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
+    handled: Handled,
     tmp_path: Path,
     alter: str,
     refused: int,
@@ -454,13 +448,8 @@ def test_a_table_that_only_an_error_handler_writes_may_be_altered_while_apply_ru
                 " people VALUES (1), (2), (3)"
             )
 
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "own.py").write_text(TO_DOUBLES)
     handlers = 'error_handlers:\n  - {table: public.people, operations: [insert], function: "own:keep"}'
-    (tmp_path / "altered.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=handlers))
-    with two_sites(
-        tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
-    ) as network:
+    with handled(PEOPLE.format(folder=tmp_path / "state", handlers=handlers), tables, own=TO_DOUBLES) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         for number in (1, 2, 3):
             user.execute("INSERT INTO people VALUES (%s, 'x')", (number,))
@@ -475,9 +464,7 @@ def test_a_table_that_only_an_error_handler_writes_may_be_altered_while_apply_ru
 
 
 def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_handler_executes(
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
+    handled: Handled,
     tmp_path: Path,
 ) -> None:
     def tables(site: str, connection: psycopg.Connection) -> None:
@@ -493,12 +480,11 @@ def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_ha
                 " public.note()"
             )
 
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "own.py").write_text("def run(lcr, session):\n    lcr.execute(conflict_resolution=True)\n")
     handlers = 'dml_handlers:\n  - {table: public.people, function: "own:run"}'
-    (tmp_path / "altered.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=handlers))
-    with two_sites(
-        tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
+    with handled(
+        PEOPLE.format(folder=tmp_path / "state", handlers=handlers),
+        tables,
+        own="def run(lcr, session):\n    lcr.execute(conflict_resolution=True)\n",
     ) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'a')")
@@ -530,9 +516,7 @@ def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_ha
     ids=["object", "text", "memory"],
 )
 def test_what_sql_of_a_handler_raises_in_the_apply_server_is_the_handlers_error(
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
+    handled: Handled,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     text: str,
@@ -546,13 +530,8 @@ def test_what_sql_of_a_handler_raises_in_the_apply_server_is_the_handlers_error(
 
     if "memory" in told:
         monkeypatch.setattr(handler_sql, "_result", fills)
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "own.py").write_text(text)
     handlers = 'dml_handlers:\n  - {table: public.people, operations: [insert], function: "own:run"}'
-    (tmp_path / "raises.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=handlers))
-    with two_sites(
-        tmp_path / "raises.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables
-    ) as network:
+    with handled(PEOPLE.format(folder=tmp_path / "state", handlers=handlers), tables, own=text) as network:
         user = network.sites["dbs1"].user
         user.execute("INSERT INTO people VALUES (1, 'x')")
         network.settle()

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import psycopg
 import pytest
 
 from headrace.databases.connectors import DatabaseAccess
-from headrace.databases.ports import Instantiation, PartOf
 from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import Scn
@@ -29,37 +28,14 @@ from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.standing import rename_findings
 from tests.support.captured_source import CapturedSource
+from tests.support.marked_tables import NothingIsApplied
+from tests.support.statements import execute
 from tests.support.table_copies import one_way
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 TOPOLOGY, APPLY = "topo", "apply_from_src"
 Rows = list[tuple[Any, ...]]
-
-
-class _NothingIsApplied:
-    """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded."""
-
-    is_joined = True
-    truncated_parts: ClassVar[dict[PartOf, Scn]] = {}
-
-    def __init__(self, destination: PostgresDestination) -> None:
-        self.destination = destination
-
-    def hold(self, scn: Scn | None) -> None: ...
-
-    def hold_now(self) -> None: ...
-
-    def emptied_scn(self, table: TableName) -> None: ...
-
-    def leave_out(self, tables: Collection[TableName], parts: Collection[PartOf] = ()) -> bool:
-        return True
-
-    def join(self, tables: Sequence[Instantiation]) -> bool:
-        progress = self.destination.progress(TOPOLOGY, APPLY)
-        assert progress is not None
-        self.destination.join_tables(TOPOLOGY, APPLY, progress.epoch, tables, through=progress.low_watermark)
-        return True
 
 
 class _Provable:
@@ -78,7 +54,7 @@ class _Copied(TableInstantiation):
 
     def look_beside(self) -> None:
         """What happens beside the apply servers, until what is left waits for an operator."""
-        self._joins = _NothingIsApplied(self.destination)
+        self._joins = NothingIsApplied(self.destination)
         looks = 0
         while self._look(self._joins) == 0.0:
             looks += 1
@@ -87,17 +63,11 @@ class _Copied(TableInstantiation):
     def _copy(self, this: Any) -> None:
         for copy in this.copies.values():
             name = f'"{copy.key[0]}"."{copy.key[1]}"'
-            rows = _execute(self.config.source.dsn, f"SELECT * FROM {name}")
+            rows = execute(self.config.source.dsn, f"SELECT * FROM {name}")
             with psycopg.connect(self.config.destination.dsn) as connection:
                 connection.cursor().executemany(f"INSERT INTO {name} VALUES (%s, %s)", rows)
             state = "DONE" if self._joins is None else "COPIED"
             self._records.record(copy.table, copy.scn, state, rows=len(rows), digest="copied")
-
-
-def _execute(dsn: str, statement: str) -> Rows:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement)
-        return cursor.fetchall() if cursor.description else []
 
 
 class Sites:
@@ -111,10 +81,10 @@ class Sites:
 
     def run(self, site: str, *statements: str) -> None:
         for statement in statements:
-            _execute(self.dsn[site], statement)
+            execute(self.dsn[site], statement)
 
     def rows(self, site: str, table: str) -> Rows:
-        return _execute(self.dsn[site], f"SELECT * FROM {table} ORDER BY 1")
+        return execute(self.dsn[site], f"SELECT * FROM {table} ORDER BY 1")
 
     def up(self, *rules: str) -> None:
         """What `up` does to the source's database: from now on these tables are captured, and no others."""

@@ -18,12 +18,11 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.rules.rule import RuleSet
 from tests.support.matrices import values
 from tests.support.postgres_network import PostgresNetwork
-from topology.file.reading import read_topology
+from tests.support.topologies import example
 from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS = 40  # at each writer; every second one is updated, every fourth one deleted
 CHANGES = ROWS + ROWS // 2 + ROWS // 4
 ONE, TWO, THREE, FOUR = SITES = ("dbs1", "dbs2", "dbs3", "dbs4")
@@ -105,10 +104,6 @@ def network(
     yield build
     for each in made:
         each.close()
-
-
-def example(name: str) -> TopologySpec:
-    return read_topology(EXAMPLES / f"{name}.yaml", {})
 
 
 def write(network: PostgresNetwork, form: Form) -> None:

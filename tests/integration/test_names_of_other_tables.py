@@ -8,9 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,8 +23,9 @@ from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
 from spark_apply.driver.source_questions import TablesOfNow
 from spark_apply.tables.fits import TableFits
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, execute, wait_for
+from tests.support.apply_driver import MinedQueue, wait_for
 from tests.support.driver_on_threads import Runner
+from tests.support.statements import digest, execute
 
 WAIT_S = 50.0
 SECRET = [(1, "of the destination alone")]
@@ -51,21 +50,7 @@ class Sites:
         self.start("staff")
 
     def start(self, table: str) -> None:
-        access = partial(DatabaseAccess, kind="postgres")
-        named: Any = type("Queue", (), {"queue": self.queue})()
-        config = ApplyConfig(
-            topology="names_test",
-            apply=self.queue.apply.name,
-            source=access(site="dbs1", dsn=self.source),
-            destination=access(site="dbs2", dsn=self.destination),
-            queue=self.queue.apply.queue,
-            parallelism=2,
-            tables=ApplyDrivers.to_instantiate(named, (table,)),
-        )
-        self.driver = apply_driver.ApplyDriver(
-            config, queue=lambda: self.queue.server.endpoint, application=lambda: None
-        )
-        self.driver.start()
+        self.driver = self.queue.start_driver(self.queue.config(self.queue.tables((table,))))
 
     def stop(self) -> None:
         self.driver.stop(5.0)

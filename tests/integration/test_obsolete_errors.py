@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
-from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
+from tests.support.statements import digest, execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -35,19 +33,7 @@ class Applying:
         self.driver = self.started()
 
     def started(self) -> Any:
-        access = partial(DatabaseAccess, kind="postgres")
-        config = ApplyConfig(
-            topology=TOPOLOGY,
-            apply=self.queue.apply.name,
-            source=access(site="dbs1", dsn=self.here),
-            destination=access(site="dbs2", dsn=self.there),
-            queue=self.queue.apply.queue,
-            parallelism=2,
-            tables=ApplyDrivers.to_instantiate(type("Queue", (), {"queue": self.queue})(), ("t", "u")),
-        )
-        driver = apply_driver.ApplyDriver(config, queue=lambda: self.queue.server.endpoint, application=lambda: None)
-        driver.start()
-        return driver
+        return self.queue.start_driver(self.queue.config(self.queue.tables(("t", "u"))))
 
     def stop(self) -> None:
         self.driver.stop(5.0)

@@ -6,10 +6,10 @@ Longer than 500 lines: all of it shares the server and the helpers that read its
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import psycopg
@@ -26,7 +26,9 @@ from headrace.lcr.batch import Command, OldImage
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
 from headrace.lcr.values import ABSENT, NULL, UNCHANGED
+from headrace.load.pgbench import HISTORY_IDENTITY, Pgbench, run_pgbench
 from headrace.rules.rule import Rule, RuleSet
+from tests.support.background import in_background
 from tests.support.log_reading import TIMEOUT_S, Reading
 from tests.support.matrices import values
 from tests.support.postgres_site import ALL, Site, slot_of, wait_inactive
@@ -326,18 +328,14 @@ def test_many_tables_and_small_transactions_arrive_in_order(site: Site) -> None:
     assert [row.table.name for row in reading.rows()] == [f"t{number * 7 % 50}" for number in range(300)]
 
 
-def test_pgbench_with_several_clients_arrives_completely(site: Site, pg_source: EmbeddedServer) -> None:
-    database = site.run("SELECT current_database()").fetchone()[0]  # type: ignore[index]
-    pgbench, environment = str(pg_source.binary("pgbench")), pg_source.environment(str(database))
-    subprocess.run([pgbench, "-i", "-s", "1", "-q"], env=environment, check=True, capture_output=True)
-    site.run("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
+def test_pgbench_with_several_clients_arrives_completely(site: Site, tmp_path: Path) -> None:
+    run_pgbench(site.dsn, "-i", "-s", "1", "-q")
+    site.run(HISTORY_IDENTITY)
     site.prepare()
     reading = site.open()
-    bench = subprocess.Popen(
-        [pgbench, "-n", "-c", "4", "-t", "250"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while bench.poll() is None:
-        reading.one(0.1)
+    with contextlib.closing(Pgbench(site.dsn, "-c", "4", "-t", "250", log=tmp_path / "pgbench.log").start()) as bench:
+        while not bench.is_done():
+            reading.one(0.1)
     reading.through(site.mark())
     transactions = [t for t in reading.transactions if t.rows]
     assert len(transactions) == 1000
@@ -641,17 +639,13 @@ def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Si
     site.run("CREATE TABLE t (id bigserial PRIMARY KEY)")
     site.prepare()
     reading = site.open(force_libpq=force_libpq)
-    done = threading.Event()
 
-    def write() -> None:
+    def write(ended: threading.Event) -> None:
         with psycopg.connect(site.dsn, autocommit=True) as session:
-            while not done.is_set():
+            while not ended.is_set():
                 session.execute("INSERT INTO t DEFAULT VALUES")
 
-    writers = [threading.Thread(target=write) for _ in range(3)]
-    for writer in writers:
-        writer.start()
-    try:
+    with in_background(*[write] * 3):
         time.sleep(0.1)
         for _ in range(3):
             snapshot = site.source.open_snapshot("topo")
@@ -670,10 +664,6 @@ def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Si
             }
             assert seen == {number for number, scn in streamed.items() if scn <= snapshot.scn}
             assert any(scn > snapshot.scn for scn in streamed.values())
-    finally:
-        done.set()
-        for writer in writers:
-            writer.join()
 
 
 def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> None:

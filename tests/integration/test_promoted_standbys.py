@@ -21,6 +21,7 @@ from headrace.databases.timelines import check_history
 from headrace.lcr.scn import Scn
 from tests.support.postgres_redo import RULES, RedoSite, wait_until
 from tests.support.standby import make_standby, promote
+from tests.support.statements import execute
 
 pytestmark = pytest.mark.postgres
 DATABASE = "app"
@@ -47,12 +48,6 @@ def made(postgres_folder: Path) -> Iterator[Callable[..., EmbeddedServer]]:
             return server
 
         yield make
-
-
-def execute(server: EmbeddedServer, query: str, database: str = "postgres") -> list[tuple[object, ...]]:
-    with psycopg.connect(server.dsn(database), autocommit=True) as connection:
-        cursor = connection.execute(query)  # type: ignore[call-overload]
-        return cursor.fetchall() if cursor.description else []
 
 
 def prepared(dsn: str, folder: Path) -> RedoSite:
@@ -90,7 +85,7 @@ def of_both(first: EmbeddedServer, second: EmbeddedServer) -> str:
 
 def in_step(standby: EmbeddedServer, slot: str) -> bool:
     return execute(
-        standby, f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        standby.dsn(), f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{slot}'"
     ) == [(True,)]
 
 
@@ -99,19 +94,19 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
     tmp_path: Path,
 ) -> None:
     primary = made("promoted_from")
-    execute(primary, f"CREATE DATABASE {DATABASE}")
+    execute(primary.dsn(), f"CREATE DATABASE {DATABASE}")
     late, standby = made("promoted_late", primary), made("promoted", primary)
     dsn = of_both(primary, standby)
     redo = prepared(dsn, tmp_path / "redo")
     slot = slot_name("topo", DATABASE)
-    assert execute(primary, f"SELECT failover FROM pg_replication_slots WHERE slot_name = '{slot}'") == [(True,)]
+    assert execute(primary.dsn(), f"SELECT failover FROM pg_replication_slots WHERE slot_name = '{slot}'") == [(True,)]
     warned = [f for f in redo.source.preflight((RULES,), streams=1) if "synchronized_standby_slots" in f.problem]
     assert [(f.is_error, f.problem.split(" is not in ")[0]) for f in warned] == [
         (False, "the standby of slot promoted"),
         (False, "the standby of slot promoted_late"),
     ]
-    execute(primary, "ALTER SYSTEM SET synchronized_standby_slots = 'promoted'")
-    execute(primary, "SELECT pg_reload_conf()")
+    execute(primary.dsn(), "ALTER SYSTEM SET synchronized_standby_slots = 'promoted'")
+    execute(primary.dsn(), "SELECT pg_reload_conf()")
     wait_until(lambda: sum("synchronized" in f.problem for f in redo.source.preflight((RULES,), streams=1)) == 1)
     redo.user.execute("INSERT INTO t SELECT n FROM generate_series(1, 100) n")
 
@@ -121,13 +116,13 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
 
     wait_until(kept_in_step, SYNCHRONIZED_S)
     # This one no longer hears of anything; it is promoted at a switch that is below the end of redo.
-    execute(late, "ALTER SYSTEM SET primary_conninfo = ''")
-    execute(late, "SELECT pg_reload_conf()")
-    wait_until(lambda: execute(late, "SELECT count(*) FROM pg_stat_wal_receiver") == [(0,)])
+    execute(late.dsn(), "ALTER SYSTEM SET primary_conninfo = ''")
+    execute(late.dsn(), "SELECT pg_reload_conf()")
+    wait_until(lambda: execute(late.dsn(), "SELECT count(*) FROM pg_stat_wal_receiver") == [(0,)])
     redo.user.execute("INSERT INTO t SELECT n FROM generate_series(101, 200) n")
     redo.catch_up()
     behind = execute(
-        standby, f"SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        standby.dsn(), f"SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = '{slot}'"
     )
     end = redo.writer.start_scn
 
@@ -191,8 +186,8 @@ def test_before_version_17_a_promoted_standby_is_refused_as_its_slot_is_gone(
     try:
         redo.user.execute("INSERT INTO t VALUES (2)")
         redo.catch_up()
-        target = execute(pg_16, "SELECT pg_current_wal_flush_lsn()")[0][0]
-        wait_until(lambda: execute(standby, f"SELECT pg_last_wal_replay_lsn() >= '{target}'") == [(True,)])
+        target = execute(pg_16.dsn(), "SELECT pg_current_wal_flush_lsn()")[0][0]
+        wait_until(lambda: execute(standby.dsn(), f"SELECT pg_last_wal_replay_lsn() >= '{target}'") == [(True,)])
         redo.stream.close()
         promote(standby)
         database = str(conninfo.conninfo_to_dict(dsn)["dbname"])
@@ -206,4 +201,4 @@ def test_before_version_17_a_promoted_standby_is_refused_as_its_slot_is_gone(
     finally:
         redo.close()
         standby.stop(immediate=True)
-        execute(pg_16, "SELECT pg_drop_replication_slot('promoted_16')")
+        execute(pg_16.dsn(), "SELECT pg_drop_replication_slot('promoted_16')")

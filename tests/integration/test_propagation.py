@@ -5,17 +5,19 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
 from headrace.base.errors import HeadraceError, PropagationError, ProtocolError, QueueError, WouldBlock
-from headrace.chaos.proxy import Proxy
+from headrace.faults.proxy import Proxy
+from headrace.lcr.batch import LcrBatch
 from headrace.links.ports import header_of
 from protos import codec, queue_pb2
 from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
@@ -54,6 +56,18 @@ class Served:
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
 
+    def publisher(self, component: str, incarnation: str = "1", **options: Any) -> EnqueueClient:
+        """A client that enqueues what comes from dbs1."""
+        return EnqueueClient(
+            self.endpoint,
+            topology="t",
+            component=component,
+            queue=self.name,
+            incarnation=incarnation,
+            source="dbs1",
+            **options,
+        )
+
     def _keep(self) -> None:
         while not self._stop.wait(self.server.service.housekeeping()):
             pass
@@ -77,47 +91,58 @@ def hosted(folder: Path, spec: PropagationSpec, resolve: Callable[[str], str]) -
     return host
 
 
-def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_path: Path) -> None:
-    """Also one larger than a fragment, and one that does not compress."""
-    near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
-    spec = PropagationSpec(
-        name="to_dbs2",
-        from_queue="q_dbs1",
-        to_queue="q_dbs2",
-        sources=("dbs1",),
-        compression="zstd",
-    )
+@dataclass
+class Hop:
+    """A propagation that runs between two queues, with a publisher to the one and a subscriber of the other."""
+
+    far: Served
+    host: PropagationHost
+    publisher: EnqueueClient
+    subscriber: DequeueClient
+
+    def send(self, batches: Sequence[LcrBatch]) -> None:
+        for batch in batches:
+            self.publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
+
+    def assert_arriving(self, batches: Sequence[LcrBatch]) -> None:
+        """They come byte for byte, in their order."""
+        for batch in batches:
+            delivery = self.subscriber.poll(60)
+            assert delivery is not None
+            assert delivery.data == codec.encode(batch)
+
+
+@contextmanager
+def hop(folder: Path, **options: Any) -> Iterator[Hop]:
+    """A hop during the block, whose propagation has such options; it ends well."""
+    near, far = Served(folder, "q_dbs1"), Served(folder, "q_dbs2")
+    spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), **options)
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
-    host = hosted(tmp_path, spec, addresses.__getitem__)
-    publisher = EnqueueClient(
-        near.endpoint,
-        topology="t",
-        component="capture_dbs1",
-        queue="q_dbs1",
-        incarnation="1",
-        source="dbs1",
-    )
+    host = hosted(folder, spec, addresses.__getitem__)
+    publisher = near.publisher("capture_dbs1")
     subscriber = DequeueClient(far.endpoint, topology="t", component="apply_far", queue="q_dbs2", incarnation="1")
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, 1 << 26)
-    values = [b"abcdefgh" * 50, b"abcdefgh" * 300_000, random.Random(1).randbytes(300_000)]
-    sent = [insert_batch([10 * k + 10], previous=10 * k, value=value) for k, value in enumerate(values)]
-    for batch in sent:
-        publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
-    for batch in sent:
-        delivery = subscriber.poll(60)
-        assert delivery is not None
-        assert delivery.data == codec.encode(batch)
-    size = sum(len(codec.encode(batch)) for batch in sent)
-    wait_until("everything is accepted", lambda: host.status()["sources"]["dbs1"]["accepted_scn"] == 30, 60)
-    found = host.status()["compression"]
-    assert (found["method"], found["bytes_before"]) == ("zstd", size)
-    assert 300_000 < found["bytes_after"] < size // 5
-    assert found["cpu_s"] > 0
-    assert 300_000 < far.proxy.forwarded_bytes < size // 5
+    yield Hop(far, host, publisher, subscriber)
     assert host.end()
     for each in (publisher, subscriber, near, far):
         each.close()
+
+
+def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_path: Path) -> None:
+    """Also one larger than a fragment, and one that does not compress."""
+    values = [b"abcdefgh" * 50, b"abcdefgh" * 300_000, random.Random(1).randbytes(300_000)]
+    sent = [insert_batch([10 * k + 10], previous=10 * k, value=value) for k, value in enumerate(values)]
+    size = sum(len(codec.encode(batch)) for batch in sent)
+    with hop(tmp_path, compression="zstd") as made:
+        made.send(sent)
+        made.assert_arriving(sent)
+        wait_until("everything is accepted", lambda: made.host.status()["sources"]["dbs1"]["accepted_scn"] == 30, 60)
+        found = made.host.status()["compression"]
+        assert (found["method"], found["bytes_before"]) == ("zstd", size)
+        assert 300_000 < found["bytes_after"] < size // 5
+        assert found["cpu_s"] > 0
+        assert 300_000 < made.far.proxy.forwarded_bytes < size // 5
 
 
 def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_path: Path) -> None:
@@ -136,14 +161,7 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
     status = wait_until("it is closed", lambda: (seen := host.status())["state"] == "CLOSED" and seen, 60)
     assert status["closed_until"].endswith(f"{hour:02}:00 UTC")
     assert far.proxy.accepted == 0
-    publisher = EnqueueClient(
-        near.endpoint,
-        topology="t",
-        component="capture_dbs1",
-        queue="q_dbs1",
-        incarnation="1",
-        source="dbs1",
-    )
+    publisher = near.publisher("capture_dbs1")
     publisher.connect()
     batch = insert_batch([10])
     publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
@@ -163,48 +181,20 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
     """
     # the first one takes six seconds: one that stalls finds it under way
     rate, sizes = 200_000, (1_200_000, 10, 100_000)
-    near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
-    spec = PropagationSpec(
-        name="to_dbs2",
-        from_queue="q_dbs1",
-        to_queue="q_dbs2",
-        sources=("dbs1",),
-        compression="zstd",
-        bandwidth_max=rate,
-    )
-    addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
-    host = hosted(tmp_path, spec, addresses.__getitem__)
-    publisher = EnqueueClient(
-        near.endpoint,
-        topology="t",
-        component="capture_dbs1",
-        queue="q_dbs1",
-        incarnation="1",
-        source="dbs1",
-    )
-    subscriber = DequeueClient(far.endpoint, topology="t", component="apply_far", queue="q_dbs2", incarnation="1")
-    publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, 1 << 26)
     random_bytes = random.Random(2).randbytes
     sent = [insert_batch([10 * k + 10], previous=10 * k, value=random_bytes(size)) for k, size in enumerate(sizes)]
-    began = time.monotonic()
-    for batch in sent:
-        publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
-    # A part of the first batch, the rest of which takes seconds: nothing of it is in the queue, and all of it comes
-    # again.
-    wait_until("pieces are on their way", lambda: far.proxy.forwarded_bytes > 150_000, 60)
-    assert far.server.service.status()["sources"]["dbs1"]["position_scn"] == 0
-    far.proxy.reset()
-    for batch in sent:
-        delivery = subscriber.poll(60)
-        assert delivery is not None
-        assert delivery.data == codec.encode(batch)
-    assert host.status()["errors_total"] > 0, "the line never broke"
-    # Less what the last pieces of each stream may be early.
-    assert time.monotonic() - began > (150_000 + sum(sizes)) / rate - 0.3
-    assert host.end()
-    for each in (publisher, subscriber, near, far):
-        each.close()
+    with hop(tmp_path, compression="zstd", bandwidth_max=rate) as made:
+        began = time.monotonic()
+        made.send(sent)
+        # A part of the first batch, the rest of which takes seconds: nothing of it is in the queue, and all of it comes
+        # again.
+        wait_until("pieces are on their way", lambda: made.far.proxy.forwarded_bytes > 150_000, 60)
+        assert made.far.server.service.status()["sources"]["dbs1"]["position_scn"] == 0
+        made.far.proxy.reset()
+        made.assert_arriving(sent)
+        assert made.host.status()["errors_total"] > 0, "the line never broke"
+        # Less what the last pieces of each stream may be early.
+        assert time.monotonic() - began > (150_000 + sum(sizes)) / rate - 0.3
 
 
 def test_queue_that_takes_no_compressed_batches_is_refused_by_name(
@@ -214,26 +204,11 @@ def test_queue_that_takes_no_compressed_batches_is_refused_by_name(
     far = Served(tmp_path, "q_dbs2")
     resume = queue_pb2.Resume
     monkeypatch.setattr(queue_pb2, "Resume", lambda **fields: resume(**{**fields, "compressions": []}))
-    publisher = EnqueueClient(
-        far.endpoint,
-        topology="t",
-        component="to_dbs2",
-        queue="q_dbs2",
-        incarnation="1",
-        source="dbs1",
-        compressor=Compressor(),
-    )
+    publisher = far.publisher("to_dbs2", compressor=Compressor())
     with pytest.raises(ProtocolError, match="takes no compressed batches: it runs an older Headrace") as refused:
         publisher.connect()
     assert "compression: none" in refused.value.hint
-    plain = EnqueueClient(
-        far.endpoint,
-        topology="t",
-        component="to_dbs2",
-        queue="q_dbs2",
-        incarnation="2",
-        source="dbs1",
-    )
+    plain = far.publisher("to_dbs2", "2")
     assert plain.connect().needed_scn == 0
     plain.close()
     far.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ import psycopg
 import pytest
 
 from headrace.base.errors import RedoError
-from headrace.databases.embedded.place import client_binary
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import ScnRange
 from headrace.databases.postgres.destination.database import PostgresDestination
@@ -21,6 +19,7 @@ from headrace.databases.postgres.destination.records.schema import prepare_schem
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import Command, LcrBatch
 from headrace.lcr.scn import FIRST_SCN
+from headrace.load.pgbench import run_pgbench
 from headrace.redo.mining.given_batches import MARK_INTERVAL_S
 from headrace.redo.segments import list_segments
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
@@ -43,16 +42,12 @@ def site(
     made.source.close()
 
 
-def pgbench(dsn: str, *arguments: str) -> None:
-    subprocess.run([str(client_binary("pgbench")), *arguments, dsn], check=True, capture_output=True)
-
-
 def test_pgbench_history_arrives_once_with_breaks_and_restarts_between(site: RedoSite) -> None:
-    pgbench(site.dsn, "-i", "-q", "-s", "1")
+    run_pgbench(site.dsn, "-i", "-q", "-s", "1")
     site.source.prepare("topo", (RULES,))
     site.attach()
     for turn in range(4):
-        pgbench(site.dsn, "-n", "-c", "4", "-t", "100")
+        run_pgbench(site.dsn, "-n", "-c", "4", "-t", "100")
         if turn == 1:
             ended = site.user.execute(
                 "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"

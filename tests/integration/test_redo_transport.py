@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.base.errors import HeadraceError, LogGone, PropagationError, ProtocolError, QueueError, RedoError
-from headrace.chaos.proxy import Proxy
+from headrace.faults.proxy import Proxy
 from headrace.links.standby import StandbyPlace
 from headrace.redo.standby.standby_log import StandbyLog
 from protos.links import redo_transport

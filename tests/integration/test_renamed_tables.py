@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from headrace.databases.connectors import DatabaseAccess, decoder_for, value_types
+from headrace.databases.connectors import decoder_for, value_types
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import LcrBatch
@@ -24,9 +23,10 @@ from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.postgres_network import two_sites
+from tests.support.statements import execute
 from topology.file.reading import read_topology
 from topology.routing.ways import arriving, rules_at_the_end, ways_to
 from topology.spec import TopologySpec
@@ -125,7 +125,6 @@ def prepare(source: str, destination: str) -> None:
 
 def configuration(spec: TopologySpec, queue: MinedQueue) -> ApplyConfig:
     """As the apply process's actor makes it."""
-    access = partial(DatabaseAccess, kind="postgres")
     source = PostgresSource(queue.source_dsn, site="dbs1")
     ways = ways_to(spec, spec.apply("a"))
     tables = tuple(
@@ -142,16 +141,7 @@ def configuration(spec: TopologySpec, queue: MinedQueue) -> ApplyConfig:
     )
     source.close()
     assert {each.source.name: str(each.destination) for each in tables} == NAMES
-    return ApplyConfig(
-        topology=spec.name,
-        apply=queue.apply.name,
-        source=access(site="dbs1", dsn=queue.source_dsn),
-        destination=access(site="dbs2", dsn=queue.destination_dsn),
-        queue=queue.apply.queue,
-        parallelism=2,
-        tables=tables,
-        rules=rules_at_the_end(ways),
-    )
+    return queue.config(tables, rules=rules_at_the_end(ways))
 
 
 def write(dsn: str, first: int) -> None:
@@ -214,11 +204,6 @@ def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
     )
     config = configuration(spec, queue)
 
-    def start() -> Any:
-        driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
-        driver.start()
-        return driver
-
     def applied(driver: Any) -> None:
         end = end_of_log(source_database)
         wait_for("everything", lambda: driver.outcome() or driver.control.status().caught_up_scn >= end, WAIT_S)
@@ -227,7 +212,7 @@ def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
             here, there = both(source_database, destination_database, table)
             assert here == there, table
 
-    driver = start()
+    driver = queue.start_driver(config)
     try:
         wait_for(
             "the copies",
@@ -243,7 +228,7 @@ def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
         execute(
             source_database, "ALTER TABLE employees ADD grade int; UPDATE employees SET grade = id % 9 WHERE id % 4 = 0"
         )
-        driver = start()
+        driver = queue.start_driver(config)
         wait_for(
             "the missing column",
             lambda: driver.outcome() or 'ALTER TABLE "crm"."persons"' in driver.control.status().hint,

@@ -37,6 +37,7 @@ from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.publication import publication_found
 from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import Rule, RuleSet
+from tests.support.printed_fixes import granted
 from topology.edits.stored import PREPARED_FILE
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
@@ -89,16 +90,9 @@ class Site:
 
     def grant(self, find: Callable[[], tuple[Finding, ...]]) -> list[str]:
         """Run what is printed until nothing is found any more."""
-        given: list[str] = []
-        for _ in range(4):
-            fixes = list(dict.fromkeys(finding.fix for finding in find() if finding.is_error))
-            if not fixes:
-                return given
-            for fix in fixes:
-                assert fix not in given, f"not enough: {fix}"
-                self.superuser.execute(fix)
-                given.append(fix)
-        raise AssertionError(f"still refused after {given}")
+        return granted(
+            self.superuser, lambda: list(dict.fromkeys(finding.fix for finding in find() if finding.is_error))
+        )
 
     def granted(self) -> list[str]:
         """Give both roles the rights that are printed."""

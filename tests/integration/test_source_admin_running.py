@@ -19,6 +19,7 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.inspection import check_topology
 from tests.support.secrets import places_with
+from tests.support.statements import digest, execute
 from tests.support.system import System, wait_until
 from topology.file.reading import read_topology
 
@@ -74,9 +75,7 @@ class Pair:
         environment.setenv("TEST_DST_DSN", destination)
 
     def at(self, dsn: str, statement: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+        return execute(dsn, statement)
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         """As a user of the source."""
@@ -109,8 +108,7 @@ class Pair:
         return System(self.deployment(), {}, self.file.parent)
 
     def rows(self, table: str) -> tuple[Any, Any]:
-        digest = f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t"
-        return self.at(self.source, digest)[0], self.at(self.destination, digest)[0]
+        return digest(self.source, table), digest(self.destination, table)
 
     def same(self, *tables: str) -> None:
         self.system().wait_caught_up()

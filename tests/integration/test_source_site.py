@@ -20,16 +20,17 @@ from actors.site.asked_names import AskedNames
 from actors.site.sampling import Heartbeats
 from actors.source_database import DatabaseSite
 from headrace.base.errors import TableLeftRules
-from headrace.chaos.proxy import Proxy
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Instantiation
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSource
+from headrace.faults.proxy import Proxy
 from headrace.lcr.batch import Command
 from headrace.lcr.scn import Scn
 from headrace.redo.writing import gulp_pace
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import DeleteColumns, Transformation
+from tests.support.background import in_background
 from tests.support.links import loopback
 from tests.support.source_site import SLOT, WAIT_S, Source
 from topology.spec import ApplySpec
@@ -193,18 +194,15 @@ def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(
     for the stop.
     """
     source = make(redo_bytes_max=1 << 30)
-    stop = threading.Event()
 
-    def work() -> None:
+    def work(stop: threading.Event) -> None:
         with psycopg.connect(source.dsn, autocommit=True) as connection:
             number = 0
             while not stop.wait(0.001):
                 connection.execute("INSERT INTO t VALUES (%s)", (number,))
                 number += 1
 
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
+    with in_background(work):
         for _ in range(3):
             with monkeypatch.context() as patch:
                 patch.setattr(gulp_pace, "GULP_COST", 1e9)
@@ -217,9 +215,6 @@ def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(
                 source.wait("it stopped", lambda status: status["state"] == "DISABLED")
             source.host.start_component()
             source.wait("it writes", lambda status: status["state"] == "WRITING")
-    finally:
-        stop.set()
-        worker.join()
     source.wait_written()
     rows = source.run("SELECT count(*) FROM t").fetchone()
     assert rows is not None

@@ -16,22 +16,13 @@ import psycopg
 import pytest
 
 from headrace.base.errors import FencedError, ProtocolError
+from headrace.faults.processes import executor_of, kill
 from protos import apply_pb2 as pb
 from tests.fix_apply_driver import TABLES
-from tests.support.apply_driver import (
-    ENDED_S,
-    STARTED_S,
-    ApplyDrivers,
-    Driver,
-    digest,
-    end_of_log,
-    execute,
-    executor_of,
-    kill,
-    load,
-    wait_for,
-)
+from tests.support.apply_driver import ENDED_S, STARTED_S, ApplyDrivers, Driver, end_of_log, load, wait_for
+from tests.support.background import in_background
 from tests.support.spark_health import fetch_health
+from tests.support.statements import digest, execute
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
@@ -190,10 +181,9 @@ def test_killed_task_is_run_again_and_nothing_is_lost_or_doubled(drivers: ApplyD
         before = driver.wait_ready()
         pids = driver.server_pids()
         attempts = sum(server.attempts for server in before.servers)
-        executors = {executor_of(pid).pid for pid in pids}
-        victims = {"worker": pids[:1], "executor": sorted(executors)[:1], "both executors": sorted(executors)}[victim]
-        for pid in victims:
-            kill(pid)
+        workers = [psutil.Process(pid) for pid in pids]
+        executors = sorted({executor_of(worker) for worker in workers}, key=lambda executor: executor.pid)
+        kill({"worker": workers[:1], "executor": executors[:1], "both executors": executors}[victim])
         wait_for(
             "a new attempt", lambda: sum(server.attempts for server in driver.status().servers) > attempts, STARTED_S
         )
@@ -208,7 +198,7 @@ def test_killed_driver_takes_its_tasks_with_it_and_the_next_one_goes_on(drivers:
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S):
         time.sleep(0.5)
         workers = [psutil.Process(pid) for pid in driver.server_pids()]
-        application, executors = drivers.spark.child.pid, [executor_of(worker.pid) for worker in workers]
+        application, executors = drivers.spark.child.pid, [executor_of(worker) for worker in workers]
         driver.kill()
         _, alive = psutil.wait_procs(workers, timeout=ENDED_S)
         assert alive == []
@@ -230,10 +220,10 @@ def test_killed_application_takes_all_its_processes_with_it_and_the_coordinator_
     """Its endpoint is a new one, which an actor would tell; here a second application takes over the first one's tasks."""
     epoch = driver.wait_ready().epoch
     workers = [psutil.Process(pid) for pid in driver.server_pids()]
-    jvms = [executor_of(worker.pid) for worker in workers]
+    jvms = [executor_of(worker) for worker in workers]
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S):
         time.sleep(0.5)
-        kill(drivers.spark.child.pid)
+        kill([psutil.Process(drivers.spark.child.pid)])
         _, alive = psutil.wait_procs([*workers, *jvms], timeout=ENDED_S)
         assert alive == []
         wait_for("why nothing is applied", lambda: "Spark application" in driver.status().detail, ENDED_S)
@@ -277,9 +267,8 @@ def test_comparison_finds_the_table_that_differs(drivers: ApplyDrivers, driver: 
 @contextlib.contextmanager
 def applied_late(dsn: str) -> Iterator[None]:
     """Nothing is written to `history` but once a second."""
-    ended = threading.Event()
 
-    def hold() -> None:
+    def hold(ended: threading.Event) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             while not ended.is_set():
                 with connection.transaction():
@@ -287,13 +276,8 @@ def applied_late(dsn: str) -> Iterator[None]:
                     connection.execute("SELECT pg_sleep(1)")
                 time.sleep(0.05)
 
-    holding = threading.Thread(target=hold)
-    holding.start()
-    try:
+    with in_background(hold):
         yield
-    finally:
-        ended.set()
-        holding.join()
 
 
 @pytest.mark.soak
@@ -349,7 +333,7 @@ def test_secrets_are_in_no_command_line_environment_or_log(drivers: ApplyDrivers
         driver.process.pid,
         drivers.spark.child.pid,
         *driver.server_pids(),
-        *(executor_of(pid).pid for pid in driver.server_pids()),
+        *(executor_of(psutil.Process(pid)).pid for pid in driver.server_pids()),
     ]
     for pid in family:
         for name in ("cmdline", "environ"):
@@ -396,7 +380,7 @@ def test_table_with_rows_or_whose_copy_differs_is_refused_until_that_is_mended_a
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     execute(destination, "INSERT INTO notes VALUES (1, 'the user''s own'); INSERT INTO branches VALUES (1, 5)")
     execute(destination, _CHANGED)
-    tables = drivers.to_instantiate(TABLES, keep_existing=set(TABLES) - {"notes"})
+    tables = drivers.queue.tables(TABLES, keep_existing=set(TABLES) - {"notes"})
     driver = drivers.start(tables=tables)
 
     def refused() -> dict[str, str]:
@@ -456,7 +440,7 @@ def test_tables_of_every_kind_are_copied_whole(make_drivers: Callable[[str], App
     for dsn in (source, destination):
         execute(dsn, _ODD_TABLES)
     execute(source, _ODD_ROWS)
-    driver = drivers.start(tables=drivers.to_instantiate(_ODD))
+    driver = drivers.start(tables=drivers.queue.tables(_ODD))
     driver.wait_ready()
     for name in _ODD:
         assert digest(source, f'"{name}"') == digest(destination, f'"{name}"'), name

@@ -18,8 +18,8 @@ import pytest
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost
 from headrace.base.errors import HeadraceError
-from headrace.chaos.proxy import Proxy
 from headrace.databases.memory.source import MemorySource
+from headrace.faults.proxy import Proxy
 from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from headrace.redo.mining.miner import Miner

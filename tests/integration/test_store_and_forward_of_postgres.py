@@ -15,8 +15,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.chaos.proxy import Proxy
 from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.faults.proxy import Proxy
 from tests.support.queued_network import QueuedNetwork
 from tests.support.system import wait_until
 from tests.support.topologies import read

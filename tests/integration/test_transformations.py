@@ -5,15 +5,13 @@ the new shape.
 from __future__ import annotations
 
 import random
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from headrace.databases.connectors import DatabaseAccess
-from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.calling import loaded_function
@@ -29,11 +27,11 @@ from headrace.rules.transformations.transformation import (
 from headrace.rules.user_code.source import UserFunction
 from headrace.testing import Table, row_lcr, transform, values_of
 from protos import apply_pb2 as pb
-from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, execute, executed, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, executed, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.handlers import code_of
+from tests.support.statements import execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -203,43 +201,18 @@ def test_transformed_tables_are_copied_replicated_and_compared(
         )
     )
     queue = MinedQueue(tmp_path, source_database, destination_database, topology="transformed", mined=mined)
-    access = partial(DatabaseAccess, kind="postgres")
-    source = PostgresSource(source_database, site="dbs1")
 
     def destination(table: TableName) -> TableName:
         for each in TABLES[table.name]:
             table = each.named(table)
         return table
 
-    tables = tuple(
-        TableToInstantiate(
-            identity=table.identity,
-            source=TableName.of(table),
-            destination=destination(TableName.of(table)),
-            may_empty=True,
-            object_numbers=tuple(map(int, table.object_numbers)),
-            transformations=TABLES[table.name],
-        )
-        for table in source.captured("transformed")
+    tables = (
+        replace(table, destination=destination(table.source), transformations=TABLES[table.source.name])
+        for table in queue.tables(TABLES)
     )
-    source.close()
-    config = ApplyConfig(
-        topology="transformed",
-        apply=queue.apply.name,
-        source=access(site="dbs1", dsn=source_database),
-        destination=access(site="dbs2", dsn=destination_database),
-        queue=queue.apply.queue,
-        parallelism=2,
-        tables=tables,
-        rules=(mined.without_conditions(), applied),
-    )
-
-    def start() -> Any:
-        driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
-        driver.start()
-        return driver
-
-    driver = start()
+    config = queue.config(tables, rules=(mined.without_conditions(), applied))
+    driver = queue.start_driver(config)
     try:
         wait_for(
             "the copies",
@@ -259,7 +232,7 @@ def test_transformed_tables_are_copied_replicated_and_compared(
         # A new column comes behind the source's own, which are not all that the destination gets.
         execute(source_database, "ALTER TABLE employees ADD extra text")
         execute(destination_database, "ALTER TABLE sales.staff ADD extra text")
-        driver = start()
+        driver = queue.start_driver(config)
         execute(source_database, "TRUNCATE b")
         execute(
             source_database,

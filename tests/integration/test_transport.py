@@ -16,7 +16,7 @@ from actors.staging import queue as queue_module
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
 from headrace.base.errors import LogGone, PropagationError, ProtocolError, QueueError, WouldBlock
-from headrace.chaos.proxy import Proxy
+from headrace.faults.proxy import Proxy
 from headrace.lcr.batch import LcrBatch
 from headrace.links.ports import RedoPosition, header_of
 from protos import codec, queue_pb2, queue_pb2_grpc

@@ -16,6 +16,7 @@ from actors.cluster.local import LocalCluster
 from headrace.base.errors import ApplyError, PropagationError
 from headrace.rules.rule import ANY_TAG
 from protos.links.redo_link import RedoWatchClient
+from tests.support.background import in_background
 from tests.support.faults import delete_errors
 from tests.support.secrets import places_with
 from tests.support.sites import IDLE_BETWEEN, Sites
@@ -133,9 +134,8 @@ def test_change_that_takes_longer_than_all_looks_to_come_back_is_on_its_way_and_
 def users_of(system: Sites, table: str, site: str) -> Iterator[list[int]]:
     """A user who inserts rows without a pause; what has been committed is listed."""
     committed: list[int] = []
-    stop = threading.Event()
 
-    def insert() -> None:
+    def insert(stop: threading.Event) -> None:
         with system.connection(site) as connection:
             while not stop.is_set():
                 number = 10_000 + len(committed)
@@ -143,13 +143,8 @@ def users_of(system: Sites, table: str, site: str) -> Iterator[list[int]]:
                 committed.append(number)
                 stop.wait(0.01)
 
-    thread = threading.Thread(target=insert)
-    thread.start()
-    try:
+    with in_background(insert):
         yield committed
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_one_way_becomes_two_ways_under_load_and_a_full_site_keeps_its_rows_by_up_alone(sites: Sites):

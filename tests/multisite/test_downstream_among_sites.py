@@ -9,15 +9,10 @@ the end is what each source has.
 from __future__ import annotations
 
 import random
-import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import psycopg
 import pytest
 
-from tests.support.seeds import seed_of
+from tests.support.random_users import random_users, wait_writing
 from tests.support.sites import Sites
 from tests.support.system import wait_until
 
@@ -51,8 +46,6 @@ CHANGES = (
     "UPDATE shipped.of_{0} SET v = %(v)s WHERE id = %(id)s",
     "DELETE FROM shipped.of_{0} WHERE id = %(id)s",
 )
-PAUSE_S = 0.02  # of a user between two changes: a small machine keeps up
-WRITTEN_MIN = 50  # changes of each source before, while and after things break
 # What is killed, and whose server stops at once, in each round: all together.
 ROUNDS = ((("redo:a@c", "capture:c_b"), "a"), (("apply:a_at_b", "queue:q_b"), "c"), (("redo:b@relay", "site:a"), "b"))
 
@@ -67,41 +60,8 @@ def system(sites: Sites) -> Sites:
     return made
 
 
-@contextmanager
-def users(system: Sites) -> Iterator[Counter[str]]:
-    """Users write at both sources during the block; how often."""
-    done: Counter[str] = Counter()
-    ended = threading.Event()
-
-    def use(site: str) -> None:
-        rng = random.Random(seed_of(f"downstream among sites: {site}"))
-        while not ended.is_set():
-            try:
-                with system.connection(site) as connection:
-                    while not ended.wait(PAUSE_S):
-                        connection.execute(
-                            rng.choice(CHANGES).format(site).encode(), {"id": rng.randrange(KEYS), "v": done[site]}
-                        )
-                        done[site] += 1
-            except psycopg.Error:
-                ended.wait(PAUSE_S)  # the server is down
-
-    threads = [threading.Thread(target=use, args=(site,), daemon=True) for site in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    try:
-        yield done
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
-def wait_writing(done: Counter[str]) -> None:
-    before = dict(done)
-    wait_until(
-        "both sources write", lambda: all(done[site] >= before.get(site, 0) + WRITTEN_MIN for site in ("a", "b"))
-    )
+def values(rng: random.Random, _: str, number: int) -> dict[str, int]:
+    return {"id": rng.randrange(KEYS), "v": number}
 
 
 @pytest.mark.fault(
@@ -111,7 +71,7 @@ def wait_writing(done: Counter[str]) -> None:
 def test_each_site_has_what_both_sources_have_when_several_things_break_at_once_where_their_redo_is_captured(
     system: Sites,
 ):
-    with users(system) as done:
+    with random_users(system, CHANGES, values, "downstream among sites:") as done:
         wait_writing(done)
         for names, stopped in ROUNDS:
             server = system.servers[stopped].pid()

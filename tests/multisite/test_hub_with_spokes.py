@@ -22,12 +22,12 @@ import psutil
 import pytest
 
 from headrace.chaos.faults import action_of
-from headrace.chaos.links import links_of
 from headrace.chaos.load import LOG_TABLE, ROWS_TABLE, SiteLoad, first_number, make_tables
-from headrace.chaos.processes import is_stopped
 from headrace.chaos.run import Chaos, Options, chaotic, keep_in_force
 from headrace.chaos.schedule import Planned
 from headrace.console.exit_codes import DONE, INTERRUPTED
+from headrace.faults.links import links_of
+from headrace.faults.processes import is_stopped
 from tests.support.shared import Shared
 from tests.support.system import HEALED_S, System, running, system_folder, wait_until
 from topology.edits.changes import components_of

@@ -5,17 +5,11 @@ change of each row wins at both.
 from __future__ import annotations
 
 import random
-import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import psycopg
 import pytest
 
-from tests.support.seeds import seed_of
+from tests.support.random_users import random_users, wait_writing
 from tests.support.sites import IDLE_BETWEEN, Sites
-from tests.support.system import wait_until
 
 pytestmark = [
     pytest.mark.unit("sites", order=8),
@@ -41,8 +35,6 @@ CHANGES = (
     "UPDATE meeting.rooms SET nights = nights + 1 WHERE id = %(id)s",
     "DELETE FROM meeting.rooms WHERE id = %(id)s",
 )
-PAUSE_S = 0.02  # of a user between two changes: apply processes of a small machine keep up
-WRITTEN_MIN = 50  # changes of each site before, while and after things break
 ROUNDS = 3
 
 
@@ -55,39 +47,8 @@ def system(sites: Sites) -> Sites:
     return made
 
 
-@contextmanager
-def users(system: Sites) -> Iterator[Counter[str]]:
-    """Users of both sites change the same rows during the block; how often they did so."""
-    done: Counter[str] = Counter()
-    ended = threading.Event()
-
-    def use(site: str) -> None:
-        rng = random.Random(seed_of(f"same rows at {site}"))
-        while not ended.is_set():
-            try:
-                with system.connection(site) as connection:
-                    while not ended.wait(PAUSE_S):
-                        connection.execute(
-                            rng.choice(CHANGES).encode(), {"id": rng.randrange(KEYS), "guest": f"{site} {done[site]}"}
-                        )
-                        done[site] += 1
-            except psycopg.Error:
-                ended.wait(PAUSE_S)  # the server is down
-
-    threads = [threading.Thread(target=use, args=(site,), daemon=True) for site in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    try:
-        yield done
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
-def wait_writing(done: Counter[str]) -> None:
-    before = dict(done)
-    wait_until("both sites write", lambda: all(done[site] >= before.get(site, 0) + WRITTEN_MIN for site in ("a", "b")))
+def values(rng: random.Random, site: str, number: int) -> dict[str, object]:
+    return {"id": rng.randrange(KEYS), "guest": f"{site} {number}"}
 
 
 @pytest.mark.fault(
@@ -95,7 +56,7 @@ def wait_writing(done: Counter[str]) -> None:
     " turn"
 )
 def test_the_last_change_of_each_row_is_at_both_sites_when_several_things_break_at_once(system: Sites):
-    with users(system) as done:
+    with random_users(system, CHANGES, values, "same rows at") as done:
         wait_writing(done)
         for number in range(ROUNDS):
             here, there = ("a", "b") if number % 2 else ("b", "a")

@@ -11,11 +11,10 @@ import contextlib
 import multiprocessing
 import os
 import secrets
-import signal
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import psutil
 import psycopg
 from psycopg import conninfo
 
@@ -31,16 +29,17 @@ from actors.cluster.local import LocalCluster
 from actors.hosting.child_process import ChildProcess
 from actors.staging.queue import QueueCore
 from headrace.base.errors import HeadraceError, PropagationError, WouldBlock
-from headrace.chaos.load import paced
 from headrace.databases.connectors import DatabaseAccess, decoder_for
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.links.ports import header_of
+from headrace.load.clients import paced
 from headrace.redo.mining.miner import Miner
 from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.links.queue_link import EnqueueClient, QueueServer
@@ -51,8 +50,10 @@ from spark_apply.application.task_runs import ApplicationAccess
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.apply_driver import ApplyDriver
 from spark_apply.driver.control import outcome_message
+from tests.support.background import in_background
 from tests.support.reporting import note_started
 from tests.support.spark_health import fetch_health
+from tests.support.statements import execute
 from topology.file.reading import read_topology
 
 STARTED_S = 300.0  # Spark on a loaded two-core machine
@@ -144,6 +145,64 @@ class MinedQueue:
         self.breaks: list[str] = []
         self._thread = threading.Thread(target=self._run, name="mined-queue", daemon=True)
         self._thread.start()
+
+    # ------------------------------------------------------------------ its apply process
+
+    def tables(self, names: Collection[str], *, keep_existing: Collection[str] = ()) -> tuple[TableToInstantiate, ...]:
+        """The source's current tables of schema public, in the order of their names.
+
+        Args:
+            names: of the tables.
+            keep_existing: of those whose rows at the destination stay.
+        """
+        with contextlib.closing(PostgresSource(self.source_dsn, site="dbs1")) as source:
+            source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
+            captured = source.captured(self.spec.name)
+        return tuple(
+            TableToInstantiate(
+                identity=table.identity,
+                source=TableName.of(table),
+                destination=TableName.of(table),
+                keep_existing=table.name in keep_existing,
+                may_empty=True,
+                object_numbers=tuple(int(number) for number in table.object_numbers),
+            )
+            for table in captured
+            if table.owner == "public" and table.name in names
+        )
+
+    def config(
+        self,
+        tables: Iterable[TableToInstantiate],
+        *,
+        settings: TableSettings = NO_TABLE_SETTINGS,
+        rules: tuple[RuleSet, ...] = (),
+    ) -> ApplyConfig:
+        """How the apply process is configured.
+
+        Args:
+            tables: that it copies.
+            settings: how it sees tables.
+            rules: that its changes come through.
+        """
+        return ApplyConfig(
+            topology=self.spec.name,
+            apply=self.apply.name,
+            source=DatabaseAccess(site="dbs1", kind="postgres", dsn=self.source_dsn),
+            destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=self.destination_dsn, tables=settings),
+            queue=self.apply.queue,
+            parallelism=2,
+            tables=tuple(tables),
+            rules=rules,
+        )
+
+    def start_driver(self, config: ApplyConfig) -> ApplyDriver:
+        """Start a driver of the apply process in the test's own process, without an application: see `Runner`."""
+        driver = ApplyDriver(config, queue=lambda: self.server.endpoint, application=lambda: None)  # type: ignore[arg-type,return-value]
+        driver.start()
+        return driver
+
+    # ------------------------------------------------------------------ how it is fed
 
     def close(self) -> None:
         self._stop.set()
@@ -369,17 +428,6 @@ class Driver:
         self.kill()
 
 
-def executor_of(worker_pid: int) -> psutil.Process:
-    """The JVM of a Python worker: worker, its daemon, the JVM."""
-    jvm = psutil.Process(worker_pid).parent().parent()
-    assert "java" in jvm.name()
-    return jvm
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
 class ApplyDrivers:
     """Starts drivers of one apply process; ends them all.
 
@@ -393,35 +441,7 @@ class ApplyDrivers:
     def __init__(self, spark: SparkProcess, queue: MinedQueue, folder: Path, tables: Sequence[str]) -> None:
         self._folder, self.queue, self.spark = folder, queue, spark
         self.started: list[Driver] = []
-        self.config = ApplyConfig(
-            topology=queue.spec.name,
-            apply=queue.apply.name,
-            source=DatabaseAccess(site="dbs1", kind="postgres", dsn=queue.source_dsn),
-            destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=queue.destination_dsn),
-            queue=queue.apply.queue,
-            parallelism=2,
-            tables=self.to_instantiate(tables),
-        )
-
-    def to_instantiate(
-        self, tables: Sequence[str], *, keep_existing: Collection[str] = ()
-    ) -> tuple[TableToInstantiate, ...]:
-        """The source's current tables of schema public, in the order of their names."""
-        with contextlib.closing(PostgresSource(self.queue.source_dsn, site="dbs1")) as source:
-            source.prepare(self.queue.spec.name, self.queue.spec.capture_rules("dbs1"))
-            captured = source.captured(self.queue.spec.name)
-        return tuple(
-            TableToInstantiate(
-                identity=table.identity,
-                source=TableName.of(table),
-                destination=TableName.of(table),
-                keep_existing=table.name in keep_existing,
-                may_empty=True,
-                object_numbers=tuple(int(number) for number in table.object_numbers),
-            )
-            for table in captured
-            if table.owner == "public" and table.name in tables
-        )
+        self.config = queue.config(queue.tables(tables))
 
     def start(self, *, queue_endpoint: str = "", **changes: Any) -> Driver:
         """Start a driver."""
@@ -445,17 +465,6 @@ class ApplyDrivers:
             driver.end()
 
 
-def execute(dsn: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement, parameters or None)
-        return cursor.fetchall() if cursor.description else []
-
-
-def digest(dsn: str, table: str) -> tuple[Any, ...]:
-    """Row count and a sum of row hashes: equal for equal multisets of rows."""
-    return execute(dsn, f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t")[0]
-
-
 def end_of_log(dsn: str) -> int:
     """An SCN; everything committed before the call has a commit SCN up to it."""
     source = PostgresSource(dsn, site="dbs1")
@@ -468,10 +477,10 @@ def end_of_log(dsn: str) -> int:
 @contextlib.contextmanager
 def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
     """pgbench-like transactions while the block runs: every one adds one history row and moves three balances."""
-    stop, counts = threading.Event(), {"transactions": 0}
+    counts = {"transactions": 0}
     lock = threading.Lock()
 
-    def write(client: int) -> None:
+    def write(client: int, stop: threading.Event) -> None:
         with psycopg.connect(dsn) as connection:
             number = client
             deadline = time.monotonic() + duration_s
@@ -491,15 +500,8 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
                 with lock:
                     counts["transactions"] += 1
 
-    threads = [threading.Thread(target=write, args=(client,), daemon=True) for client in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_background(*(partial(write, client) for client in range(clients))):
         yield counts
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(30.0)
 
 
 __all__ = [
@@ -507,11 +509,7 @@ __all__ = [
     "Driver",
     "MinedQueue",
     "answer_no_more",
-    "digest",
     "end_of_log",
-    "execute",
-    "executor_of",
-    "kill",
     "load",
     "wait_for",
 ]

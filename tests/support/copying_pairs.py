@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
-
 from headrace.databases.connectors import DatabaseAccess, open_destination
 from headrace.databases.ports import Instantiation
 from headrace.databases.postgres.copying.table_copy import PostgresTableReader
@@ -25,17 +23,17 @@ from spark_apply.copy.tasks import CopyPlaces
 from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import ThreadWorkers
 
-__all__ = ["ENDED_S", "ROOMS", "TOPOLOGY", "CopyingPair", "at_once", "execute"]
+__all__ = [
+    "ENDED_S",
+    "ROOMS",
+    "TOPOLOGY",
+    "CopyingPair",
+    "at_once",
+]
 
 TOPOLOGY = "shop"
 ENDED_S = 120.0  # far more than it takes: machines that run other things as well
 ROOMS = "CREATE TABLE rooms (id int PRIMARY KEY, v text)"
-
-
-def execute(dsn: str, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement)  # type: ignore[arg-type]
-        return cursor.fetchall() if cursor.description else []
 
 
 class CopyingPair:

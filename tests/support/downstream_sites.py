@@ -4,11 +4,8 @@ source's own.
 
 from __future__ import annotations
 
-import contextlib
-import os
+import itertools
 import shutil
-import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +19,11 @@ from actors.source_database import DatabaseSite
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
+from headrace.faults.processes import kill, server_processes
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
+from headrace.load.clients import NumberedClients
 from headrace.redo.mining.miner import Miner
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.links import loopback
@@ -122,13 +121,8 @@ class DownstreamSites:
 
     def destroy_source(self) -> None:
         """Kill -9 every process of the server, and remove all that it and the source's site have on disk."""
-        postmaster = self.server.pid()
-        assert postmaster is not None
         data = self.server.data_folder
-        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-        for pid in (postmaster, *map(int, children)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(server_processes(self.server))
         self.site.end()
         self.server.destroy()
         assert not data.exists()
@@ -152,29 +146,26 @@ class DownstreamSites:
 
 
 class Writer:
-    """A session of the source that commits one row after the other, and remembers what was acknowledged."""
+    """A client of the source that commits one row after the other, as fast as it can, and remembers what was
+    acknowledged.
+    """
 
     def __init__(self, dsn: str, number: int, schema: str = "public") -> None:
-        self.acknowledged: list[int] = []
-        self._number, self._dsn, self._schema = number, dsn, schema
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        insert = f"INSERT INTO {schema}.rows VALUES (%s, {number})"
+        self._clients = NumberedClients(
+            lambda: dsn,
+            lambda session, row: session.execute(insert, (row,)),
+            [itertools.count(number * 1_000_000)],
+            pause_s=0.0,
+            what="test",
+        )
 
-    def _run(self) -> None:
-        try:
-            with psycopg.connect(self._dsn, autocommit=True) as connection:
-                for count in range(100_000):
-                    if self._stop.is_set():
-                        return
-                    row = self._number * 1_000_000 + count
-                    connection.execute(f"INSERT INTO {self._schema}.rows VALUES (%s, %s)", (row, self._number))
-                    self.acknowledged.append(row)
-        except psycopg.Error:
-            return  # the server was killed
+    @property
+    def acknowledged(self) -> list[int]:
+        return sorted(self._clients.acknowledged)
 
     def stop(self, *, wait: Callable[[], object] = lambda: None) -> None:
-        self._stop.set()
+        self._clients.stop()
         wait()
-        self._thread.join(30.0)
-        assert not self._thread.is_alive()
+        self._clients.end()
+        assert self._clients.failures == []

@@ -12,12 +12,16 @@ from typing import Any
 import psutil
 
 from headrace.base.failpoints import ARMED_FILE, fired_count
-from headrace.chaos.proxy import Proxy
+from headrace.faults.errors import NotFired
+from headrace.faults.links import Links, links_of
+from headrace.faults.processes import Processes, executor_of
+from headrace.faults.proxy import Proxy
+from headrace.load.pgbench import Sums
 from tests.fix_cluster import TABLES
 from tests.support.system import System, wait_until
 
 __all__ = [
-    "Pgbench",
+    "Arriving",
     "apply_name",
     "armed",
     "delete_errors",
@@ -37,10 +41,6 @@ SECONDS = 3  # of pgbench at that rate: faults happen in the first of them
 LATER_RATE = 20
 DETOUR_S = 600.0  # longer than any test
 LATER_SECONDS = 1  # of pgbench at that rate, before the next check whether to continue
-# Money is conserved: the sums of the history and of the balances are equal.
-SUMS = """SELECT (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
- (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers),
- (SELECT sum(abalance) FROM pgbench_accounts)"""
 
 
 def apply_name(system: System) -> str:
@@ -71,8 +71,8 @@ def propagation_name(system: System) -> str:
 
 
 @dataclass
-class Pgbench:
-    """pgbench that runs while something breaks."""
+class Arriving:
+    """What arrives of pgbench, which runs while something breaks."""
 
     system: System
     before: int
@@ -86,13 +86,19 @@ class Pgbench:
         return int(self.system.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0]) - self.before
 
 
+def moved(system: System, site: str) -> Sums:
+    """What pgbench's clients have moved, as a site has it."""
+    with system.connection(site) as connection:
+        return Sums.of(connection)
+
+
 @contextlib.contextmanager
-def pgbench_through(system: System) -> Iterator[Pgbench]:
+def pgbench_through(system: System) -> Iterator[Arriving]:
     """Run pgbench at the source until the block ends; then every table is equal at both ends, nothing is lost or
     doubled.
     """
-    sums = system.execute("src", SUMS)[0]
-    running = Pgbench(system, int(system.execute("src", "SELECT count(*) FROM pgbench_history")[0][0]))
+    before = moved(system, "src")
+    running = Arriving(system, before.transactions)
     ended = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(_write_until, ended, system)
@@ -104,8 +110,7 @@ def pgbench_through(system: System) -> Iterator[Pgbench]:
     system.assert_converged(TABLES)
     assert running.arrived == written
     for site in ("src", "dst"):
-        moved = [now - before for now, before in zip(system.execute(site, SUMS)[0], sums, strict=True)]
-        assert len(set(moved)) == 1, f"{site}: history, branches, tellers and accounts disagree: {moved}"
+        assert moved(system, site).since(before).problems() == [], site
 
 
 def _write_until(ended: threading.Event, system: System) -> int:
@@ -148,21 +153,18 @@ def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
     apply process's `workers`. A worker is a Python process with an apply server in it; `status` of the apply process
     names them.
     """
-    status = system.status(apply_name(system))
+    processes, (apply, *_) = Processes(system.deployment), system.spec.applies
     found: dict[str, list[psutil.Process]] = {"driver": [], "gateway": [], "master": [], "executors": [], "workers": []}
-    with contextlib.suppress(psutil.NoSuchProcess):
-        driver = psutil.Process(system.status(application_name(system))["application_pid"])
+    with contextlib.suppress(psutil.NoSuchProcess, NotFired):
+        driver = processes.driver(apply.site)
         found["driver"].append(driver)
         found["gateway"] += [child for child in driver.children() if child.name() == "java"]
         found["master"] += _masters(driver)
-    for server in status.get("servers", ()):
-        if not server.get("pid"):
-            continue
-        with contextlib.suppress(psutil.NoSuchProcess):
-            worker = psutil.Process(server["pid"])
-            found["workers"].append(worker)
-            java = [parent for parent in worker.parents() if "java" in parent.name()]
-            found["executors"] += [parent for parent in java[:1] if parent not in found["executors"]]
+    found["workers"] += processes.workers(apply.name)
+    for worker in found["workers"]:
+        with contextlib.suppress(NotFired):
+            executor = executor_of(worker)
+            found["executors"] += [executor] if executor not in found["executors"] else []
     return found
 
 
@@ -202,14 +204,9 @@ def _masters(driver: psutil.Process) -> list[psutil.Process]:
 @contextlib.contextmanager
 def proxied_propagation(system: System) -> Iterator[Proxy]:
     """Let the propagation reach its destination queue through a proxy during the block."""
-    propagation = system.spec.propagations[0]
-    queue, site = f"queue:{propagation.to_queue}", system.spec.queue(propagation.from_queue).site
-    actors = system.deployment.connect()
-    with Proxy(lambda: str(system.call(queue, "endpoint"))) as proxy:
-        actors.set_detour(site, queue, proxy.endpoint, DETOUR_S)
-        system.call(propagation_name(system), "reopen")
-        wait_until("the propagation goes through the proxy", lambda: proxy.connections > 0)
-        try:
-            yield proxy
-        finally:
-            actors.set_detour(site, queue, "", 0.0)  # the end of the proxy breaks the connection
+    queue = f"queue:{system.spec.propagations[0].to_queue}"
+    (link,) = (link for link in links_of(system.spec) if link.server == queue)
+    assert link.openers == (propagation_name(system),)
+    with contextlib.closing(Links(system.spec, system.deployment.connect, lease_s=DETOUR_S)) as links:
+        assert links.lead_through([link]) == []
+        yield links.proxies[link.name]

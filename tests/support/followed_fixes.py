@@ -16,7 +16,6 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,14 @@ from actors.apply import ApplyHost
 from headrace.commands.error_execution import Execution
 from headrace.commands.verification import table_name
 from headrace.console.output import Output
-from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import Finding
 from headrace.deployment.inspection import check_topology
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from protos import apply_pb2 as pb
-from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
+from tests.support.statements import digest, execute
 
 __all__ = ["FollowedFixes"]
 
@@ -134,20 +132,8 @@ class FollowedFixes:
 
     def _start(self, _: str = "") -> None:
         assert self.queue is not None
-        access = partial(DatabaseAccess, kind="postgres")
-        named: Any = type("Queue", (), {"queue": self.queue})()
-        config = ApplyConfig(
-            topology=TOPOLOGY,
-            apply=self.queue.apply.name,
-            source=access(site="dbs1", dsn=self.dsn["src"]),
-            destination=access(site="dbs2", dsn=self.dsn["dst"], tables=self._settings),
-            queue=self.queue.apply.queue,
-            parallelism=2,
-            tables=ApplyDrivers.to_instantiate(named, self._names),
-        )
-        endpoint = self.queue.server.endpoint
-        self.driver = apply_driver.ApplyDriver(config, queue=lambda: endpoint, application=lambda: None)  # type: ignore[arg-type,return-value]
-        self.driver.start()
+        config = self.queue.config(self.queue.tables(self._names), settings=self._settings)
+        self.driver = self.queue.start_driver(config)
 
     def _stop(self, _: str = "") -> None:
         self.driver.stop(5.0)

@@ -21,9 +21,7 @@ from headrace.rules.user_code.source import CodeFile, UserCode, UserFunction
 from protos import codec
 from spark_apply.conversation.groups import (
     Failure,
-    GroupAssignment,
     GroupGo,
-    GroupMode,
     GroupPart,
     GroupResult,
     GroupRetry,
@@ -35,6 +33,7 @@ from spark_apply.server.apply_server import ApplyServer
 from spark_apply.sets.conflict_settings import ConflictSettings
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, raw, shown
+from tests.support.groups import error_group, streamed_group, whole_group
 from tests.support.lcr_batches import transactions
 from tests.support.writes import version_of
 
@@ -178,12 +177,9 @@ class Handled:
         batch = self.transactions_of(*found)
         group = self.scn
         self.server.receive(
-            GroupAssignment(
+            whole_group(
+                codec.encode(batch),
                 group=group,
-                attempt=0,
-                mode=GroupMode.SETS,
-                streamed=False,
-                batches=(codec.encode(batch),),
                 after_scn=self.scn - 10,
                 through_scn=batch.through_scn,
                 is_careful=is_careful,
@@ -209,18 +205,7 @@ class Handled:
     def apply_large(self, *lcrs: tuple[str, Lcr], is_careful: bool = False) -> GroupResult | GroupRetry:
         """One streamed transaction, each LCR a part; as in the log, only the last one knows the commit SCN."""
         group, whole = self.scn, self.transactions_of(lcrs)
-        self.server.receive(
-            GroupAssignment(
-                group=group,
-                attempt=0,
-                mode=GroupMode.SETS,
-                streamed=True,
-                batches=(),
-                after_scn=group - 10,
-                through_scn=0,
-                is_careful=is_careful,
-            )
-        )
+        self.server.receive(streamed_group(group=group, after_scn=group - 10, is_careful=is_careful))
         self.server.receive(GroupGo(group=group, attempt=0, low_watermark=group - 10, below_applied=True))
         for part in range(len(lcrs)):
             is_last = part == len(lcrs) - 1
@@ -261,15 +246,10 @@ class Handled:
             )
         )
         self.server.receive(
-            GroupAssignment(
+            error_group(
+                number,
                 group=9000,
-                attempt=0,
-                mode=GroupMode.EXECUTE_ERROR,
-                streamed=False,
-                batches=(),
-                after_scn=0,
-                through_scn=0,
-                error_numbers=(number,),
+                scn=0,
                 handler=b"" if through is None else through.to_bytes(),
                 failure=failure,
                 is_careful=is_careful,

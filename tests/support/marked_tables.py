@@ -17,7 +17,7 @@ from headrace.databases.ports import Instantiation, PartOf
 from headrace.databases.ports.copying import TablePiece
 from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.lcr.scn import Scn
+from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.table_settings import TableSettings
@@ -31,24 +31,31 @@ from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import ThreadWorkers
 from tests.support.table_copies import one_way
 
-__all__ = ["MarkedTables"]
+__all__ = ["MarkedTables", "NothingIsApplied"]
 
 TOPOLOGY, APPLY = "topo", "apply_from_src"
 
 
-class _NothingIsApplied:
-    """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded."""
+class NothingIsApplied:
+    """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded.
+
+    Args:
+        destination: of the apply process.
+        applied_scn: what it has applied.
+    """
 
     is_joined = True
     truncated_parts: ClassVar[dict[PartOf, Scn]] = {}
     truncated_tables: ClassVar[dict[str, tuple[Scn, frozenset[int]]]] = {}
 
-    def __init__(self, destination: PostgresDestination, applied_scn: Scn) -> None:
+    def __init__(self, destination: PostgresDestination, applied_scn: Scn = FIRST_SCN) -> None:
         self._destination, self.applied_scn = destination, applied_scn
 
     def hold(self, scn: Scn | None) -> None: ...
 
     def hold_now(self) -> None: ...
+
+    def emptied_scn(self, table: TableName) -> None: ...
 
     def leave_out(self, tables: Collection[TableName], parts: Collection[PartOf] = ()) -> bool:
         return True
@@ -171,7 +178,7 @@ class MarkedTables:
 
     def look(self) -> dict[str, str]:
         """What is shown of each table when somebody has asked for a look; nothing of those that are well."""
-        joins: Any = _NothingIsApplied(self.destination, self.applied_scn)
+        joins: Any = NothingIsApplied(self.destination, self.applied_scn)
         self.made._joins = self.made._marks.detached.joins = joins
         self.made._asked += 1
         for _ in range(10):
@@ -185,7 +192,7 @@ class MarkedTables:
     def copy_again(self, *tables: str) -> None:
         """`headrace copy`."""
         self.made.copy_again([TableName("app", table) for table in tables])
-        self.made._joins = _NothingIsApplied(self.destination, self.applied_scn)
+        self.made._joins = NothingIsApplied(self.destination, self.applied_scn)
         self.made._leave_out(self.made._joins)
 
     def verify(self) -> dict[str, bool]:

@@ -34,9 +34,11 @@ from protos.links.redo_link import RedoServer
 from protos.wire.identity import Peer
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver, dequeuing, forming
-from tests.support.apply_driver import answer_no_more, execute
+from tests.support.apply_driver import answer_no_more
+from tests.support.background import in_background
 from tests.support.driver_on_threads import Runner
 from tests.support.links import loopback
+from tests.support.statements import execute
 from topology.edits.changes import components_of
 from topology.file.reading import read_topology
 from topology.routing.combined import capture_of
@@ -262,9 +264,9 @@ def _miner(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call: 
 @contextmanager
 def load(dsn: str) -> Iterator[list[int]]:
     """Write a transaction after the other; the number of the last one."""
-    stop, last = threading.Event(), [0]
+    last = [0]
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             while not stop.wait(0.005):
                 number = last[0] + 1
@@ -274,13 +276,8 @@ def load(dsn: str) -> Iterator[list[int]]:
                     connection.execute("INSERT INTO log VALUES (%s)", (number,))
                 last[0] = number
 
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
-    try:
+    with in_background(write):
         yield last
-    finally:
-        stop.set()
-        writer.join()
 
 
 def create_tables(source: str, destination: str) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from headrace.simulation.run import Outcome, Settings, simulate
+from tests.support import topologies
+from tests.support.packages import ROOT
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
 __all__ = ["example", "run"]
 
-ROOT = Path(__file__).parents[2]
 OWN = ROOT / "tests" / "simulation"  # what the examples do not have
-DSNS = {"DBS1_DSN": "host=dbs1.invalid", "DBS2_DSN": "host=dbs2.invalid"}
 
 
 def example(name: str) -> TopologySpec:
     """A topology of the examples, or of a file beside the tests of simulations."""
     own = OWN / f"{name}.yaml"
-    return read_topology(own if own.exists() else ROOT / "examples" / f"{name}.yaml", DSNS)
+    return read_topology(own, {}) if own.exists() else topologies.example(name)
 
 
 def run(topology: str | TopologySpec, seed: int, settings: Settings | None = None) -> Outcome:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,7 +215,36 @@ class DirectLinks:
         return self._always or f"{self._streams:06d}"
 
 
-class DirectEnqueue:
+class _DirectStream:
+    """One end of a stream of a queue in the same process, without a wire.
+
+    Args:
+        core: finds the queue as it runs now.
+    """
+
+    def __init__(self, core: Callable[[], QueueCore | None]) -> None:
+        self._find = core
+        self._core: QueueCore | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._core is not None
+
+    def _connected(self) -> QueueCore:
+        core = self._find()
+        if core is None:
+            raise PropagationError("the queue does not answer")
+        return core
+
+    def _check(self) -> QueueCore:
+        if self._core is None or self._core is not self._find():
+            raise PropagationError("the stream has ended")
+        if self._session.ended is not None:
+            raise self._session.ended
+        return self._core
+
+
+class DirectEnqueue(_DirectStream):
     """A `Publisher` of a queue in the same process, without a wire.
 
     Args:
@@ -224,15 +252,12 @@ class DirectEnqueue:
     """
 
     def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str, source: str) -> None:
+        super().__init__(core)
         self._names = component, incarnation, source
-        self._find = core
-        self._core: QueueCore | None = None
         self._account = PublisherAccount()
 
     def connect(self, timeout_s: float = 0.0) -> Resume:
-        core = self._find()
-        if core is None:
-            raise PropagationError("the queue does not answer")
+        core = self._connected()
         self._session, self._core = core.open_publisher(*self._names), core
         needed, credit = core.resume(self._session)
         self._account.opened(needed, credit)
@@ -268,34 +293,19 @@ class DirectEnqueue:
         if self._core is not None and self._core is self._find():
             self._core.close_publisher(self._session)
 
-    def _check(self) -> QueueCore:
-        if self._core is None or self._core is not self._find():
-            raise PropagationError("the stream has ended")
-        if self._session.ended is not None:
-            raise self._session.ended
-        return self._core
 
-
-class DirectDequeue:
+class DirectDequeue(_DirectStream):
     """A `Subscriber` of a queue in the same process, without a wire."""
 
     def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str) -> None:
+        super().__init__(core)
         self._names = component, incarnation
-        self._find = core
-        self._core: QueueCore | None = None
-        self._arrived: deque[Delivery] = deque()
-
-    @property
-    def is_open(self) -> bool:
-        return self._core is not None
 
     def subscribe_nowait(self, needed: Mapping[str, int], credit_bytes: int) -> None:
         self.subscribe(needed, credit_bytes)
 
     def subscribe(self, needed: dict[str, int], credit_bytes: int, timeout_s: float = 0.0) -> None:
-        core = self._find()
-        if core is None:
-            raise PropagationError("the queue does not answer")
+        core = self._connected()
         self._session = core.open_subscriber(*self._names, needed, credit_bytes)
         self._core = core
 
@@ -308,13 +318,24 @@ class DirectDequeue:
     def acknowledge(self, source: str, scn: int) -> None:
         self._check().acknowledge(self._session, source, scn)
 
+    def feed(self, model: Subscriber, count: int, *, commits: bool) -> None:
+        """Have an apply process work.
+
+        Args:
+            model: it.
+            count: of batches that it takes at the most.
+            commits: it commits them, and says so.
+        """
+        for _ in range(count):
+            delivery = self.poll()
+            if delivery is None:
+                break
+            self.grant(len(delivery.data))
+            model.take(delivery.header, delivery.data)
+        if commits:
+            model.commit()
+            self.acknowledge("dbs1", model.durable)
+
     def close(self) -> None:
         if self._core is not None and self._core is self._find():
             self._core.close_subscriber(self._session)
-
-    def _check(self) -> QueueCore:
-        if self._core is None or self._core is not self._find():
-            raise PropagationError("the stream has ended")
-        if self._session.ended is not None:
-            raise self._session.ended
-        return self._core

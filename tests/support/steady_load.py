@@ -9,10 +9,11 @@ from typing import Any
 
 import psycopg
 
-from headrace.chaos.load import paced
+from headrace.load.clients import paced
+from tests.support.background import in_background
 from tests.support.system import System
 
-__all__ = ["NOTES_AND_EVENTS", "steady_load"]
+__all__ = ["NOTES_AND_EVENTS", "steadily", "steady_load"]
 
 # `notes` with a key, and `events` without one: a row that comes twice stays.
 NOTES_AND_EVENTS = """
@@ -25,10 +26,28 @@ PAUSE_S = 0.03  # between two rounds of writing: beside it a small machine start
 
 
 @contextlib.contextmanager
+def steadily(write: Callable[[int], object], *, pause_s: float = PAUSE_S, first: int = 1) -> Iterator[None]:
+    """Write a round after the other until the block ends.
+
+    Args:
+        write: writes one round; called with its number.
+        pause_s: between two rounds, see `paced`.
+        first: number of the first round.
+    """
+
+    def write_on(ended: threading.Event) -> None:
+        for number, _ in enumerate(paced(ended, pause_s), first):
+            write(number)
+
+    with in_background(write_on):
+        yield
+
+
+@contextlib.contextmanager
 def steady_load(
     system: System, write: Callable[[psycopg.Connection[Any], int], None], *, site: str = "src"
 ) -> Iterator[None]:
-    """Write a round after the other until the block ends.
+    """Write a round after the other in one session until the block ends.
 
     Args:
         system: the topology.
@@ -36,17 +55,5 @@ def steady_load(
             from 1.
         site: where it writes.
     """
-    stop = threading.Event()
-
-    def write_on() -> None:
-        with system.connection(site) as connection:
-            for number, _ in enumerate(paced(stop, PAUSE_S), 1):
-                write(connection, number)
-
-    writer = threading.Thread(target=write_on)
-    writer.start()
-    try:
+    with system.connection(site) as connection, steadily(lambda number: write(connection, number)):
         yield
-    finally:
-        stop.set()
-        writer.join()

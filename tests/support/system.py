@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 
 from actors.controller import CONTROLLER
@@ -26,6 +24,9 @@ from headrace.console.status_view import STARTING
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.waiting import wait_caught_up
+from headrace.faults.processes import kill
+from headrace.load.contents import contents
+from headrace.load.pgbench import Pgbench
 from tests.support.reporting import note_started
 from topology.spec import TopologySpec
 
@@ -82,31 +83,18 @@ class System:
             cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
-    def digest(self, site: str, table: str) -> tuple[Any, ...]:
-        """Row count and a sum of row hashes: equal for equal multisets of rows."""
-        query = f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t"
-        return self.execute(site, query)[0]
+    def digest(self, site: str, table: str) -> tuple[int, int]:
+        """See `contents`."""
+        with self.connection(site) as connection:
+            return contents(connection, table)
 
     @contextlib.contextmanager
-    def pgbench(self, site: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def pgbench(self, site: str, *arguments: str) -> Iterator[None]:
         """Run pgbench in the background; it must end well by the end of the block, which waits for it."""
-        server = self.servers[site]
-        process = subprocess.Popen(
-            [str(server.binary("pgbench")), "-n", *arguments, "postgres"],
-            env=server.environment(),
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            yield process
-            output, _ = process.communicate(timeout=HEALED_S)
-            assert process.returncode == 0, output
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        run = Pgbench(self.servers[site].dsn(), *arguments, log=self.folder / "pgbench.log")
+        with contextlib.closing(run.start()):
+            yield
+            run.wait(HEALED_S)
 
     # ------------------------------------------------------------------ what is asked
 
@@ -199,9 +187,9 @@ class System:
 
     def kill(self, name: str) -> int:
         """SIGKILL the component's process; returns its id."""
-        pid = self.pid(name)
-        os.kill(pid, signal.SIGKILL)
-        return pid
+        process = psutil.Process(self.pid(name))
+        kill([process])
+        return process.pid
 
     def wait_restarted(self, name: str, old_pid: int) -> int:
         return wait_until(f"{name} runs again", lambda: (pid := self.pid(name)) != old_pid and pid)

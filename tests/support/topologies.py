@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.packages import ROOT
 from topology.file.reading import examine, read_topology
 from topology.problems import TopologyError, as_line
 from topology.spec import TopologySpec
@@ -28,6 +29,14 @@ sites:
   dbs3: {database: {kind: embedded}}
   relay: {database: {kind: none}}
 """
+
+_EXAMPLES = ROOT / "examples"
+_DSNS = {"DBS1_DSN": "host=dbs1.invalid", "DBS2_DSN": "host=dbs2.invalid"}
+
+
+def example(name: str) -> TopologySpec:
+    """A topology of the examples; where one has servers of a user, they answer nobody."""
+    return read_topology(_EXAMPLES / f"{name}.yaml", _DSNS)
 
 
 def read(folder: Path, text: str, environment: Mapping[str, str] | None = None) -> TopologySpec:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import psycopg
 
-from headrace.chaos.load import paced
 from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.load.clients import NumberedClients
 from tests.support.system import wait_until
 
 __all__ = ["TABLES", "Sites", "Writers", "writing"]
@@ -24,7 +23,6 @@ ALTER TABLE twins REPLICA IDENTITY FULL
 """
 CLIENTS = 4
 PAUSE_S = 0.04  # between a writer's transactions, on a machine that is not slow
-RECONNECT_S = 0.1  # short beside a restart of a server, which takes a second
 # One row with a key and one without, which would be there twice if it were applied twice.
 _TABLES = ("notes", "twins")
 _NUMBERS = 1_000_000  # of one writer: more transactions than a test makes
@@ -39,18 +37,8 @@ class Sites(Protocol):
         """Execute a statement at a site; its rows."""
 
 
-@dataclass
-class _Writer:
-    """The knowledge of one writer; its transactions are numbered."""
-
-    next: int
-    sessions: int = 0
-    acknowledged: list[int] = field(default_factory=list)
-    doubtful: set[int] = field(default_factory=set)  # COMMIT was sent, nothing was answered
-
-
 class Writers:
-    """Transactions of two inserts each into `notes` and `twins`, as long as `writing` lasts.
+    """Transactions of two inserts each into `notes` and `twins`, from now on until `end`.
 
     Args:
         system: a topology with these tables.
@@ -62,34 +50,32 @@ class Writers:
     def __init__(self, system: Sites, site: str, schema: str = "public", clients: int = CLIENTS) -> None:
         self._system, self._site, self._schema = system, site, schema
         self._inserts = [f"INSERT INTO {schema}.{table} VALUES (%s, 'written')" for table in _TABLES]
-        self._writers = [_Writer(number * _NUMBERS) for number in range(clients)]
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(writer,), daemon=True) for writer in self._writers]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._clients = NumberedClients(
+            system.servers[site].dsn,
+            self._write,
+            [itertools.count(number * _NUMBERS) for number in range(clients)],
+            pause_s=PAUSE_S,
+            what="test",
+        )
 
     def end(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
+        self._clients.end()
 
     @property
     def acknowledged(self) -> set[int]:
-        return {number for writer in self._writers for number in writer.acknowledged}
+        return self._clients.acknowledged
 
     @property
     def sessions(self) -> list[int]:
         """How many sessions each writer opened so far."""
-        return [writer.sessions for writer in self._writers]
+        return self._clients.sessions
 
     def wait_writing(self, transactions: int = 10) -> None:
         """Wait until every writer has that many more acknowledged transactions."""
-        wanted = [len(writer.acknowledged) + transactions for writer in self._writers]
+        wanted = [count + transactions for count in self._clients.counts]
         wait_until(
             "every writer writes",
-            lambda: all(len(writer.acknowledged) >= most for writer, most in zip(self._writers, wanted, strict=True)),
+            lambda: all(count >= most for count, most in zip(self._clients.counts, wanted, strict=True)),
         )
 
     def wait_arriving(self, site: str) -> None:
@@ -103,7 +89,8 @@ class Writers:
 
         To be called after `end`, when all has converged.
         """
-        acknowledged, doubtful = self.acknowledged, set().union(*(writer.doubtful for writer in self._writers))
+        assert self._clients.failures == []
+        acknowledged, doubtful = self._clients.acknowledged, self._clients.doubtful
         here = self.found(self._site)
         assert acknowledged <= set(here), sorted(acknowledged - set(here))
         assert set(here) <= acknowledged | doubtful, sorted(set(here) - acknowledged - doubtful)
@@ -118,25 +105,9 @@ class Writers:
         """How often each transaction is at a site, by the table that has no key."""
         return Counter(number for (number,) in self._system.execute(site, f"SELECT a FROM {self._schema}.twins"))
 
-    def _write(self, writer: _Writer) -> None:
-        while not self._ended.is_set():
-            with (
-                contextlib.suppress(psycopg.OperationalError),
-                psycopg.connect(self._system.servers[self._site].dsn()) as session,
-            ):
-                writer.sessions += 1
-                self._write_in(session, writer)
-            self._ended.wait(RECONNECT_S)
-
-    def _write_in(self, session: psycopg.Connection[tuple[object, ...]], writer: _Writer) -> None:
-        for _ in paced(self._ended, PAUSE_S):
-            number, writer.next = writer.next, writer.next + 1
-            for insert in self._inserts:
-                session.execute(insert, (number,))
-            writer.doubtful.add(number)
-            session.commit()
-            writer.doubtful.remove(number)
-            writer.acknowledged.append(number)
+    def _write(self, session: psycopg.Connection[Any], number: int) -> None:
+        for insert in self._inserts:
+            session.execute(insert, (number,))
 
 
 @contextlib.contextmanager
@@ -144,7 +115,6 @@ def writing(system: Sites, site: str, schema: str = "public", clients: int = CLI
     """Write at `site` while the block runs, into empty tables."""
     system.execute(site, f"TRUNCATE {', '.join(f'{schema}.{table}' for table in _TABLES)}")
     writers = Writers(system, site, schema, clients)
-    writers.start()
     try:
         yield writers
     finally:

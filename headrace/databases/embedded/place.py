@@ -176,25 +176,20 @@ def _unprivileged_user() -> int:
 
 def _can_run(program: Path, user_number: int) -> bool:
     try:
-        done = subprocess.run(
-            [str(program), "--version"],
-            user=user_number,
-            group=user_number,
-            extra_groups=[],
-            cwd="/",
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
+        return _succeeds([str(program), "--version"], user_number)
     except OSError:
         return False
-    return done.returncode == 0
 
 
 def _can_enter(folder: Path, user_number: int) -> bool:
     # Asking the system as that user sees everything: modes of all parents, ACLs, mount options.
+    return _succeeds(["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)], user_number)
+
+
+def _succeeds(command: list[str], user_number: int) -> bool:
+    """Whether a command of that user does."""
     done = subprocess.run(
-        ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)],
+        command,
         user=user_number,
         group=user_number,
         extra_groups=[],

@@ -43,24 +43,26 @@ class Table:
     @property
     def version(self) -> TableVersion:
         """The description that redo carries, as the columns are now."""
-        columns = tuple(
-            Column(
-                name=name,
-                type_name=self.key_type if place == 0 else "pg_catalog.text",
-                is_binary=True,
-                is_key=place == 0 and self.old_image is OldImage.KEY,
-            )
-            for place, name in enumerate(self.columns)
-        )
         described = TableVersion(
             object_number=ObjectNumber(self.number),
             version=0,
             owner=self.owner,
             name=self.name,
-            columns=columns,
+            columns=tuple(
+                replace(column, is_key=place == 0 and self.old_image is OldImage.KEY)
+                for place, column in enumerate(self.described_columns)
+            ),
             old_image=self.old_image,
         )
         return replace(described, version=content_version(described))
+
+    @property
+    def described_columns(self) -> tuple[Column, ...]:
+        """The columns with their types, the key first."""
+        return tuple(
+            Column(name=name, type_name=self.key_type if place == 0 else "pg_catalog.text", is_binary=True)
+            for place, name in enumerate(self.columns)
+        )
 
     @property
     def keys(self) -> tuple[tuple[int, ...], ...]:

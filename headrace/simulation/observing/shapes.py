@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from headrace.base.errors import ConfigError
 from headrace.databases.connectors import column_of_type
 from headrace.databases.memory.store import MemoryStore, destination_column
-from headrace.lcr.batch import Column, OldImage, TableVersion, content_version
-from headrace.lcr.scn import ObjectNumber
+from headrace.lcr.batch import Column, OldImage
 from headrace.lcr.table_name import TableName
 from headrace.rules.conditions.condition import Condition
 from headrace.rules.conditions.nodes import (
@@ -63,21 +62,9 @@ class ShapedTable(Table):
     described: tuple[Column, ...] = ()
 
     @property
-    def version(self) -> TableVersion:
-        """See `Table.version`."""
-        columns = tuple(
-            replace(each, is_key=place == 0 and self.old_image is OldImage.KEY)
-            for place, each in enumerate(self.described)
-        )
-        found = TableVersion(
-            object_number=ObjectNumber(self.number),
-            version=0,
-            owner=self.owner,
-            name=self.name,
-            columns=columns,
-            old_image=self.old_image,
-        )
-        return replace(found, version=content_version(found))
+    def described_columns(self) -> tuple[Column, ...]:
+        """See `Table.described_columns`."""
+        return self.described
 
     def create(self, store: MemoryStore, name: str | None = None) -> None:
         """See `Table.create`."""

@@ -158,15 +158,7 @@ class PropagationHistories(RuleBasedStateMachine):
         if self.apply is None:
             return
         try:
-            for _ in range(count):
-                delivery = self.apply.poll()
-                if delivery is None:
-                    break
-                self.apply.grant(len(delivery.data))
-                self.model.take(delivery.header, delivery.data)
-            if commits:
-                self.model.commit()
-                self.apply.acknowledge("dbs1", self.model.durable)
+            self.apply.feed(self.model, count, commits=commits)
         except LogGone as error:
             self.model.crash()
             self.copy_again(error)

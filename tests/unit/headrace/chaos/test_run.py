@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import psutil
 import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.chaos import run
-from headrace.chaos.errors import NotFired
 from headrace.chaos.faults import ACTIONS, Fault
 from headrace.chaos.invariants import Invariants
-from headrace.chaos.links import links_of
-from headrace.chaos.processes import ProcessesInForce, is_stopped
 from headrace.chaos.report import Fired, Report, rendered
 from headrace.chaos.run import keep_in_force, own_servers, refuse_others
 from headrace.chaos.schedule import EVERY_FAULT, fault_kinds, schedule_of, seconds_of
 from headrace.console.output import Output
 from headrace.deployment.deployment import Deployment
-from tests.support.packages import ROOT
-from tests.support.topologies import read
-from topology.edits.changes import components_of
-from topology.file.reading import read_topology
-from topology.spec import TopologySpec
+from tests.support.topologies import example, read
 
-EXAMPLES = ROOT / "examples"
 ACTIONS_SHOWN = 100
-
-
-def example(name: str) -> TopologySpec:
-    return read_topology(EXAMPLES / f"{name}.yaml", {"DBS1_DSN": "host=dbs1.invalid", "DBS2_DSN": "host=127.0.0.1"})
 
 
 # --------------------------------------------------------------------------- schedule
@@ -100,33 +83,6 @@ def test_what_is_no_duration_is_refused(text: str):
         seconds_of(text)
 
 
-# --------------------------------------------------------------------------- links
-
-
-def test_links_are_what_passes_between_sites():
-    spec = example("hub_and_spoke")
-    links = links_of(spec)
-    running = {component.name for component in components_of(spec)}
-    assert links
-    for link in links:
-        assert link.site != link.server_site
-        assert link.server in running
-        assert set(link.openers) <= running
-    # The hub sends to its spokes and each of them to the hub, and nobody else to anybody.
-    assert {frozenset((link.site, link.server_site)) for link in links} == {
-        frozenset(("dbs1", spoke)) for spoke in ("dbs2", "dbs3", "dbs4")
-    }
-
-
-def test_link_of_combined_capture_and_apply_leads_to_the_capture_process_and_that_of_redo_to_the_source():
-    (combined,) = links_of(replace(example("one_way")))
-    assert (combined.site, combined.server.partition(":")[0]) == ("dbs2", "capture")
-    assert combined.openers == (combined.server,)  # the apply process keeps its incarnation
-    redo = [link for link in links_of(example("downstream")) if link.server.startswith("site:")]
-    assert redo
-    assert all(opener.startswith("redo:") for link in redo for opener in link.openers)
-
-
 # --------------------------------------------------------------------------- whom it leaves alone
 
 
@@ -151,95 +107,6 @@ def test_own_servers_are_refused_unless_allowed(tmp_path: Path):
     refuse_others(Deployment(spec), allow_servers=True)
     with pytest.raises(ConfigError, match=r"Ray cluster at 10\.0\.0\.1"):
         refuse_others(Deployment(spec, "10.0.0.1:6379"), allow_servers=True)
-
-
-# --------------------------------------------------------------------------- what is undone
-
-
-@pytest.fixture
-def sleeper() -> Iterator[psutil.Process]:
-    """A process that writes a line whenever it is told to."""
-    code = (
-        "import sys\nfor line in sys.stdin:\n  with open(line.strip(), 'ab', buffering=0) as f:\n   "
-        " print(f.write(b'x' * 8192), flush=True)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as started:
-        yield psutil.Process(started.pid)
-        started.kill()
-
-
-def wait_stopped(process: psutil.Process, stopped: bool) -> None:
-    for _ in range(6000):
-        if is_stopped(process) is stopped:
-            return
-        psutil.wait_procs([process], timeout=0.01)
-    pytest.fail(f"stopped: {is_stopped(process)}")
-
-
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_what_is_frozen_goes_on_even_if_the_one_who_froze_it_was_killed(
-    sleeper: psutil.Process, tmp_path: Path, is_killed: bool
-):
-    file = tmp_path / "chaos.json"
-    before = sleeper.rlimit(psutil.RLIMIT_FSIZE)
-    in_force = ProcessesInForce(file)
-    in_force.limit_files(sleeper, 4096)
-    in_force.freeze([sleeper])
-    wait_stopped(sleeper, True)
-    assert sleeper.rlimit(psutil.RLIMIT_FSIZE) == (4096, before[1])
-    if is_killed:
-        in_force = ProcessesInForce(file)
-        assert in_force.undo_earlier()
-    else:
-        in_force.undo()
-    wait_stopped(sleeper, False)
-    assert sleeper.rlimit(psutil.RLIMIT_FSIZE) == before
-    assert not file.exists()
-    assert not in_force.undo_earlier()
-
-
-def test_what_is_frozen_is_not_the_business_of_a_copied_state_folder(sleeper: psutil.Process, tmp_path: Path):
-    file, copy = tmp_path / "one" / "chaos.json", tmp_path / "two" / "chaos.json"
-    for each in (file, copy):
-        each.parent.mkdir()
-    ProcessesInForce(file).freeze([sleeper])
-    copy.write_text(file.read_text())
-    assert not ProcessesInForce(copy).undo_earlier()
-    wait_stopped(sleeper, True)
-    file.rename(copy)  # it was moved
-    assert ProcessesInForce(copy).undo_earlier()
-    wait_stopped(sleeper, False)
-
-
-def test_what_an_earlier_version_froze_goes_on(sleeper: psutil.Process, tmp_path: Path):
-    file = tmp_path / "chaos.json"
-    before = sleeper.rlimit(psutil.RLIMIT_FSIZE)
-    ProcessesInForce(file).freeze([sleeper])
-    ProcessesInForce(file).limit_files(sleeper, 4096)
-    named = [sleeper.pid, sleeper.create_time()]
-    file.write_text(json.dumps({"frozen": [named], "limited": [[*named, *before]]}))
-    assert ProcessesInForce(file).undo_earlier()
-    wait_stopped(sleeper, False)
-    assert sleeper.rlimit(psutil.RLIMIT_FSIZE) == before
-
-
-def test_another_process_with_the_id_of_one_that_was_frozen_is_left_alone(sleeper: psutil.Process, tmp_path: Path):
-    file = tmp_path / "chaos.json"
-    ProcessesInForce(file).freeze([sleeper])
-    document = json.loads(file.read_text())
-    document["frozen"][0]["ticks"] -= 6000
-    file.write_text(json.dumps(document))
-    assert ProcessesInForce(file).undo_earlier()
-    wait_stopped(sleeper, True)
-
-
-def test_limit_that_the_system_refuses_is_a_fault_that_did_not_fire(sleeper: psutil.Process, tmp_path: Path):
-    sleeper.kill()
-    psutil.wait_procs([sleeper], timeout=10)
-    with pytest.raises(NotFired):
-        ProcessesInForce(tmp_path / "chaos.json").limit_files(sleeper, 1)
 
 
 # --------------------------------------------------------------------------- what must hold

@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace.demo.load import ORDERS, OneWayLoad, OrdersLoad, Probe, _Pgbench, _Sample
-
-
-def probe(*samples: tuple[float, float]) -> Probe:
-    made = Probe("", "", "t")
-    made._samples = {number: _Sample(committed, visible) for number, (committed, visible) in enumerate(samples, 1)}
-    return made
+from headrace.demo.load import ORDERS, OneWayLoad, OrdersLoad
+from tests.support.probes import probe
 
 
 def test_latencies_are_commit_to_visible():
@@ -42,24 +37,7 @@ def test_what_the_outage_held_up_is_no_ordinary_latency():
     measured = probe((1.0, 1.1), (4.9, 8.0), (5.5, 8.5), (8.2, 8.6), (9.0, 9.2))
     measured.outage_began(5.0)
     assert measured.latencies_ms() == (200.0, 200.0)
-    assert len([sample for sample in measured._samples.values() if sample.visible_at]) == 5
-
-
-def pgbench(folder: Path, text: str) -> _Pgbench:
-    log = folder / "pgbench.log"
-    log.write_text(text)
-    return _Pgbench(None, [], log, 1000)  # type: ignore[arg-type]
-
-
-def test_transactions_are_counted_from_progress_until_the_end(tmp_path):
-    running = "progress: 1.0 s, 100.0 tps, lat 1 ms\nprogress: 3.0 s, 50.5 tps, lat 1 ms\n"
-    assert pgbench(tmp_path, running).transactions() == 201
-    assert pgbench(tmp_path, running + "number of transactions actually processed: 998/1000\n").transactions() == 998
-    assert pgbench(tmp_path, "").transactions() == 0
-
-
-def test_progress_never_shows_more_than_there_will_be(tmp_path):
-    assert pgbench(tmp_path, "progress: 10.0 s, 900.0 tps, lat 1 ms\n").transactions() == 1000
+    assert len(measured.crossings.times()) == 5
 
 
 @pytest.mark.parametrize(
@@ -68,7 +46,7 @@ def test_progress_never_shows_more_than_there_will_be(tmp_path):
     ids=["pgbench", "one writer", "three writers"],
 )
 def test_every_row_change_is_counted_and_those_before_the_clients_are_told_apart(writers, changes, prepared, tmp_path):
-    server: Any = None  # nothing is asked of it
+    server: Any = SimpleNamespace(dsn=lambda: "")  # nobody connects
     clients = {"transactions": 7, "clients": 4, "rate": 1, "logs": tmp_path}
     orders = OrdersLoad([server] * 4, writers=writers, schema="s", **clients)
     load = orders if writers else OneWayLoad(server, server, **clients)

@@ -10,7 +10,6 @@ import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.console.output import Output
-from headrace.demo.load import Probe, _Sample
 from headrace.demo.run import (
     TOPOLOGIES,
     DemoOptions,
@@ -23,6 +22,7 @@ from headrace.demo.run import (
     summary_text,
 )
 from headrace.lcr.table_name import TableName
+from tests.support.probes import probe
 from topology.edits.stored import PREPARED_FILE
 from topology.links import makes_certificates
 from topology.routing.ways import ways_to
@@ -57,13 +57,12 @@ class Load:
 
 def summary(*samples: tuple[float, float], identical: bool = True) -> dict[str, Any]:
     """Of a demo in which `samples` were seen, and something was killed from second 5 to second 8."""
-    probe = Probe("", "", "t")
-    probe._samples = {number: _Sample(*sample) for number, sample in enumerate(samples, 1)}
-    probe.outage_began(5.0)
+    measured = probe(*samples)
+    measured.outage_began(5.0)
     outage = Outage("capture:c (process 7, SIGKILL)", killed_at=5.0, healed_s=3.004)
     return summary_of(
         Load(),
-        probe,
+        measured,
         outage,
         identical=identical,
         returned_changes=3,

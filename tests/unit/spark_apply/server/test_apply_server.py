@@ -19,7 +19,6 @@ from protos import codec
 from spark_apply.conversation.groups import (
     GroupAbandon,
     GroupAbandoned,
-    GroupAssignment,
     GroupGo,
     GroupMode,
     GroupPart,
@@ -33,6 +32,7 @@ from spark_apply.conversation.groups import (
 from spark_apply.server.apply_server import ApplyServer
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, replace_failpoints
 from tests.support.apply_history import Change, Table, Transaction, batch_of
+from tests.support.groups import error_group, streamed_group, whole_group
 
 T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 OTHER = Table(12, "other", ("id", "v", "big"), OldImage.KEY)
@@ -86,18 +86,7 @@ class Serving:
         batch = batch_of(transactions, 50)
         held = fields.pop("held", ())
         self.server.receive(
-            GroupAssignment(
-                **{  # type: ignore[arg-type]
-                    "group": 1,
-                    "attempt": 0,
-                    "mode": GroupMode.SETS,
-                    "streamed": False,
-                    "batches": (codec.encode(batch),),
-                    "after_scn": 50,
-                    "through_scn": batch.through_scn,
-                    **fields,
-                }
-            )
+            whole_group(codec.encode(batch), **{"after_scn": 50, "through_scn": batch.through_scn, **fields})
         )
         self.server.receive(
             GroupGo(
@@ -143,17 +132,7 @@ def test_a_group_is_one_destination_transaction() -> None:
 def test_nothing_is_written_before_the_go_but_the_group_is_prepared() -> None:
     at = Serving()
     batch = batch_of([Transaction(1, [insert(1)])], 50)
-    at.server.receive(
-        GroupAssignment(
-            group=1,
-            attempt=0,
-            mode=GroupMode.SETS,
-            streamed=False,
-            batches=(codec.encode(batch),),
-            after_scn=50,
-            through_scn=150,
-        )
-    )
+    at.server.receive(whole_group(codec.encode(batch), after_scn=50, through_scn=150))
     assert at.work() == []
     assert (at.server.state, at.store.commit_count) == ("WAIT DEPENDENCY", 0)
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
@@ -164,17 +143,7 @@ def test_of_the_groups_that_may_write_the_lowest_goes_first() -> None:
     at = Serving()
     for group, key in ((3, 3), (2, 2)):
         data = codec.encode(batch_of([Transaction(group, [insert(key)])], group * 100 - 50))
-        at.server.receive(
-            GroupAssignment(
-                group=group,
-                attempt=0,
-                mode=GroupMode.SETS,
-                streamed=False,
-                batches=(data,),
-                after_scn=group * 100 - 50,
-                through_scn=group * 100 + 50,
-            )
-        )
+        at.server.receive(whole_group(data, group=group, after_scn=group * 100 - 50, through_scn=group * 100 + 50))
         at.server.receive(GroupGo(group=group, attempt=0, low_watermark=50, below_applied=False))
     assert [report.group for report in at.work()] == [2, 3]
 
@@ -298,17 +267,7 @@ def test_a_lock_that_cannot_be_had_is_waited_for_with_the_same_session() -> None
     )
     blocker.connect()
     part = codec.encode(batch_of([Transaction(9, [update(1, b"x"), insert(2)])], 50, first=0, last=1, is_open=True))
-    blocker.receive(
-        GroupAssignment(
-            group=1,
-            attempt=0,
-            mode=GroupMode.SETS,
-            streamed=True,
-            batches=(),
-            after_scn=50,
-            through_scn=0,
-        )
-    )
+    blocker.receive(streamed_group(after_scn=50))
     blocker.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
     blocker.receive(GroupPart(group=1, attempt=0, part=0, batch=part, is_last=False, through_scn=0))
     assert isinstance(blocker.step(0.0).reports[0], PartDone)
@@ -375,20 +334,7 @@ def parts(transaction: Transaction, size: int = 10) -> list[LcrBatch]:
 
 
 def stream(at: Serving, transaction: Transaction, **fields: object) -> list[ServerMessage]:
-    at.server.receive(
-        GroupAssignment(
-            **{  # type: ignore[arg-type]
-                "group": 1,
-                "attempt": 0,
-                "mode": GroupMode.SETS,
-                "streamed": True,
-                "batches": (),
-                "after_scn": 50,
-                "through_scn": 0,
-                **fields,
-            }
-        )
-    )
+    at.server.receive(streamed_group(after_scn=50, **fields))
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
     reports: list[ServerMessage] = []
     for number, batch in enumerate(parts(transaction)):
@@ -453,17 +399,7 @@ def test_a_streamed_transaction_that_fails_is_rolled_back_and_comes_again_for_th
 
 def test_a_streamed_transaction_that_breaks_off_comes_again_without_blame() -> None:
     at = Serving()
-    at.server.receive(
-        GroupAssignment(
-            group=1,
-            attempt=0,
-            mode=GroupMode.SETS,
-            streamed=True,
-            batches=(),
-            after_scn=50,
-            through_scn=0,
-        )
-    )
+    at.server.receive(streamed_group(after_scn=50))
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
     first, second, _ = (codec.encode(batch) for batch in parts(LARGE))
     at.server.receive(GroupPart(group=1, attempt=0, part=0, batch=first, is_last=False, through_scn=0))
@@ -477,17 +413,7 @@ def test_a_streamed_transaction_that_breaks_off_comes_again_without_blame() -> N
 
 def test_an_abandoned_group_is_rolled_back() -> None:
     at = Serving()
-    at.server.receive(
-        GroupAssignment(
-            group=1,
-            attempt=0,
-            mode=GroupMode.SETS,
-            streamed=True,
-            batches=(),
-            after_scn=50,
-            through_scn=0,
-        )
-    )
+    at.server.receive(streamed_group(after_scn=50))
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
     at.server.receive(
         GroupPart(
@@ -517,18 +443,7 @@ def failed_update(at: Serving) -> int:
 
 
 def execute(at: Serving, number: int) -> GroupResult:
-    at.server.receive(
-        GroupAssignment(
-            group=2,
-            attempt=0,
-            mode=GroupMode.EXECUTE_ERROR,
-            streamed=False,
-            batches=(),
-            after_scn=150,
-            through_scn=150,
-            error_numbers=(number,),
-        )
-    )
+    at.server.receive(error_group(number, group=2, scn=150))
     at.server.receive(GroupGo(group=2, attempt=0, low_watermark=150, below_applied=True))
     (result,) = at.work()
     assert isinstance(result, GroupResult)

@@ -15,11 +15,12 @@ from headrace.databases.memory.destination import MemoryDestination, MemorySessi
 from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.rules.conflict_handlers import ConflictRules
 from protos import codec
-from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
+from spark_apply.conversation.groups import GroupGo, GroupResult
 from spark_apply.server.apply_server import FORGET_AGAIN_S, FORGET_EVERY_S, ApplyServer
 from spark_apply.sets.conflict_settings import ConflictSettings
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, by_time, raw, shown
+from tests.support.groups import whole_group
 from tests.support.seeds import is_soak, seeds
 from tests.support.writes import version_of
 
@@ -71,15 +72,7 @@ class Destination:
         batch = batch_of(self.version, lcrs, each=True, first_scn=self.scn, source=source, times_us=times)
         server = self.servers[source]
         server.receive(
-            GroupAssignment(
-                group=self.scn,
-                attempt=0,
-                mode=GroupMode.SETS,
-                streamed=False,
-                batches=(codec.encode(batch),),
-                after_scn=self.scn - 10,
-                through_scn=batch.through_scn,
-            )
+            whole_group(codec.encode(batch), group=self.scn, after_scn=self.scn - 10, through_scn=batch.through_scn)
         )
         server.receive(GroupGo(group=self.scn, attempt=0, low_watermark=self.scn - 10, below_applied=True))
         self.scn = int(batch.through_scn) + 10

@@ -20,7 +20,6 @@ from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules, Unc
 from protos import codec
 from spark_apply.conversation.groups import (
     Failure,
-    GroupAssignment,
     GroupGo,
     GroupMode,
     GroupPart,
@@ -35,6 +34,7 @@ from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine, arm
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, handler, raw, shown
+from tests.support.groups import error_group, streamed_group, whole_group
 from tests.support.seeds import scaled, seeds
 from tests.support.writes import version_of
 
@@ -90,15 +90,7 @@ class Serving:
     def _apply(self, lcrs: Sequence[Lcr], *, each: bool, below_applied: bool) -> GroupResult:
         batch = replace(batch_of(self.version, lcrs, each=each, first_scn=self.scn), source=SOURCE)
         self.server.receive(
-            GroupAssignment(
-                group=self.scn,
-                attempt=0,
-                mode=GroupMode.SETS,
-                streamed=False,
-                batches=(codec.encode(batch),),
-                after_scn=self.scn - 10,
-                through_scn=batch.through_scn,
-            )
+            whole_group(codec.encode(batch), group=self.scn, after_scn=self.scn - 10, through_scn=batch.through_scn)
         )
         self.server.receive(
             GroupGo(group=self.scn, attempt=0, low_watermark=self.scn - 10, below_applied=below_applied)
@@ -344,18 +336,7 @@ def _streamed(
     at: Serving, parts: list[list[Lcr]], *, mode: GroupMode = GroupMode.SETS, failure: Failure | None = None
 ) -> list[ServerMessage]:
     """One transaction that arrives in parts; what the server answered."""
-    at.server.receive(
-        GroupAssignment(
-            group=1,
-            attempt=0,
-            mode=mode,
-            streamed=True,
-            batches=(),
-            after_scn=90,
-            through_scn=0,
-            failure=failure,
-        )
-    )
+    at.server.receive(streamed_group(after_scn=90, mode=mode, failure=failure))
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=90, below_applied=True))
     found: list[ServerMessage] = []
     position = 0
@@ -441,18 +422,7 @@ def test_a_transaction_with_a_resolved_conflict_and_a_refused_row_goes_into_the_
 
 
 def _execute(at: Serving, number: int) -> GroupResult:
-    at.server.receive(
-        GroupAssignment(
-            group=7,
-            attempt=0,
-            mode=GroupMode.EXECUTE_ERROR,
-            streamed=False,
-            batches=(),
-            after_scn=at.scn,
-            through_scn=at.scn,
-            error_numbers=(number,),
-        )
-    )
+    at.server.receive(error_group(number, group=7, scn=at.scn))
     at.server.receive(GroupGo(group=7, attempt=0, low_watermark=at.scn, below_applied=True))
     (result,) = at.server.step(at.now).reports
     assert isinstance(result, GroupResult)

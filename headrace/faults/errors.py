@@ -1,4 +1,4 @@
-"""Errors of `headrace chaos`."""
+"""Errors of faults."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from actors.security.wire import callers_of
 from headrace.base.errors import HeadraceError
-from headrace.chaos.errors import NotFired
-from headrace.chaos.proxy import Proxy
+from headrace.faults.errors import NotFired
+from headrace.faults.proxy import Proxy
 from protos.wire.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE
 from topology.callers import site_of
 from topology.edits.changes import components_of, interests_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from actors.hosting.runtime import RayActors
     from topology.spec import TopologySpec
@@ -101,22 +101,25 @@ class Links:
     Args:
         spec: the topology.
         connect: reaches its actors.
+        lease_s: so long a detour lasts, unless it is renewed.
     """
 
     spec: TopologySpec
     connect: Callable[[], RayActors]
+    lease_s: float = LEASE_S
     proxies: dict[str, Proxy] = field(default_factory=dict)
     """By the name of the link."""
     _links: dict[str, Link] = field(default_factory=dict)
     _renewed_at: float = 0.0
 
-    def lead_through(self, tell: Callable[[str], None] = lambda _: None) -> list[str]:
-        """Lead every link through a proxy, which makes its connections anew; the links that could not be led in time.
+    def lead_through(self, links: Iterable[Link], tell: Callable[[str], None] = lambda _: None) -> list[str]:
+        """Lead links through a proxy each, which makes their connections anew; the links that could not be led in time.
 
         Args:
+            links: of the topology, see `links_of`.
             tell: receives lines of text about the progress.
         """
-        for link in links_of(self.spec):
+        for link in links:
             self._links[link.name] = link
             self.proxies[link.name] = Proxy(self._target(link))
         self.renew(now=True)
@@ -146,7 +149,7 @@ class Links:
         self._renewed_at = time.monotonic()
         for name, link in self._links.items():
             with contextlib.suppress(HeadraceError):
-                self.connect().set_detour(link.site, link.server, self.proxies[name].endpoint, LEASE_S)
+                self.connect().set_detour(link.site, link.server, self.proxies[name].endpoint, self.lease_s)
 
     def close(self) -> None:
         """End the detours and the proxies: connections break, and are made directly. Idempotent."""

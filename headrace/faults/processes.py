@@ -1,0 +1,164 @@
+"""The processes of a running topology, found by what it says of itself, and killed: no other process is ever touched.
+
+Every process that is found by its component must belong to the topology's private cluster, or to one of its embedded
+servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
+
+from actors.site.connection import embedded_server
+from headrace.base.errors import HeadraceError
+from headrace.faults.errors import NotFired
+
+if TYPE_CHECKING:
+    from headrace.databases.embedded.servers import EmbeddedServer
+    from headrace.deployment.deployment import Deployment
+
+__all__ = ["Processes", "executor_of", "is_gone", "is_stopped", "kill", "server_processes"]
+
+CALL_TIMEOUT_S = 5.0  # a component that answers at all answers in milliseconds
+GONE_TIMEOUT_S = 10.0  # the kernel ends a killed process at once, a loaded machine tells it later
+_GONE_POLL_S = 0.01
+
+
+@dataclass(slots=True)
+class Processes:
+    """Finds processes by component.
+
+    Args:
+        deployment: of the topology; it runs on a private cluster.
+    """
+
+    deployment: Deployment
+
+    def of(self, component: str) -> psutil.Process:
+        """The process of a component.
+
+        Args:
+            component: full name.
+
+        Raises:
+            NotFired: it does not answer now, or its process is not the private cluster's.
+        """
+        try:
+            return self._own(self.deployment.connect().pid(component))
+        except HeadraceError as error:
+            raise NotFired(f"{component} has no process now: {error.message}") from error
+
+    def pid(self, component: str) -> int:
+        """The process id of a component; 0: it does not answer now."""
+        try:
+            return self.deployment.connect().pid(component)
+        except HeadraceError:
+            return 0
+
+    def status(self, component: str) -> Mapping[str, Any]:
+        """The status of a component; empty: it does not answer now."""
+        try:
+            found: Mapping[str, Any] = self.deployment.connect().call(component, "status", timeout_s=CALL_TIMEOUT_S)
+        except HeadraceError:
+            return {}
+        return found
+
+    def driver(self, site: str) -> psutil.Process:
+        """The driver of a site's Spark application.
+
+        Raises:
+            NotFired: there is none now.
+        """
+        return self._own(int(self.status(f"spark:{site}").get("application_pid") or 0))
+
+    def workers(self, apply: str) -> list[psutil.Process]:
+        """The Python workers that are the apply servers of an apply process, on this machine."""
+        found = []
+        for server in self.status(f"apply:{apply}").get("servers", ()):
+            with contextlib.suppress(NotFired):
+                found.append(self._own(int(server.get("pid") or 0)))
+        return found
+
+    def server(self, site: str) -> list[psutil.Process]:
+        """The processes of a site's embedded server, as `server_processes` has them.
+
+        Raises:
+            NotFired: it does not run.
+        """
+        spec = self.deployment.spec
+        return server_processes(embedded_server(spec, spec.site(site)))
+
+    def _own(self, pid: int) -> psutil.Process:
+        """The process of this id, if the private cluster started it."""
+        if pid not in {each.pid for each in self.deployment.cluster.processes()}:
+            raise NotFired(f"process {pid} is not one of the private cluster of topology {self.deployment.spec.name}")
+        try:
+            return psutil.Process(pid)
+        except psutil.Error as error:
+            raise NotFired(f"process {pid} has ended") from error
+
+
+def executor_of(worker: psutil.Process) -> psutil.Process:
+    """The JVM in which an apply server's Python worker runs.
+
+    Raises:
+        NotFired: it has ended.
+    """
+    with contextlib.suppress(psutil.Error):
+        for parent in worker.parents():
+            if "java" in parent.name():
+                return parent
+    raise NotFired(f"apply server {worker.pid} runs in no executor")
+
+
+def server_processes(server: EmbeddedServer) -> list[psutil.Process]:
+    """The processes of an embedded server, its postmaster first.
+
+    Raises:
+        NotFired: it does not run.
+    """
+    pid = server.pid()
+    if pid is None:
+        raise NotFired(f"the embedded server {server.name} does not run")
+    try:
+        postmaster = psutil.Process(pid)
+        return [postmaster, *postmaster.children(recursive=True)]
+    except psutil.Error as error:
+        raise NotFired(f"the embedded server {server.name} has ended") from error
+
+
+def kill(processes: Sequence[psutil.Process]) -> None:
+    """SIGKILL processes, in this order, and wait until they are gone; one that ends by itself makes no difference.
+
+    Raises:
+        NotFired: one does not end.
+    """
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    deadline = time.monotonic() + GONE_TIMEOUT_S
+    while not all(map(is_gone, processes)):
+        if time.monotonic() > deadline:
+            raise NotFired(f"process {processes[0].pid} does not end")
+        time.sleep(_GONE_POLL_S)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended; one whose parent has not asked for its end yet counts."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    """Whether a process is stopped by a signal."""
+    try:
+        return bool(process.is_running() and process.status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False

@@ -1,0 +1,131 @@
+"""Clients that write numbered transactions, survive the end of their server, and know what it acknowledged to them.
+
+A transaction whose COMMIT was sent and not answered is in doubt: it may be there, once. Everything else is there once,
+or is not there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.base.errors import DatabaseUnavailable, HeadraceError
+from headrace.load.sessions import session
+
+__all__ = ["NumberedClients", "paced"]
+
+# On a machine that is slow, or busy, each transaction takes longer, and so does the pause behind it: clients that did
+# not wait would write more than it can replicate, and the lag that is measured would be their own. A transaction takes
+# some 3 ms on an idle machine.
+PAUSE_TIMES = 16.0
+RECONNECT_S = 0.1  # short beside a restart of a server, which takes a second
+
+Write = Callable[[Any, int], None]
+"""Writes one transaction, with psycopg's connection and the transaction's number."""
+
+
+def paced(ended: threading.Event, at_least_s: float) -> Iterator[None]:
+    """Pause before each transaction of a client, the longer the more time the last one took.
+
+    Args:
+        ended: no transaction follows once it is set.
+        at_least_s: the pause on an idle machine, seconds; 0: there is none, however busy the machine is.
+
+    Yields:
+        When the next transaction is due.
+    """
+    pause_s = at_least_s
+    while not ended.wait(pause_s):
+        began = time.monotonic()
+        yield
+        pause_s = max(at_least_s, PAUSE_TIMES * (time.monotonic() - began)) if at_least_s else 0.0
+
+
+@dataclass(slots=True)
+class _Client:
+    """What one client knows of its transactions."""
+
+    numbers: Iterator[int]
+    sessions: int = 0
+    acknowledged: list[int] = field(default_factory=list)
+    doubtful: set[int] = field(default_factory=set)  # COMMIT was sent, nothing was answered
+
+
+class NumberedClients:
+    """Clients of one server, which write from the beginning until `end`.
+
+    Args:
+        dsn: connection string of the server, asked for each session.
+        write: see `Write`; called by each client on a thread of its own.
+        numbers: of each client's transactions, without end; no two of them are the same.
+        pause_s: between a client's transactions, see `paced`.
+        what: they are, for the server's list of sessions.
+    """
+
+    def __init__(
+        self, dsn: Callable[[], str], write: Write, numbers: Sequence[Iterator[int]], *, pause_s: float, what: str
+    ) -> None:
+        self._dsn, self._do, self._pause_s, self._what = dsn, write, pause_s, what
+        self._clients = [_Client(each) for each in numbers]
+        self.failures: list[HeadraceError] = []
+        """What a server refused that could be reached; a client goes on behind it."""
+        self._ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._write, args=(client,), daemon=True, name=what) for client in self._clients
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Let no further transaction begin, without waiting for those that have."""
+        self._ended.set()
+
+    def end(self) -> None:
+        """End the clients after their transactions; idempotent."""
+        self.stop()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def acknowledged(self) -> set[int]:
+        """Numbers of the transactions that are committed for sure."""
+        return {number for client in self._clients for number in list(client.acknowledged)}
+
+    @property
+    def doubtful(self) -> set[int]:
+        """Numbers of the transactions whose COMMIT was sent and not answered; stable after `end`."""
+        return set().union(*(client.doubtful for client in self._clients))
+
+    @property
+    def counts(self) -> list[int]:
+        """How many transactions of each client are acknowledged so far."""
+        return [len(client.acknowledged) for client in self._clients]
+
+    @property
+    def sessions(self) -> list[int]:
+        """How many sessions each client opened so far."""
+        return [client.sessions for client in self._clients]
+
+    def _write(self, client: _Client) -> None:
+        while not self._ended.is_set():
+            try:
+                self._write_in_a_session(client)
+            except DatabaseUnavailable:
+                pass  # as it is there to survive
+            except HeadraceError as error:
+                self.failures.append(error)
+            self._ended.wait(RECONNECT_S)
+
+    def _write_in_a_session(self, client: _Client) -> None:
+        with session(self._dsn(), self._what) as connection:
+            client.sessions += 1
+            for _ in paced(self._ended, self._pause_s):
+                number = next(client.numbers)
+                with connection.transaction():
+                    self._do(connection, number)
+                    client.doubtful.add(number)
+                client.doubtful.discard(number)
+                client.acknowledged.append(number)
