@@ -16,11 +16,12 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]
 ROOT = Path(__file__).parents[2]
 # What a first `make demo` runs; the rest is for conflicts and rules that divide batches.
 NEEDED = {
-    "redo": {"classify", "compact", "gather", "group_rows"},
-    "pgoutput": {"scan", "decode", "find_descriptions"},
-    "collapse": {"find_keys", "mark_columns", "hash_rows", "net_changes", "cut_runs"},
-    "dependencies": {"hash_values", "combine_key", "sort_by_transaction", "track"},
-    "write": {"array_sizes", "fill_arrays", "fill_copy_rows"},
+    "mining_kernels": {"classify", "compact", "gather", "group_rows"},
+    "pgoutput_kernels": {"scan", "decode", "find_descriptions"},
+    "collapse_kernels": {"find_keys", "mark_columns", "hash_rows", "net_changes", "cut_runs"},
+    "hash_kernels": {"hash_values", "combine_key"},
+    "tracking_kernels": {"sort_by_transaction", "track"},
+    "write_kernels": {"array_sizes", "fill_arrays", "fill_copy_rows"},
 }
 
 
@@ -37,9 +38,7 @@ def test_rehearsal_compiles_what_a_first_topology_needs(tmp_path: Path):
     assert "rows are the same in both databases" in done.stdout
     compiled = {path.name.partition("-")[0] for path in (tmp_path / "cache").rglob("*.nbc")}
     for module, names in NEEDED.items():
-        kernels = {
-            each.partition(".")[2] for each in compiled if each.startswith("mining" if module == "redo" else module)
-        }
+        kernels = {name.partition(".")[2] for name in compiled if name.startswith(f"{module}.")}
         assert kernels >= names, (module, sorted(compiled))
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
     # With `on` a JVM refuses to start without the archive of its classes.
