@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
     from headrace.databases.ports import CapturedTable, DestinationDatabase
     from protos.wire.identity import Peer
+    from spark_apply.application.task_runs import ApplicationAccess
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.apply_driver import ApplyDriver
     from spark_apply.driver.control import ApplyControl
-    from spark_apply.driver.runs import ApplicationAccess
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["ApplyHost", "build"]
@@ -361,7 +361,7 @@ class ApplyHost(Host):
 
     def _application(self) -> ApplicationAccess:
         from actors.hosting.runtime import actors_of
-        from spark_apply.driver.runs import ApplicationAccess
+        from spark_apply.application.task_runs import ApplicationAccess
 
         return ApplicationAccess(**actors_of(self._spec.name).call(f"spark:{self._apply.site}", "access"))
 

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.apply_server import APPLY, Way, compare, options, running_server
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, TIMED_KINDS, ConflictHandler, ConflictRules, RowTimes
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 
 SHARE = 100  # one row of so many conflicts
 MAXIMUM = ConflictRules(handlers=(ConflictHandler(owner="public", name="t", method="maximum", resolution_column="at"),))

@@ -141,13 +141,13 @@ def execute_here(destination: Any, count: int) -> float:
     numbers = [number for number, _ in destination.error_key_hashes(TOPOLOGY, APPLY)]
     assert len(numbers) == count
     begun, done = time.monotonic(), 0
-    coordinator.execute_errors(numbers)
+    coordinator.errors.executions.add(numbers)
     while done < count:
         for _, message in coordinator.messages():
             server.receive(message)
         for report in server.step(time.monotonic()).reports:
             coordinator.report(0, report)
-        outcomes = coordinator.take_outcomes()
+        outcomes = coordinator.errors.executions.take_outcomes()
         assert not any(outcome.failure for outcome in outcomes), outcomes
         done += len(outcomes)
     took = time.monotonic() - begun

@@ -8,4 +8,5 @@ handlers      users' functions
 copy          instantiation and comparison of tables
 conversation  what driver and servers say to each other
 dependencies, tables  whose rows meet; which tables arrive
+keys         what counts as the same key
 """

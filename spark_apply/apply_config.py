@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,8 @@ from protos.wire.identity import Identity
 from spark_apply.conversation.groups import OnError
 
 if TYPE_CHECKING:
-    from headrace.lcr.batch import TableVersion
     from headrace.rules.clients_before import ClientsBefore
     from headrace.rules.rule import RuleSet
-    from spark_apply.tables.fits import Describe, TableFits
 
 __all__ = ["COPIES_BESIDE", "ApplyConfig", "TableToInstantiate"]
 
@@ -132,25 +130,6 @@ class ApplyConfig:
     handlers: HandlerRules = NO_HANDLERS
     commits_lazily: bool = True
     goes_by_record: bool = False
-
-    def fits(self, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> TableFits:
-        """How tables fit, for whoever hashes rows of this apply process: with all that makes one row depend on another.
-
-        Args:
-            describe: see `TableFits`.
-            missing_alter: see `TableFits`.
-        """
-        from spark_apply.tables.fits import (
-            TableFits,  # with compiled kernels; who only reads the configuration needs none
-        )
-
-        return TableFits(
-            describe,
-            missing_alter,
-            dependencies=self.dependencies,
-            handlers=self.handlers,
-            settings=self.destination.tables,
-        )
 
     def __post_init__(self) -> None:
         if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:

@@ -35,8 +35,9 @@ from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.tables.arriving import ArrivingTables, TableStart
+from spark_apply.tables.fits import TableFits
 from topology.routing.ways import rules_at_the_end, ways_to
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ class Driver:
             on_error=OnError[spec.on_error.upper()],
             commits_lazily=spec.commits_lazily,
         )
-        fits = config.fits(destination.describe, self._missing_alter)
+        fits = TableFits.of(config, destination.describe, self._missing_alter)
         self.reader = ApplyReader(
             source=spec.source,
             progress=progress,
@@ -348,16 +349,16 @@ class Driver:
             clock=sim.clock,
         )
         self._gate = Gate(config)
-        self.token = self._gate.admit()
-        self._gate.host = self.host
+        self.token = self._gate.tokens.admit()
+        self._gate.inbox = self.host.inbox
         self.host.begin()
         self.tasks: dict[int, Task] = {}
         self._gone: list[Task] = []  # dead, and the driver has not heard of it
-        self._low_watermark = self.coordinator.low_watermark
+        self._low_watermark = self.coordinator.watermarks.low
 
     def end(self) -> None:
         """Its stream ends; its tasks linger."""
-        self.host._dequeuing.end()
+        self.host.dequeuing.end()
 
     def _missing_alter(self, version: TableVersion) -> str:
         return "".join(found.fix for found in self._destination.preflight_tables([version]) if found.is_error)
@@ -365,7 +366,7 @@ class Driver:
     def step(self, rng: random.Random) -> None:
         """May raise the error that ends the driver."""
         self.host.turn(0.0)
-        scn = self.coordinator.low_watermark
+        scn = self.coordinator.watermarks.low
         require(
             scn >= self._low_watermark,
             Invariant.WATERMARKS,

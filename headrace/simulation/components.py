@@ -557,9 +557,9 @@ class ApplyProcess(Component):
         seen["waiting for ALTER"] += driver.reader.unfit is not None
         seen["waiting for dependencies"] += coordinator.statistics.wait_deps > 0
         seen["replayed"] += coordinator.statistics.replays > 0
-        seen["began with gaps"] += bool(coordinator._above)
+        seen["began with gaps"] += coordinator.watermarks.had_gaps
         seen["groups at once"] += len(coordinator._groups) > 1
-        seen["streamed transaction"] += any(group.large is not None for group in coordinator._groups.values())
+        seen["streamed transaction"] += any(group.large is not None for group in coordinator._groups)
 
     def _step_older(self, older: Driver) -> None:
         try:

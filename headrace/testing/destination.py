@@ -25,7 +25,7 @@ from protos import codec
 from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 from topology.file.reading import read_topology
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from headrace.databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 
-__all__ = ["CopyBoard", "PieceOutcome"]
+__all__ = ["BoardSlot", "CopyBoard", "PieceOutcome"]
 
 _WAIT_S = 1.0  # an idle task's request is answered after this at the latest
 
@@ -145,3 +145,19 @@ class CopyBoard:
         else:
             self._outcomes.append(PieceOutcome(piece=held.piece, problem="the task that copied it was killed"))
         self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class BoardSlot:
+    """Where tasks find the board of the current round.
+
+    Args:
+        board: it; None: nothing is copied now.
+    """
+
+    board: CopyBoard | None = None
+
+    def next(self, request: pb.CopyRequest) -> pb.CopyReply:
+        """See `CopyBoard.next`; without a board a task ends."""
+        board = self.board
+        return pb.CopyReply(done=True) if board is None else board.next(request)

@@ -41,8 +41,8 @@ from spark_apply.copy.reshaped import ReshapedTable, has_function
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, MarkedPart, RowMark, SourceDatabase
     from headrace.databases.ports.copying import SeenTable, TableReader
+    from spark_apply.application.task_runs import TaskRunner
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-    from spark_apply.driver.runs import TaskRunner
 
 __all__ = ["ComparedColumns", "Comparison", "SideDigest", "TableComparison", "compared_columns", "tables_of_now"]
 

@@ -29,8 +29,8 @@ from spark_apply.copy.parts import here
 if TYPE_CHECKING:
     from headrace.databases.ports import InstantiationRecords, RowMark, SourceDatabase
     from headrace.lcr.scn import Scn
+    from spark_apply.copy.join_calls import JoinCalls
     from spark_apply.copy.row_marks import MarkedTable
-    from spark_apply.driver.joining import JoinCalls
 
 __all__ = ["DetachedPartitions", "Outcome"]
 

@@ -64,6 +64,7 @@ from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy.both_ways import BothWays, Found
+from spark_apply.copy.emptied import copy_of_emptied, emptied_tables
 from spark_apply.copy.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obsolete_errors import ObsoleteErrors
 from spark_apply.copy.obstacles import not_as_called, refused, table_copy, unlike_types
@@ -71,7 +72,6 @@ from spark_apply.copy.parts import captured_parts, other_bounds, part_facts
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
-from spark_apply.copy.restarts import copy_of_emptied, emptied_tables
 from spark_apply.copy.rounds import CopyRound, is_still_empty, wait_captured
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import smallest, table_starts
@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
     from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
+    from spark_apply.copy.join_calls import JoinCalls
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
-    from spark_apply.driver.joining import JoinCalls
     from spark_apply.tables.arriving import TableStart
 
 __all__ = ["TableInstantiation"]

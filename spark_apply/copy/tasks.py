@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.databases.ports.copying import NATIVE, PORTABLE, TablePiece
-from spark_apply.server.task import die_with_parent
+from spark_apply.application.workers import die_with_parent
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationSession

@@ -9,8 +9,8 @@ from protos import apply_pb2 as pb
 
 if TYPE_CHECKING:
     from headrace.base.errors import HeadraceError
-    from spark_apply.copy.board import CopyBoard
-    from spark_apply.driver.runs import TaskRunner
+    from spark_apply.application.task_runs import TaskRunner
+    from spark_apply.copy.board import BoardSlot, CopyBoard
 
 __all__ = ["CopyJob", "CopyWorkers", "SparkCopyWorkers"]
 
@@ -54,22 +54,26 @@ class SparkCopyWorkers:
     """See `CopyWorkers`: runs of the site's Spark application.
 
     Args:
-        runner: starts the runs; its gate hands the tasks' requests to the board.
+        runner: starts the runs.
+        boards: where their tasks find the board.
         should_end: the driver ends: its tasks are cancelled.
     """
 
-    def __init__(self, runner: TaskRunner, *, should_end: Callable[[], bool]) -> None:
-        self._runner, self._should_end = runner, should_end
+    def __init__(self, runner: TaskRunner, boards: BoardSlot, *, should_end: Callable[[], bool]) -> None:
+        self._runner, self._boards, self._should_end = runner, boards, should_end
 
     def start(self, board: CopyBoard, *, servers: Sequence[int], incarnation: int) -> CopyJob:
         """See `CopyWorkers.start`."""
-        self._runner.gate.board = board
-        return _SparkCopyJob(self._runner, [f"{server} {incarnation}".encode() for server in servers], self._should_end)
+        self._boards.board = board
+        sessions = [f"{server} {incarnation}".encode() for server in servers]
+        return _SparkCopyJob(self._runner, self._boards, sessions, self._should_end)
 
 
 class _SparkCopyJob:
-    def __init__(self, runner: TaskRunner, sessions: Sequence[bytes], should_end: Callable[[], bool]) -> None:
-        self._gate, self._should_end = runner.gate, should_end
+    def __init__(
+        self, runner: TaskRunner, boards: BoardSlot, sessions: Sequence[bytes], should_end: Callable[[], bool]
+    ) -> None:
+        self._boards, self._should_end = boards, should_end
         self._run = runner.start(pb.TASK_KIND_COPY, len(sessions), items=sessions)
 
     @property
@@ -88,4 +92,4 @@ class _SparkCopyJob:
         while polls and not self._should_end() and not self._run.join(_END_POLL_S):
             polls -= 1
         self._run.close()
-        self._gate.board = None
+        self._boards.board = None

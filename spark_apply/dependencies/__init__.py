@@ -1,5 +1,5 @@
 """Which transactions of a batch must keep their order.
 
-`hashes` gives each row's keys, `equality` and `relations` what counts as the same key, `hash_kernels` does both for whole
-columns, `holds` has what must wait for an error transaction.
+`hashes` gives each row's keys and tracks which group had them last, `tracking_kernels` does that for whole batches, `holds`
+has what must wait for an error transaction.
 """

@@ -34,22 +34,16 @@ from headrace.lcr.batch import Command, LcrBatch, RowGroup, TableVersion
 from headrace.lcr.cells import fixed
 from headrace.lcr.cutting import row_transactions
 from headrace.lcr.values import NULL, ColumnValues
-from spark_apply.dependencies.equality import FORM_BITS
-from spark_apply.dependencies.hash_kernels import (
-    combine_key,
-    follow_held,
-    hash_values,
-    refill,
-    sort_by_transaction,
-    track,
-)
-from spark_apply.dependencies.relations import Relation
+from spark_apply.dependencies.tracking_kernels import follow_held, refill, sort_by_transaction, track
+from spark_apply.keys.equality import FORM_BITS
+from spark_apply.keys.hash_kernels import combine_key, hash_values
+from spark_apply.keys.relations import Relation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports import Write
-    from spark_apply.dependencies.relations import RelatedColumns
+    from spark_apply.keys.relations import RelatedColumns
     from spark_apply.tables.fits import HashedKey, TableFit
 
     _Known = dict[tuple[bool, int], NDArray[np.uint64]]
@@ -524,5 +518,5 @@ class DependencyTracker:
 
 
 def _new_map(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
-    """An empty map: keys, last groups, users as bits, last users; see `dependencies_kernels.track`."""
+    """An empty map: keys, last groups, users as bits, last users; see `tracking_kernels.track`."""
     return np.zeros(size, np.uint64), np.zeros(size, np.int64), np.zeros(size, np.uint64), np.zeros(size, np.int64)

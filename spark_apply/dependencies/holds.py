@@ -8,7 +8,7 @@ An error transaction can be executed when no earlier one in the queue shares a h
 
 Hashes of rows are made of the table's name, its keys and their values' forms. A table that was renamed or got another
 key has other hashes, which cannot be compared with those that are stored: an error transaction holds everything of a
-table that has another form now than it had then (`spark_apply.dependencies.equality.forms_of`), or whose rows are found by other
+table that has another form now than it had then (`spark_apply.keys.equality.forms_of`), or whose rows are found by other
 columns. What versions before this one stored has no forms, and is compared by hashes alone.
 """
 
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_apply.conversation.groups import HeldTransaction
-from spark_apply.dependencies.equality import FORM_BITS
 from spark_apply.dependencies.hashes import EVERYTHING, KeyHashes, is_table_use
+from spark_apply.keys.equality import FORM_BITS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

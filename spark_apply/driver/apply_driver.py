@@ -50,13 +50,13 @@ from protos.links.apply_link import serve_apply
 from protos.links.grpc_links import GrpcLinks
 from protos.wire.admission import Admission
 from protos.wire.transport import epoch_incarnation
+from spark_apply.application.task_runs import ApplicationAccess, TaskRunner
 from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.workers import SparkCopyWorkers
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.gate import Gate
-from spark_apply.driver.joining import JoinCalls
-from spark_apply.driver.runs import ApplicationAccess, TaskRunner
+from spark_apply.driver.join_calls import LoopJoinCalls
 
 if TYPE_CHECKING:
     from headrace.databases.ports import ApplyProgress, DestinationDatabase
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from headrace.rules.user_code.last_call import LastCall
     from protos.wire.identity import Peer
     from spark_apply.apply_config import ApplyConfig
+    from spark_apply.copy.board import BoardSlot
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.source_questions import TablesOfNow
     from spark_apply.tables.arriving import TableStart
@@ -158,17 +159,21 @@ class ApplyDriver:
         server = serve_apply(config.host, gate, servers=config.parallelism, admission=self.admission)
         try:
             runner = TaskRunner(
-                config=config, find=self._application, gate=gate, endpoint=server.endpoint, epoch=int(progress.epoch)
+                config=config,
+                find=self._application,
+                tokens=gate.tokens,
+                endpoint=server.endpoint,
+                epoch=int(progress.epoch),
             )
             control.runner = runner
             if progress.low_watermark == FIRST_SCN:
                 progress = self._begin(destination, progress)
-            with self._copying(runner, progress) as copying:
+            with self._copying(runner, gate.boards, progress) as copying:
                 control.enter("INSTANTIATING")
                 control.instantiation = copying
                 copying.run_first()
                 if not self._should_end():
-                    self._apply(runner, destination, progress, copying)
+                    self._apply(runner, gate, destination, progress, copying)
         finally:
             control.runner = None
             server.stop()
@@ -195,7 +200,7 @@ class ApplyDriver:
         )
 
     @contextlib.contextmanager
-    def _copying(self, runner: TaskRunner, progress: ApplyProgress) -> Iterator[TableInstantiation]:
+    def _copying(self, runner: TaskRunner, boards: BoardSlot, progress: ApplyProgress) -> Iterator[TableInstantiation]:
         """What copies tables, on connections of its own."""
         config, control = self._config, self.control
         with contextlib.ExitStack() as opened:
@@ -222,7 +227,7 @@ class ApplyDriver:
                 destination_reader=destination_reader,
                 epoch=progress.epoch,
                 moved=control.table_moved,
-                workers=SparkCopyWorkers(runner, should_end=self._copies_end),
+                workers=SparkCopyWorkers(runner, boards, should_end=self._copies_end),
                 should_end=self._copies_end,
             )
 
@@ -239,6 +244,7 @@ class ApplyDriver:
     def _apply(
         self,
         runner: TaskRunner,
+        gate: Gate,
         destination: DestinationDatabase,
         progress: ApplyProgress,
         copying: TableInstantiation,
@@ -246,13 +252,14 @@ class ApplyDriver:
         """Run the coordinator, the apply servers for as long as it runs, and beside them the copies."""
         starts, hold_scn = copying.starts()
         cores = self._make_cores(destination, progress, starts)
-        host = runner.gate.host = cores.host
+        host = cores.host
+        gate.inbox = host.inbox
         host.joins.hold(hold_scn)
         servers = runner.start(
             pb.TASK_KIND_APPLY_SERVER,
             self._config.parallelism,
             is_kept=True,
-            moved=lambda is_accepted: host.tasks_accepted(is_accepted=is_accepted),
+            moved=lambda is_accepted: host.inbox.post(lambda: host.servers.accepted(is_accepted=is_accepted)),
         )
         self.control.cores = replace(cores, servers=servers)
         beside = threading.Thread(target=self._copy_beside, args=(copying, host), name="copy-beside", daemon=True)
@@ -270,12 +277,12 @@ class ApplyDriver:
     def _copy_beside(self, copying: TableInstantiation, host: CoordinatorHost) -> None:
         """Copy tables while the others are applied; on a thread of its own."""
         try:
-            copying.run_beside(JoinCalls(host, self._copies_end))
+            copying.run_beside(LoopJoinCalls(host, self._copies_end))
         except HeadraceError as error:
-            host.fail(error)
+            host.inbox.fail(error)
         except Exception as error:
             log.exception("%s: copying tables", self._config.apply)
-            host.fail(
+            host.inbox.fail(
                 BugError(f"copying tables: {type(error).__name__}: {error}", hint="see the component's log; report it")
             )
 
@@ -297,10 +304,12 @@ class ApplyDriver:
         from spark_apply.driver.reader import ApplyReader
         from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
         from spark_apply.tables.arriving import ArrivingTables
+        from spark_apply.tables.fits import TableFits
 
         config = self._config
         of_now = TablesOfNow(lambda name: _table_of_now(name, config))
-        fits = config.fits(
+        fits = TableFits.of(
+            config,
             lambda owner, name: self._persist(lambda: destination.describe(owner, name)),
             lambda version: self._persist(lambda: _missing_alter(destination, version, config, of_now)),
         )

@@ -1,6 +1,6 @@
 """Answers the apply actor and the command line: status, comparison, the error queue, stopping.
 
-Called on the actor's threads. What the cores know is asked on the coordinator's thread (`CoordinatorHost.call`); when
+Called on the actor's threads. What the cores know is asked on the coordinator's thread (`LoopInbox.call`); when
 that is busy with its destination, status answers with what it knew last.
 """
 
@@ -29,20 +29,20 @@ from spark_apply.copy.row_marks import columns_here, marked_table
 from spark_apply.copy.standing import correct_alone
 from spark_apply.driver.error_edits import edited_part
 from spark_apply.driver.executions import ExecutionRequest
-from spark_apply.driver.joining import DELETED_AT_ONCE
+from spark_apply.driver.join_calls import DELETED_AT_ONCE
 from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecutions
 from spark_apply.tables.arriving import restart_hint
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
     from headrace.lcr.batch import TableVersion
+    from spark_apply.application.task_runs import TaskRun, TaskRunner
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.error_edits import EditRequest
     from spark_apply.driver.executions import ErrorOutcome
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
-    from spark_apply.driver.runs import TaskRun, TaskRunner
 
 __all__ = ["ApplyControl", "Cores", "outcome_message"]
 
@@ -137,7 +137,7 @@ class ApplyControl:
 
     def said(self) -> dict[str, Any]:
         """What the views show of it, see `described.said_of`; empty: it does not apply yet."""
-        return self.cores.host.said if self.cores is not None else {}
+        return self.cores.host.views.said if self.cores is not None else {}
 
     def compare(self, request: pb.CompareRequest) -> Iterator[pb.TableComparison]:
         """Compare source and destination tables; yields one result per table as soon as it is known."""
@@ -323,7 +323,7 @@ class ApplyControl:
         cores = self._running()
         numbers = None if request.all else list(request.numbers)
         if request.handler and numbers is None:  # it is told why each failed, which is read before
-            numbers = sorted(set(cores.host.call(lambda: cores.host.queued_errors)).difference(request.besides))
+            numbers = sorted(set(cores.host.inbox.call(lambda: cores.host.errors.queued)).difference(request.besides))
         failures = self._failures(numbers) if request.handler and numbers else {}
         wanted = ExecutionRequest(role=request.role, handler=request.handler, failures=failures, stops=request.stops)
         return self._executions.begin(cores.host, name, numbers, wanted, besides=request.besides)
@@ -366,14 +366,16 @@ class ApplyControl:
             ConfigError: it is not there, was edited or executed meanwhile, or has no such row or column.
             ApplyError: it is being executed, nothing is applied yet, or a table of it does not fit the LCRs.
         """
+        from spark_apply.tables.fits import TableFits  # with compiled kernels, which no other answer needs
+
         cores = self._running()
         config = self.config
         # Read beside the coordinator's thread, which has more to do than to read a large transaction.
         with contextlib.closing(open_destination(config.destination)) as destination:
-            fits = config.fits(destination.describe, partial(_missing_alter, destination))
+            fits = TableFits.of(config, destination.describe, partial(_missing_alter, destination))
             made = edited_part(request, config.apply, destination.error_batches(request.number), fits.fit_or_error)
-        done = cores.host.call(
-            lambda: cores.host.edit_error(made.edit, part=made.part, batch=made.batch, key_hashes=made.key_hashes)
+        done = cores.host.inbox.call(
+            lambda: cores.host.errors.edit(made.edit, part=made.part, batch=made.batch, key_hashes=made.key_hashes)
         )
         if not done:
             raise ConfigError(
@@ -387,7 +389,9 @@ class ApplyControl:
         cores = self._running()
         numbers = self._numbers(cores, request)
         for first in range(0, len(numbers), DELETED_AT_ONCE):
-            problems = cores.host.call(partial(cores.host.delete_errors, numbers[first : first + DELETED_AT_ONCE]))
+            problems = cores.host.inbox.call(
+                partial(cores.host.errors.delete, numbers[first : first + DELETED_AT_ONCE])
+            )
             yield from (
                 pb.ErrorOutcome(number=number, done=not problem, problem=problem)
                 for number, problem in problems.items()
@@ -400,16 +404,16 @@ class ApplyControl:
         if cores is not None:
             deadline = time.monotonic() + timeout_s
             try:
-                cores.host.call(cores.host.drain)
-                while not cores.host.call(cores.host.is_drained) and time.monotonic() < deadline:
+                cores.host.inbox.call(cores.host.drain)
+                while not cores.host.inbox.call(cores.host.is_drained) and time.monotonic() < deadline:
                     time.sleep(_DRAIN_POLL_S)
-                cores.host.call(cores.host.servers.stop)
+                cores.host.inbox.call(cores.host.servers.stop)
             except HeadraceError as error:
                 # It ends all the same: what was not reported is read back from the destination at the next start.
                 self.detail = error.message
         self.stopped.set()
         if cores is not None:
-            cores.host.wake()
+            cores.host.inbox.wake()
 
     # ------------------------------------------------------------------ inside
 
@@ -421,7 +425,7 @@ class ApplyControl:
     @staticmethod
     def _numbers(cores: Cores, request: pb.ErrorsRequest) -> list[int]:
         if request.all:
-            return list(cores.host.call(cores.host.error_numbers))
+            return list(cores.host.inbox.call(cores.host.errors.numbers))
         return sorted(set(request.numbers))
 
     def _core_status(self, cores: Cores) -> pb.ApplyStatus:
@@ -430,7 +434,7 @@ class ApplyControl:
             try:
                 # Before: this process may stand still between any two lines.
                 asked_us = time.time_ns() // 1000
-                answer = cores.host.call_within(lambda: self._read(cores), _STATUS_WAIT_S)
+                answer = cores.host.inbox.call_within(lambda: self._read(cores), _STATUS_WAIT_S)
                 if answer is not None:
                     answer[0].asked_us = asked_us
                     self._latest = answer[0]
@@ -446,7 +450,7 @@ class ApplyControl:
         """Up to here every table has everything; 0: one is not copied yet. On the coordinator's thread."""
         if cores.reader.strangers or any(table.state not in _BOUNDED for table in list(self.tables.values())):
             return 0
-        return int(cores.host.joins.bounded(cores.host.kept_scn))
+        return int(cores.host.joins.bounded(cores.host.progress.kept_scn))
 
     def _read(self, cores: Cores) -> pb.ApplyStatus:
         """Read the status; runs on the coordinator's thread."""
@@ -460,20 +464,20 @@ class ApplyControl:
             "rows_applied_before": seen.rows_applied_before,
             "rows_instantiated": seen.rows_instantiated,
             "rows_discarded": seen.rows_discarded,
-            "told_scn": int(cores.host.told_scn),
-            "durable_scn": int(cores.host.recorded_scn),
-            "kept_scn": int(cores.host.kept_scn),
+            "told_scn": int(cores.host.dequeuing.told_scn),
+            "durable_scn": int(cores.host.progress.recorded_scn),
+            "kept_scn": int(cores.host.progress.kept_scn),
         }
         status = pb.ApplyStatus(
             state=cores.coordinator.state,
             reader_state=reader.state,
             detail=cores.host.problem,
             epoch=cores.epoch,
-            low_watermark_scn=cores.coordinator.low_watermark,
-            high_watermark_scn=cores.coordinator.high_watermark,
+            low_watermark_scn=cores.coordinator.watermarks.low,
+            high_watermark_scn=cores.coordinator.watermarks.high,
             received_scn=numbers.get("received_scn", 0),
             last_commit_time_us=numbers.get("last_commit_time_us", 0),
-            last_applied_us=cores.host.last_applied_us,
+            last_applied_us=cores.host.progress.last_applied_us,
             transactions_applied=numbers.get("total_applied", 0),
             rows_applied=numbers.get("total_rows", 0),
             groups_applied=numbers.get("total_groups", 0),

@@ -5,7 +5,17 @@ Job
     depends on is applied, and keep the low watermark.
 
 Main path
-    ApplyCoordinator.accept -> messages (form, assign, let go) -> ApplyServer -> report -> low_watermark.
+    ApplyCoordinator.accept -> messages (NextGroup.form, GroupHandout.assign, GroupHandout.let_go) -> ApplyServer
+    -> report -> Watermarks.advance.
+
+Parts
+    GroupFormer, NextGroup    what has arrived, and which group is formed of it.
+    UnfinishedGroups          the groups above the low watermark; the states of each: `FormedGroup`.
+    GroupHandout              who gets a group, and when it may write.
+    ServerSlots               the servers, and what is to be sent to each.
+    KnownErrors               the error queue: what waits behind it, what of it is executed again.
+    Replay                    dropping what may not write, to dequeue it again.
+    Watermarks                the positions, and the rules that move them.
 
 States (V$STREAMS_APPLY_COORDINATOR.STATE)
     INITIALIZING            until a server has joined, memory only.
@@ -15,7 +25,7 @@ States (V$STREAMS_APPLY_COORDINATOR.STATE)
 
 Durable when
     A group is done when its server reports it: data and progress are committed together at the destination.
-    `durable_scn` is a lower bound of the position that the destination reports. Whether a crash can take the last
+    `Watermarks.durable` is a lower bound of the position that the destination reports. Whether a crash can take the last
     commits is not known here: see `spark_apply.driver.flushes`.
 
 Worked flow (two servers, low watermark 10)
@@ -32,9 +42,6 @@ to be executed, what depends on one of them is not formed, and nothing behind it
 would grow while it is executed. What was formed before, and may not write yet, is dropped and dequeued again. When a
 streamed transaction fails, or its server dies, everything from it on is dropped and dequeued again from the low
 watermark (`must_replay`), as after a restart; the second time the coordinator knows what to do with it.
-
-Longer than 500 lines: every rule that moves the low watermark must be read together. The states of a group are in
-`spark_apply.driver.formed_group`.
 """
 
 from __future__ import annotations
@@ -52,43 +59,32 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tracking import TrackLog
 from spark_apply.conversation.groups import (
-    AppliedRange,
     CoordinatorMessage,
-    Failure,
-    GroupAbandon,
     GroupAbandoned,
-    GroupAssignment,
-    GroupGo,
     GroupMode,
-    GroupPart,
     GroupRetry,
     GroupStatistics,
-    HeldTransaction,
     OnError,
     PartDone,
-    Reopen,
     RetryReason,
     ServerMessage,
-    TransactionError,
 )
-from spark_apply.dependencies.hashes import DependencyTracker
-from spark_apply.dependencies.holds import ErrorHolds
-from spark_apply.driver.executions import ErrorExecutions, ErrorOutcome, ExecutionRequest
-from spark_apply.driver.formed_group import FormedGroup, GroupState, StreamedParts
-from spark_apply.driver.forming import FormedRun, GroupFormer, Large, Part
+from spark_apply.driver.formed_group import FormedGroup, GroupState
+from spark_apply.driver.forming import GroupFormer
+from spark_apply.driver.handout import GroupHandout
+from spark_apply.driver.known_errors import KnownErrors
 from spark_apply.driver.labelled import LabelledTransactions
+from spark_apply.driver.next_group import NextGroup
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece, Run
+from spark_apply.driver.replay import Replay
+from spark_apply.driver.server_slots import ServerSlots
+from spark_apply.driver.unfinished_groups import UnfinishedGroups
+from spark_apply.driver.watermarks import Watermarks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spark_apply.dependencies.hashes import KeyHashes
-
 __all__ = ["ApplyCoordinator", "CoordinatorStatistics"]
-
-# Groups that a server may hold: one being written, and one prepared meanwhile. More would be formed too early and
-# be smaller than necessary.
-_GROUPS_PER_SERVER = 2
 
 
 @dataclass(slots=True)
@@ -110,17 +106,23 @@ class CoordinatorStatistics:
     last_commit_time_us: int = 0
     conflicts: int = 0  # resolved or not
 
-
-@dataclass(frozen=True, slots=True)
-class _Escalation:
-    """Why a large transaction goes into the error queue when it is read again."""
-
-    failure: Failure | None
-    depends_on: int
+    def add(self, found: GroupStatistics) -> None:
+        """Add what a server did for a group."""
+        self.applied += found.transactions
+        self.rows += found.rows
+        self.rows_written += found.rows_written
+        self.commits += found.commits
+        self.rollbacks += found.rollbacks
+        self.retried += found.retried
+        self.conflicts += found.conflicts
+        self.last_commit_time_us = max(self.last_commit_time_us, found.last_commit_time_us)
 
 
 class ApplyCoordinator:
     """Coordinates the apply servers of one apply process. See the module.
+
+    More than 25 methods: eight only tell what there is, of several parts, and what is left decides what each event does to
+    all of them.
 
     Args:
         progress: the progress recorded at the destination.
@@ -132,6 +134,12 @@ class ApplyCoordinator:
         tracks: takes these notes.
         commits_in_order: a group is written when everything below it is committed; it is prepared before that.
         on_error: what becomes of others when a transaction enters the error queue.
+
+    Attributes:
+        watermarks: read by its host.
+        errors: its host has error transactions executed here, and says which were edited or deleted.
+        statistics: totals.
+        is_draining: nothing is handed out any more, because the apply process ends: set by the host.
     """
 
     def __init__(  # noqa: PLR0913 - what the file says of the apply process
@@ -147,50 +155,35 @@ class ApplyCoordinator:
         commits_in_order: bool = False,
         on_error: OnError = OnError.HOLD_DEPENDENTS,
     ) -> None:
-        self._commits_in_order = commits_in_order
-        self._labels = LabelledTransactions(source, tracks or TrackLog())
-        self._new_former = functools.partial(
-            GroupFormer,
-            encode=encode,
-            transactions_max=group_transactions,
-            rows_max=group_rows,
+        self._groups = UnfinishedGroups(in_order=commits_in_order)
+        self._slots = ServerSlots()
+        self._replay = Replay(self._groups, self._slots)
+        self.watermarks = Watermarks(progress, self._groups)
+        self.errors = KnownErrors(errors, on_error)
+        self._next = NextGroup(
+            functools.partial(
+                GroupFormer,
+                encode=encode,
+                transactions_max=group_transactions,
+                rows_max=group_rows,
+            ),
+            groups=self._groups,
+            watermarks=self.watermarks,
+            errors=self.errors,
         )
-        self._holds, self._on_error = ErrorHolds(errors), on_error
-        self._executions = ErrorExecutions(self._holds)
-        self.is_draining = False
-        """Nothing is handed out any more, because the apply process ends: set by the host."""
-        self._epoch, self._number = progress.epoch, 0
-        self._servers: dict[int, set[int]] = {}
-        self._outbox: list[tuple[int, CoordinatorMessage]] = []
-        self._escalations: dict[Scn, _Escalation] = {}
-        # a server died while it wrote transactions up to here, of groups that may be formed otherwise now
-        self._careful_through = FIRST_SCN
+        self._handout = GroupHandout(
+            groups=self._groups,
+            slots=self._slots,
+            watermarks=self.watermarks,
+            errors=self.errors,
+            replay=self._replay,
+            next_group=self._next,
+        )
+        self._labels = LabelledTransactions(source, tracks or TrackLog())
         self.statistics = CoordinatorStatistics()
-        self._durable = progress.low_watermark
-        self._ahead = progress.ahead_scn
-        self._has_rewound = False
-        self._reset(progress)
-
-    def _reset(self, progress: ApplyProgress) -> None:
-        self._groups: dict[int, FormedGroup] = {}  # in ascending order
-        self._former = self._new_former()
-        self._tracker = DependencyTracker()
-        self._low_watermark = self._formed_through = self._received_through = progress.low_watermark
-        self._above = list(progress.above)
-        self._replay = False
-        self._labels.clear()
+        self.is_draining = False
 
     # ------------------------------------------------------------------ what the host asks
-
-    @property
-    def low_watermark(self) -> Scn:
-        """The low watermark: everything up to it is applied or in the error queue."""
-        return self._low_watermark
-
-    @property
-    def durable_scn(self) -> Scn:
-        """The low watermark that is certainly recorded at the destination, on disk or not."""
-        return self._durable
 
     @property
     def unrecorded_scn(self) -> Scn | None:
@@ -198,126 +191,61 @@ class ApplyCoordinator:
 
         None: there is none.
         """
-        idle = not self._groups and self._former.is_empty
-        return self._low_watermark if idle and self._low_watermark > self._durable else None
-
-    def recorded(self, scn: Scn) -> None:
-        """`unrecorded_scn` was made durable."""
-        self._durable = max(self._durable, scn)
-
-    @property
-    def high_watermark(self) -> Scn:
-        """The high watermark: nothing above it is applied, by this incarnation or an earlier one."""
-        return max([self._low_watermark, *(found.through for found in self.progress.above)])
+        marks = self.watermarks
+        return marks.low if self._has_nothing and marks.low > marks.durable else None
 
     @property
     def wants(self) -> bool:
         """Whether another piece can be accepted."""
-        return not self._replay and self._former.wants
+        return not self._replay.is_wanted and self._next.former.wants
 
     @property
     def is_idle(self) -> bool:
         """Whether everything accepted is applied or in the error queue."""
-        return not self._groups and self._former.is_empty and not self._replay
+        return self._has_nothing and not self._replay.is_wanted
+
+    @property
+    def _has_nothing(self) -> bool:
+        return not self._groups and self._next.former.is_empty
 
     @property
     def must_replay(self) -> bool:
-        """Whether everything from `progress` on must be dequeued again; then call `replayed`."""
-        return self._replay and not any(group.may_have_written for group in self._groups.values())
+        """Whether everything from `Watermarks.progress` on must be dequeued again; then call `replayed`."""
+        return self._replay.is_due
 
     @property
     def is_settled(self) -> bool:
         """Nothing is accepted that is not applied, and nothing is applied above the low watermark."""
-        return self.is_idle and not any(found.through > self._low_watermark for found in self._above)
-
-    @property
-    def may_settle(self) -> bool:
-        """What earlier incarnations applied above the low watermark is reached.
-
-        It can settle when nothing more is accepted.
-        """
-        return not any(found.through > self._received_through for found in self._above)
-
-    def settle(self, *, leaves_above: bool = False) -> None:
-        """Nothing more is accepted until it is settled.
-
-        A streamed transaction whose end has not come is given up, and so is what an error keeps waiting.
-
-        It comes again (`must_replay`), as everything that was not let go yet.
-
-        Args:
-            leaves_above: it is enough that it is idle: what is applied above the low watermark stays so. What an error
-                keeps waiting may be below that.
-        """
-        unfinished = [group for group in self._groups.values() if not group.is_done]
-        waits_for_errors = self.is_disabled and not unfinished and not self._former.is_empty
-        if (
-            waits_for_errors
-            and not self._replay
-            and (leaves_above or not any(found.through > self._low_watermark for found in self._above))
-        ):
-            self._start_replay()
-        if len(unfinished) == 1 and not self._replay:
-            large = unfinished[0].large
-            if large is not None and not large.is_complete:
-                self._start_replay(unfinished[0])
-
-    @property
-    def progress(self) -> ApplyProgress:
-        """The progress from which the reader can restart."""
-        above = [found for found in self._above if found.through > self._low_watermark]
-        for group in self._groups.values():
-            above += group.applied
-            if group.is_done and group.through_scn > group.after_scn:
-                above.append(ScnRange(after=group.after_scn, through=group.through_scn))
-        above.sort(key=lambda found: found.after)
-        return ApplyProgress(
-            epoch=self._epoch, low_watermark=self._low_watermark, above=tuple(above), ahead_scn=self._ahead
-        )
+        return self.is_idle and not self.watermarks.has_above
 
     @property
     def state(self) -> str:
         """The manuals' state."""
         if self.is_draining:
             return "SHUTTING DOWN CLEANLY"
-        if not self._servers and not self.statistics.groups:
+        if not self._slots and not self.statistics.groups:
             return "INITIALIZING"
-        return "IDLE" if not self._groups and self._former.is_empty else "APPLYING"
+        return "IDLE" if self._has_nothing else "APPLYING"
 
     @property
     def is_disabled(self) -> bool:
-        """Nothing is applied but error transactions that an operator executes.
-
-        There are some, and `on_error` is to disable.
-
-        This follows from what the destination has, so no restart takes it back; it ends with the last error
-        transaction.
-        """
-        return self._on_error is OnError.DISABLE and len(self._holds) > 0
-
-    @property
-    def error_numbers(self) -> tuple[int, ...]:
-        """The numbers in the error queue, ascending."""
-        return self._holds.numbers
+        """Nothing is applied but error transactions that an operator executes; see `KnownErrors.disables`."""
+        return self.errors.disables
 
     @property
     def first_error(self) -> int:
         """The lowest number in the error queue; 0: it is empty."""
-        return min(self._holds.numbers, default=0)
-
-    def take_outcomes(self) -> tuple[ErrorOutcome, ...]:
-        """The outcomes of executed error transactions since the last call."""
-        return self._executions.take_outcomes()
+        return min(self.errors.numbers, default=0)
 
     def status(self) -> dict[str, int | str]:
         """State, positions and statistics by name."""
-        totals = self.statistics
+        totals, marks = self.statistics, self.watermarks
         return {
             "state": self.state,
-            "low_watermark_scn": self._low_watermark,
-            "high_watermark_scn": self.high_watermark,
-            "durable_scn": self._durable,
-            "received_scn": self._received_through,
+            "low_watermark_scn": marks.low,
+            "high_watermark_scn": marks.high,
+            "durable_scn": marks.durable,
+            "received_scn": marks.received,
             "total_received": totals.received,
             "total_assigned": totals.assigned,
             "total_applied": totals.applied,
@@ -330,10 +258,10 @@ class ApplyCoordinator:
             "total_groups": totals.groups,
             "total_retried": totals.retried,
             "total_replays": totals.replays,
-            "unassigned_complete_txns": self._former.transactions,
-            "active_server_count": len(self._servers),
+            "unassigned_complete_txns": self._next.former.transactions,
+            "active_server_count": len(self._slots),
             "groups_in_flight": len(self._groups),
-            "error_transactions": len(self._holds),
+            "error_transactions": len(self.errors),
             "last_commit_time_us": totals.last_commit_time_us,
             "total_conflicts": totals.conflicts,
         }
@@ -345,12 +273,12 @@ class ApplyCoordinator:
             server: its number.
             told: what it says itself; it does not know why it must wait.
         """
-        waits_for_order = self._commits_in_order and told == "WAIT DEPENDENCY" and self.waits_for(server) != (0, 0)
+        waits_for_order = self._groups.in_order and told == "WAIT DEPENDENCY" and self.waits_for(server) != (0, 0)
         return "WAIT COMMIT" if waits_for_order else told
 
     def waits_for(self, server: int) -> tuple[int, int]:
         """(group that a server holds and cannot write yet, group that it waits for); zeros if there is none."""
-        for number in sorted(self._servers.get(server, ())):
+        for number in self._slots.of(server):
             group = self._groups[number]
             if not group.may_have_written and group.waits:
                 return number, min(group.waits)
@@ -362,7 +290,7 @@ class ApplyCoordinator:
         0: nothing, of a server -1.
         """
         held, awaited = self.waits_for(server)
-        group = held or min(self._servers.get(server, ()), default=0)
+        group = held or min(self._slots.of(server), default=0)
         mine, other = self._groups.get(group), self._groups.get(awaited)
         return {
             "group_number": group,
@@ -372,26 +300,31 @@ class ApplyCoordinator:
             "dep_server_id": -1 if other is None else other.server,
         }
 
+    def has_doubts(self, server: int) -> bool:
+        """Whether a server may have commits that are not reported yet."""
+        return any(group.server == server and group.may_have_written for group in self._groups)
+
     # ------------------------------------------------------------------ what the host tells
 
     def accept(self, piece: Piece) -> None:
         """Accept a piece from the reader, in order; call this only while `wants` is true."""
+        former = self._next.former
         if isinstance(piece, LargePart | Run) and piece.batch.labels:
             self._labels.accepted(piece.batch.labels)
         if isinstance(piece, LargePart):
             self._accept_part(piece)
         elif isinstance(piece, LargeDropped):
-            dropped = self._former.drop_large(piece)
-            for group in self._groups.values():
+            dropped = former.drop_large(piece)
+            for group in self._groups:
                 if dropped is not None and group.large is dropped:
-                    self._abandon(group)
+                    self._replay.abandon(group)
         elif isinstance(piece, Mark):
-            self._received_through = piece.through_scn
-            self._former.extend(piece.through_scn)
+            self.watermarks.received = piece.through_scn
+            former.extend(piece.through_scn)
         else:
-            self._received_through = piece.through_scn
+            self.watermarks.received = piece.through_scn
             self.statistics.received += len(piece.batch.transactions)
-            self._former.add_run(piece)
+            former.add_run(piece)
         self._advance()
 
     def server_joined(
@@ -412,38 +345,26 @@ class ApplyCoordinator:
         queued = set()
         for number, hashes in errors or ():
             queued.add(number)
-            if number not in self._holds:
+            if number not in self.errors:
                 self._hold(number, hashes)
-        self._servers[server] = set()
-        if self._has_rewound:
-            # Its session may be older than the join, which removed what the session goes on from.
-            self._outbox.append((server, Reopen()))
-        for group in list(self._groups.values()):
+        self._slots.join(server)
+        for group in self._groups:
             if group.state is GroupState.IN_DOUBT and group.server == server:
-                self._settle(group, progress, queued)
+                self._settle_doubt(group, progress, queued)
         self._advance()
-
-    def has_doubts(self, server: int) -> bool:
-        """Whether a server may have commits that are not reported yet."""
-        return any(group.server == server and group.may_have_written for group in self._groups.values())
 
     def server_lost(self, server: int) -> None:
         """A server is gone. Its possible commits stay in doubt until it joins again."""
-        for number in sorted(self._servers.pop(server, set())):
+        for number in self._slots.lose(server):
             group = self._groups[number]
             if group.is_dropped:
-                self._forget(group)
+                self._replay.forget(group)
             elif group.state is GroupState.WRITING:
-                group.state = GroupState.IN_DOUBT
-                begun = group.after_scn + 1 if group.mode is not GroupMode.EXECUTE_ERROR else FIRST_SCN
-                self._careful_through = Scn(
-                    max(self._careful_through, begun, group.through_scn if begun else FIRST_SCN)
-                )
+                self._handout.put_in_doubt(group)
             else:
                 group.take_back()
                 if group.streamed is not None and group.streamed.sent:
-                    self._start_replay()
-        self._outbox = [(to, message) for to, message in self._outbox if to != server]
+                    self._replay.start()
         self._advance()
 
     def report(self, server: int, message: ServerMessage) -> None:
@@ -464,12 +385,14 @@ class ApplyCoordinator:
             return
         if isinstance(message, GroupAbandoned) and not group.is_dropped:
             return
-        self._servers[server].discard(group.number)
+        self._slots.free(server, group.number)
         if isinstance(message, GroupAbandoned) or group.is_dropped:
-            self._forget(group)  # also if it gave the group back before it heard: it may die before it answers
+            self._replay.forget(group)  # also if it gave the group back before it heard: it may die before it answers
         else:
-            self._count(message.statistics)
-            self._add_errors(message.errors)
+            self.statistics.add(message.statistics)
+            for error in message.errors:
+                self.statistics.errors += 1
+                self._hold(error.number, np.frombuffer(error.key_hashes, np.uint64))
             self._labels.reported(server, message.applied, message.errors)
             if not message.statistics.commits:
                 group.watermark_sent = FIRST_SCN  # nothing was committed that would have recorded it
@@ -477,36 +400,29 @@ class ApplyCoordinator:
                 self._give_back(group, message)
             else:
                 if group.mode is GroupMode.EXECUTE_ERROR:
-                    self._executions.finished(group.error_numbers, message)
+                    self.errors.executions.finished(group.error_numbers, message)
                 self._finish(group)
         self._advance()
 
-    def execute_errors(self, numbers: Iterable[int], request: ExecutionRequest | None = None) -> None:
-        """Execute error transactions again, in the order of the queue; see `take_outcomes`.
+    def settle(self, *, leaves_above: bool = False) -> None:
+        """Nothing more is accepted until it is settled.
+
+        A streamed transaction whose end has not come is given up, and so is what an error keeps waiting.
+
+        It comes again (`must_replay`), as everything that was not let go yet.
 
         Args:
-            numbers: of the error transactions; those that are to be executed already stay as they were wanted.
-            request: how.
+            leaves_above: it is enough that it is idle: what is applied above the low watermark stays so. What an error
+                keeps waiting may be below that.
         """
-        self._executions.add(numbers, request or ExecutionRequest())
-
-    def withdraw(self, numbers: Iterable[int], why: str) -> None:
-        """See `ErrorExecutions.withdraw`."""
-        self._executions.withdraw(numbers, why)
-
-    def error_edited(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """An error transaction was edited: it has these keys too.
-
-        Args:
-            number: of the error transaction.
-            hashes: what was stored with the edit.
-        """
-        if number in self._holds:
-            self._holds.add(number, hashes)
-
-    def error_deleted(self, number: int) -> None:
-        """An error transaction was deleted from the queue: no transaction waits behind it any more."""
-        self._holds.remove(number)
+        unfinished = self._groups.unfinished
+        waits_for_errors = self.is_disabled and not unfinished and not self._next.former.is_empty
+        if waits_for_errors and not self._replay.is_wanted and (leaves_above or not self.watermarks.has_above):
+            self._replay.start()
+        if len(unfinished) == 1 and not self._replay.is_wanted:
+            group = self._groups[unfinished[0]]
+            if group.large is not None and not group.large.is_complete:
+                self._replay.start(group)
 
     def rewound(self, progress: ApplyProgress) -> None:
         """Tables join or are left out.
@@ -519,281 +435,77 @@ class ApplyCoordinator:
         """
         if not self.is_idle:
             raise BugError("copied tables join or are left out while groups are unfinished")
-        self._ahead, self._durable = progress.ahead_scn, min(self._durable, progress.low_watermark)
-        self._reset(progress)
-        self._has_rewound = True
-        self._outbox += [(server, Reopen()) for server in sorted(self._servers)]
+        self._forget_accepted()
+        self.watermarks.set_back(progress)
+        self._slots.reopen()
 
     def replayed(self) -> None:
-        """The caller restarts the reader from `progress`, as it was before this call."""
+        """The caller restarts the reader from `Watermarks.progress`, as it was before this call."""
         if not self.must_replay:
             raise BugError("replayed without need")
         self.statistics.replays += 1
         # Their callers wait for outcomes, and these groups do not come from the queue.
-        executions = [
-            number
-            for group in self._groups.values()
-            if group.mode is GroupMode.EXECUTE_ERROR and not group.is_done
-            for number in group.error_numbers
-        ]
-        self._reset(self.progress)
-        self._executions.give_back(executions)
-        for held in self._servers.values():
-            held.clear()
+        executions, progress = self._groups.executing, self.watermarks.progress
+        self._forget_accepted()
+        self.watermarks.restart(progress)
+        self.errors.executions.give_back(executions)
+        self._slots.free_all()
 
     def messages(self) -> list[tuple[int, CoordinatorMessage]]:
         """Assign what can be assigned now. Returns (server, message) in the order to send."""
-        while not self._replay and (self._assign() or self._form()):
+        while not self._replay.is_wanted and (self._assign() or self._form()):
             pass
-        for group in self._groups.values():
-            if group.is_at_server:
-                self._let_go(group)
-                self._send_parts(group)
-        outbox, self._outbox = self._outbox, []
-        return outbox
+        self._handout.let_go()
+        return self._slots.take()
 
-    # ------------------------------------------------------------------ forming and handing out
+    # ------------------------------------------------------------------ inside
+
+    def _forget_accepted(self) -> None:
+        """What was accepted and is not applied comes again."""
+        self._groups.clear()
+        self._next.restart()
+        self._labels.clear()
+        self._replay.is_wanted = False
+
+    def _assign(self) -> bool:
+        group = self._handout.assign()
+        if group is not None:
+            self.statistics.assigned += group.commit_scns.shape[0] - group.next_transaction
+        return group is not None
 
     def _form(self) -> bool:
         """Form the next group when a server can take it."""
-        if not any(len(held) < _GROUPS_PER_SERVER for held in self._servers.values()):
+        if not self._slots.has_room or self._groups.has_unassigned:
             return False
-        if any(group.state is GroupState.FORMED for group in self._groups.values()):
-            return False
-        # One at a time: the outcome of one decides what of the next can be executed.
-        executing = any(group.mode is GroupMode.EXECUTE_ERROR and not group.is_done for group in self._groups.values())
-        # A streamed transaction that is being written takes parts until it is whole; one that is not formed yet (an
-        # apply process that an error disabled forms nothing) waits behind what is executed.
-        is_streaming = any(
-            group.large is not None and group.large is self._former.open for group in self._groups.values()
-        )
-        if self._executions.waits and not is_streaming and not executing:
-            self._form_execution()
-            return True
-        if self.is_disabled:
-            return False
-        formed = self._former.take()
-        if formed is None:
-            return False
-        if self._must_wait(formed):
-            self._former.put_back(formed)
-            return False
-        # Not below the recorded position: the destination has folded that range in already.
-        after = max(self._formed_through, self._durable)
-        number = self._number + 1
-        if isinstance(formed, FormedRun):
-            group = FormedGroup(
-                number=number,
-                after_scn=after,
-                through_scn=formed.through_scn,
-                run=formed,
-            )
-            unfinished = self._unfinished()
-            group.waits = (
-                set(unfinished)
-                if self._commits_in_order
-                else self._tracker.add(number, formed.hashes.hashes, unfinished)
-            )
-        else:
-            group = self._large_group(formed, number, after)
-        self.statistics.wait_deps += bool(group.waits)
-        self._add(group)
-        return True
-
-    def _large_group(self, large: Large, number: int, after: Scn) -> FormedGroup:
-        escalation = self._escalations.get(large.order_scn)
-        group = FormedGroup(number=number, after_scn=after, through_scn=after, streamed=StreamedParts(large))
-        group.completed()
-        # What it waited for may have been executed or deleted meanwhile: whether others hold it, its parts show.
-        if escalation is not None and (escalation.failure is not None or escalation.depends_on in self._holds):
-            group.mode = GroupMode.ERROR_QUEUE
-            group.failure, group.error_number = escalation.failure, escalation.depends_on
-        group.waits = set(self._unfinished())
-        self._tracker.add_barrier(number)
-        return group
-
-    def _must_wait(self, formed: FormedRun | Large) -> bool:
-        """Whether what would be formed next must not join the error queue now.
-
-        It depends on an error transaction that is to be executed, or may.
-        """
-        if self._executions.is_empty or self._on_error is OnError.CONTINUE:
-            return False
-        return isinstance(formed, Large) or self._awaits_execution(self._holds.held(formed.hashes))
-
-    def _awaits_execution(self, held: Iterable[HeldTransaction]) -> bool:
-        return any(found.depends_on in self._executions for found in held)
-
-    def _form_execution(self) -> None:
-        numbers = self._executions.choose()
-        if not numbers:
-            return
-        number = self._number + 1
-        group = FormedGroup(
-            number=number,
-            after_scn=self._formed_through,
-            through_scn=self._formed_through,
-            mode=GroupMode.EXECUTE_ERROR,
-            error_numbers=numbers,
-            waits=set(self._unfinished()),
-        )
-        self._tracker.add_barrier(number)
-        self._add(group)
-
-    def _add(self, group: FormedGroup) -> None:
-        self._number = group.number
-        self._groups[group.number] = group
-        self._formed_through = group.through_scn
-
-    def _unfinished(self) -> list[int]:
-        return [number for number, group in self._groups.items() if not group.is_done]
-
-    def _assign(self) -> bool:
-        """Assign the lowest group that can be assigned."""
-        is_lowest = True
-        for group in self._groups.values():
-            if group.is_done:
-                continue
-            is_free = group.state is GroupState.FORMED
-            if is_free and all(self._groups[number].server >= 0 for number in self._still(group)):
-                server = min(self._servers, key=lambda number: (len(self._servers[number]), number), default=-1)
-                if server < 0 or (not is_lowest and len(self._servers[server]) >= _GROUPS_PER_SERVER):
-                    return False
-                self._hand_out(group, server)
-                return True
-            is_lowest = False
-        return False
-
-    def _still(self, group: FormedGroup) -> set[int]:
-        """The unfinished groups that it waits for."""
-        groups = self._groups
-        group.waits = {number for number in group.waits if number in groups and not groups[number].is_done}
-        return group.waits
-
-    def _hand_out(self, group: FormedGroup, server: int) -> None:
-        group.assign(server)
-        self._servers[server].add(group.number)
-        self.statistics.assigned += group.commit_scns.shape[0] - group.next_transaction
-        is_execution = group.mode is GroupMode.EXECUTE_ERROR
-        request = self._executions.request_of(group.error_numbers[0]) if is_execution else ExecutionRequest()
-        self._outbox.append(
-            (
-                server,
-                GroupAssignment(
-                    group=group.number,
-                    attempt=group.attempt,
-                    mode=group.mode,
-                    streamed=group.streamed is not None,
-                    batches=group.batches,
-                    after_scn=group.after_scn,
-                    through_scn=0 if group.streamed is not None else group.through_scn,
-                    first_transaction=group.next_transaction,
-                    error_number=group.error_number,
-                    failure=request.failures.get(group.error_numbers[0]) if is_execution else group.failure,
-                    role=request.role,
-                    handler=request.handler,
-                    error_numbers=group.error_numbers,
-                    is_careful=bool(group.attempt) if is_execution else group.after_scn < self._careful_through,
-                ),
-            )
-        )
-
-    def _let_go(self, group: FormedGroup) -> None:
-        if group.state is not GroupState.ASSIGNED or self._replay or self._still(group):
-            return
-        held: tuple[HeldTransaction, ...] = ()
-        if group.run is not None and self._on_error is not OnError.CONTINUE:
-            held = tuple(h for h in self._holds.held(group.run.hashes) if h.transaction >= group.next_transaction)
-            if self._awaits_execution(held):
-                self._start_replay()
-                return
-        if group.streamed is not None:
-            for hashes in group.streamed.unchecked:
-                if self._hold_large(group, hashes):
-                    return
-            group.streamed.unchecked.clear()
-        group.go(self._low_watermark)
-        self._outbox.append(
-            (
-                group.server,
-                GroupGo(
-                    group=group.number,
-                    attempt=group.attempt,
-                    low_watermark=self._low_watermark,
-                    below_applied=self._unfinished()[0] == group.number,
-                    held=held,
-                    on_error=self._on_error,
-                ),
-            )
-        )
-
-    # ------------------------------------------------------------------ large transactions
+        group = self._next.form()
+        if group is not None and group.mode is not GroupMode.EXECUTE_ERROR:
+            self.statistics.wait_deps += bool(group.waits)
+        return group is not None
 
     def _accept_part(self, piece: LargePart) -> None:
-        part = self._former.add_part(piece)
+        part = self._next.former.add_part(piece)
         if part is None or not part.is_last:
             return
-        self._received_through = part.through_scn
+        self.watermarks.received = part.through_scn
         self.statistics.received += 1
-        for group in self._groups.values():
-            if group.large is not None and group.large.order_scn == piece.order_scn and not group.is_done:
-                group.completed()
-                self._formed_through = group.through_scn
-
-    def _send_parts(self, group: FormedGroup) -> None:
-        streamed = group.streamed
-        if streamed is None:
-            return
-        while group.is_at_server and (part := streamed.next_part()) is not None:
-            if group.state is GroupState.ASSIGNED:
-                streamed.unchecked.append(part.hashes)
-            elif self._hold_large(group, part.hashes):
-                return
-            self._outbox.append((group.server, _part_message(group, part)))
-
-    def _hold_large(self, group: FormedGroup, hashes: KeyHashes) -> bool:
-        """Whether a part depends on an error transaction: the whole transaction must join the error queue."""
-        holds = group.mode is GroupMode.SETS and self._on_error is not OnError.CONTINUE
-        held = self._holds.held(hashes) if holds else ()
-        if held and group.large is not None:
-            self._escalations[group.large.order_scn] = _Escalation(None, max(h.depends_on for h in held))
-            self._start_replay(group)
-        return bool(held)
-
-    def _start_replay(self, failed: FormedGroup | None = None) -> None:
-        """Drop groups without permission to write, and roll back the writes of `failed`; the other groups finish."""
-        self._replay = True
-        for group in self._groups.values():
-            if group.state is GroupState.ASSIGNED or (group is failed and group.state is GroupState.WRITING):
-                self._abandon(group)
-
-    def _abandon(self, group: FormedGroup) -> None:
-        if group.server < 0 or group.server not in self._servers:
-            self._forget(group)
-            return
-        group.drop()
-        self._outbox.append((group.server, GroupAbandon(group=group.number, attempt=group.attempt)))
-
-    def _forget(self, group: FormedGroup) -> None:
-        """Nothing of the group is written. In a replay it is read again."""
-        group.forget(comes_again=self._replay)
-
-    # ------------------------------------------------------------------ what became of groups
+        for group in self._groups.of_large(piece.order_scn):
+            group.completed()
+            self.watermarks.formed = group.through_scn
 
     def _give_back(self, group: FormedGroup, retry: GroupRetry) -> None:
-        group.applied += [_scn_range(found) for found in retry.applied]
+        group.applied += [ScnRange(after=Scn(each.after_scn), through=Scn(each.through_scn)) for each in retry.applied]
         if retry.reason is RetryReason.REPLAY:
             if group.large is not None and retry.failure is not None:
                 # Without a failure the environment was the cause: the transaction is assigned again in the same mode.
-                self._escalations[group.large.order_scn] = _Escalation(retry.failure, 0)
-            self._start_replay()
-            self._forget(group)
+                self._next.escalate(group.large, retry.failure)
+            self._replay.start()
+            self._replay.forget(group)
             return
         group.take_back()
         group.next_transaction = retry.next_transaction
-        group.waits = {number for number in self._unfinished() if number < group.number}
+        group.waits = {number for number in self._groups.unfinished if number < group.number}
 
-    def _settle(self, group: FormedGroup, progress: ApplyProgress, queued: set[int]) -> None:
+    def _settle_doubt(self, group: FormedGroup, progress: ApplyProgress, queued: set[int]) -> None:
         """Find out what a dead server had committed of a group.
 
         Args:
@@ -804,7 +516,7 @@ class ApplyCoordinator:
         if group.mode is GroupMode.EXECUTE_ERROR:
             # Executed, or deleted meanwhile: it is unknown whether the low watermark of its go is recorded.
             group.watermark_sent = FIRST_SCN
-            self._executions.executed(number for number in group.error_numbers if number not in queued)
+            self.errors.executions.executed(number for number in group.error_numbers if number not in queued)
             group.error_numbers = tuple(number for number in group.error_numbers if number in queued)
             if group.error_numbers:
                 group.take_back()
@@ -819,8 +531,8 @@ class ApplyCoordinator:
         if covered.shape[0] and covered.all():
             self._finish(group)
         elif group.streamed is not None:
-            self._start_replay()
-            self._forget(group)
+            self._replay.start()
+            self._replay.forget(group)
         else:
             # Transactions of a group are committed in order: a prefix is applied.
             group.next_transaction = int(np.argmin(covered))
@@ -832,80 +544,20 @@ class ApplyCoordinator:
     def _finish(self, group: FormedGroup) -> None:
         group.state = GroupState.DONE
         self.statistics.groups += 1
-        if group.large is not None:
-            self._escalations.pop(group.large.order_scn, None)
-
-    def _add_errors(self, errors: Iterable[TransactionError]) -> None:
-        for error in errors:
-            self.statistics.errors += 1
-            self._hold(error.number, np.frombuffer(error.key_hashes, np.uint64))
+        self._next.done(group)
 
     def _hold(self, number: int, hashes: NDArray[np.uint64]) -> None:
         """A transaction is in the error queue.
 
         Where that disables, what has no permission to write is dropped, and read again later.
         """
-        self._holds.add(number, hashes)
-        if self._on_error is OnError.DISABLE:
-            self._start_replay()
-
-    def _count(self, found: GroupStatistics) -> None:
-        totals = self.statistics
-        totals.applied += found.transactions
-        totals.rows += found.rows
-        totals.rows_written += found.rows_written
-        totals.commits += found.commits
-        totals.rollbacks += found.rollbacks
-        totals.retried += found.retried
-        totals.conflicts += found.conflicts
-        totals.last_commit_time_us = max(totals.last_commit_time_us, found.last_commit_time_us)
+        self.errors.add(number, hashes)
+        if self.errors.on_error is OnError.DISABLE:
+            self._replay.start()
 
     def _advance(self) -> None:
         """Move the low watermark over finished groups."""
-        for number in list(self._groups):
-            group = self._groups[number]
-            if not group.is_done:
-                break
-            self._low_watermark = max(self._low_watermark, group.through_scn)
-            # The commit recorded the low watermark of its go, and its own range.
-            self._durable = max(self._durable, group.watermark_sent)
-            if group.after_scn <= self._durable:
-                self._durable = max(self._durable, group.through_scn)
-            del self._groups[number]
-        self._join_done()
+        self.watermarks.advance()
+        self._groups.join_done()
         if self.is_idle:
-            self._low_watermark = max(self._low_watermark, self._received_through)
-
-    def _join_done(self) -> None:
-        """Keep of groups that are done what they cover, neighbours as one.
-
-        A lower group may wait for hours, for a user's lock, while others come and go.
-        """
-        last: FormedGroup | None = None
-        for group in list(self._groups.values()):
-            if not group.is_done:
-                last = None
-                continue
-            group.release()
-            if last is None or group.after_scn > max(last.after_scn, last.through_scn):
-                last = group
-                continue
-            last.through_scn = max(last.through_scn, group.through_scn)
-            # Both were sent while the low watermark was below the first of them.
-            last.watermark_sent = max(last.watermark_sent, group.watermark_sent)
-            del self._groups[group.number]
-
-
-def _scn_range(found: AppliedRange) -> ScnRange:
-    return ScnRange(after=Scn(found.after_scn), through=Scn(found.through_scn))
-
-
-def _part_message(group: FormedGroup, part: Part) -> GroupPart:
-    return GroupPart(
-        group=group.number,
-        attempt=group.attempt,
-        part=part.number,
-        batch=part.data,
-        is_last=part.is_last,
-        through_scn=part.through_scn if part.is_last else 0,
-    )
+            self.watermarks.catch_up()

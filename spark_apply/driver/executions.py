@@ -94,14 +94,14 @@ class ErrorExecutions:
         """Whether one is to be executed that no server has."""
         return bool(self._waiting)
 
-    def add(self, numbers: Iterable[int], request: ExecutionRequest) -> None:
+    def add(self, numbers: Iterable[int], request: ExecutionRequest | None = None) -> None:
         """Error transactions are to be executed, in the order of the queue, behind those that were wanted before.
 
         Args:
             numbers: of the error transactions; those that are to be executed already stay as they were wanted.
-            request: how.
+            request: how; None: in the usual way.
         """
-        numbers = set(numbers)
+        numbers, request = set(numbers), request or ExecutionRequest()
         for number in numbers & self._withdrawn.keys():  # it is wanted again before its server gave it back
             del self._withdrawn[number]
         wanted = sorted(numbers - self._requests.keys())

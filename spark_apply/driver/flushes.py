@@ -4,7 +4,7 @@ Job
     Hold back what is told upstream as durable until a crash of the destination cannot take it any more.
 
 Main path
-    CoordinatorHost -> FlushGate.step -> DestinationDatabase.log_positions -> `durable_scn` -> feed.
+    RecordedProgress -> FlushGate.step -> DestinationDatabase.log_positions -> `durable_scn` -> feed.
 
 Durable when
     The driver notes the recorded low watermark, then asks for the written position: every commit that was reported
@@ -100,7 +100,7 @@ class FlushGate:
         """Ask the destination, when it is time.
 
         Args:
-            recorded: `ApplyCoordinator.durable_scn` of this moment.
+            recorded: `Watermarks.durable` of this moment.
             now: monotonic seconds.
 
         Returns:

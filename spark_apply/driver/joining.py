@@ -30,15 +30,14 @@ Worked flow
     up to 170, everything above. A kill at 130: low watermark 130, ahead 170, T JOINING: only T's rows from 130 to 170,
     ...
 
-Used by the loop's thread only, but for `JoinCalls`.
+Used by the loop's thread only; `spark_apply.driver.join_calls` is for the others.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -47,14 +46,9 @@ from headrace.lcr.scn import Scn
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, Instantiation, PartOf
     from spark_apply.driver.coordinator import ApplyCoordinator
-    from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
 
-__all__ = ["DELETED_AT_ONCE", "JoinCalls", "TableJoins"]
-
-# error transactions in one transaction of the destination: a tenth of a second, in which nothing else is done for it
-DELETED_AT_ONCE = 500
-_WAIT_POLL_S = 0.2  # how soon the end of the driver is noticed
+__all__ = ["TableJoins"]
 
 
 @dataclass(slots=True)
@@ -157,19 +151,21 @@ class TableJoins:
     @property
     def applied_scn(self) -> Scn:
         """Everything below this is applied, but of tables that are left out or are joining."""
-        return self._coordinator.low_watermark
+        return self._coordinator.watermarks.low
 
     @property
     def is_joined(self) -> bool:
         """The tables that joined last are where the others are."""
-        return self._coordinator.low_watermark >= self._coordinator.progress.ahead_scn
+        return self._coordinator.watermarks.low >= self._coordinator.watermarks.progress.ahead_scn
 
     # ------------------------------------------------------------------ the loop's turn
 
     @property
     def is_due(self) -> bool:
         """Something is asked that needs the coordinator settled, or idle: offer and accept nothing, and call `advance`."""
-        return bool(self._asked) and (not self._asked[0].join or (self._coordinator.may_settle and self.is_joined))
+        return bool(self._asked) and (
+            not self._asked[0].join or (self._coordinator.watermarks.may_settle and self.is_joined)
+        )
 
     def advance(self) -> bool:
         """Do what is asked, as soon as the coordinator has settled; True: the caller must dequeue again.
@@ -185,11 +181,11 @@ class TableJoins:
         self._coordinator.settle(leaves_above=not asked.join)
         if not (self._coordinator.is_settled if asked.join else self._coordinator.is_idle):
             return False
-        progress = self._coordinator.progress
+        progress = self._coordinator.watermarks.progress
         if asked.join:
             self.is_uncertain = True
             progress = self._destination.join_tables(
-                self._topology, self._apply, self._epoch, asked.join, through=self._coordinator.low_watermark
+                self._topology, self._apply, self._epoch, asked.join, through=self._coordinator.watermarks.low
             )
             self.is_uncertain = False
             self._reader.all_joined()
@@ -197,78 +193,4 @@ class TableJoins:
         self._coordinator.rewound(progress)
         self._reader.restart(progress)
         self._asked.popleft().done.set()
-        return True
-
-
-class JoinCalls:
-    """What the thread that copies asks of the loop; every call waits for its outcome.
-
-    Args:
-        host: runs the loop.
-        should_end: asked while it waits.
-    """
-
-    def __init__(self, host: CoordinatorHost, should_end: Callable[[], bool]) -> None:
-        self._host, self._should_end = host, should_end
-
-    def hold(self, scn: Scn | None) -> None:
-        """See `TableJoins.hold`."""
-        self._host.call(lambda: self._host.joins.hold(scn))
-
-    def hold_now(self) -> None:
-        """Keep the queue from forgetting anything it was not told to be durable: before a snapshot is taken."""
-        self._host.call(lambda: self._host.joins.hold(self._host.told_scn))
-
-    def leave_out(self, tables: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> bool:
-        """See `TableJoins.leave_out`; False: the driver ends first."""
-        return self._wait(self._host.call(lambda: self._host.joins.leave_out(tables, parts)))
-
-    def admit(self, parts: Mapping[PartOf, Scn]) -> bool:
-        """See `TableJoins.admit`; False: the driver ends first."""
-        return self._wait(self._host.call(lambda: self._host.joins.admit(parts)))
-
-    @property
-    def truncated_parts(self) -> dict[PartOf, Scn]:
-        """See `ArrivingTables.truncated_parts`."""
-        return self._host.call(lambda: self._host.joins.truncated_parts)
-
-    def join(self, tables: Sequence[Instantiation]) -> bool:
-        """See `TableJoins.join`; False: the driver ends first."""
-        return self._wait(self._host.call(lambda: self._host.joins.join(tables)))
-
-    def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
-        """See `ArrivingTables.emptied_scn`."""
-        return self._host.call(lambda: self._host.joins.emptied_scn(table))
-
-    @property
-    def truncated_tables(self) -> dict[str, tuple[Scn, frozenset[int]]]:
-        """See `ArrivingTables.truncated`."""
-        return self._host.call(lambda: self._host.joins.truncated_tables)
-
-    @property
-    def applied_scn(self) -> Scn:
-        """See `TableJoins.applied_scn`."""
-        return self._host.call(lambda: self._host.joins.applied_scn)
-
-    @property
-    def is_joined(self) -> bool:
-        """See `TableJoins.is_joined`."""
-        return self._host.call(lambda: self._host.joins.is_joined)
-
-    def delete_obsolete(self, numbers: Sequence[int]) -> frozenset[int]:
-        """Delete error transactions that copies have made obsolete; returns those that are gone."""
-        gone: set[int] = set()
-        for first in range(0, len(numbers), DELETED_AT_ONCE):
-            chosen = numbers[first : first + DELETED_AT_ONCE]
-            gone |= self._host.call(partial(self._host.delete_obsolete, chosen))
-        return frozenset(gone)
-
-    def execute_held(self, numbers: Sequence[int]) -> None:
-        """Have error transactions executed that waited behind others; what becomes of them the error queue shows."""
-        self._host.call(lambda: self._host.execute_errors(numbers))
-
-    def _wait(self, done: Event) -> bool:
-        while not done.wait(_WAIT_POLL_S):
-            if self._should_end():
-                return False
         return True

@@ -112,9 +112,9 @@ class OperatorExecutions:
         """
 
         def make() -> _Execution:
-            there = frozenset(host.queued_errors)
+            there = frozenset(host.errors.queued)
             chosen = tuple(sorted(set(numbers) if numbers is not None else there.difference(besides)))
-            return _Execution(numbers=chosen, there=there, outcomes=host.execute_errors(chosen, request))
+            return _Execution(numbers=chosen, there=there, outcomes=host.errors.execute(chosen, request))
 
         with self._beginning:
             with self._lock:
@@ -130,7 +130,7 @@ class OperatorExecutions:
                 )
             for each in running:
                 self._withdraw(host, each)
-            made = host.call(make)
+            made = host.inbox.call(make)
             with self._lock:
                 over = [
                     each
@@ -170,7 +170,7 @@ class OperatorExecutions:
             return ExecutionPage(outcomes=tuple(found), is_over=False)
         with self._lock:
             self._executions.pop(name, None)
-        there = host.call(lambda: host.queued_errors)
+        there = host.inbox.call(lambda: host.errors.queued)
         return ExecutionPage(
             outcomes=tuple(found),
             is_over=True,
@@ -195,7 +195,7 @@ class OperatorExecutions:
                 self._withdraw(host, execution)
 
     def _withdraw(self, host: CoordinatorHost, execution: _Execution) -> None:
-        host.call(lambda: host.withdraw_errors(execution.outcomes, execution.numbers, _WITHDRAWN))
+        host.inbox.call(lambda: host.errors.withdraw(execution.outcomes, execution.numbers, _WITHDRAWN))
 
     def _found(self, name: str) -> _Execution:
         with self._lock:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.lcr.batch import LcrBatch
     from spark_apply.handlers.loaded import Handlers
     from spark_apply.handlers.running import Handling
-    from spark_apply.sets.collapse import FitOf, Step
+    from spark_apply.sets.steps import FitOf, Step
 
 __all__ = ["GroupPlan", "plan_group", "write_group", "write_in_order"]
 

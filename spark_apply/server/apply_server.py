@@ -56,7 +56,7 @@ from spark_apply.server.error_execution import ExecuteWork
 from spark_apply.server.group_work import Work, WorkContext
 from spark_apply.server.large_transactions import LargeErrorWork, LargeWork
 from spark_apply.server.set_groups import SetsWork
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.tables.fits import TableFits
 
 __all__ = ["ApplyServer", "ServerStep"]

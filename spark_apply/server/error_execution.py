@@ -25,11 +25,12 @@ from headrace.databases.connectors import python_values
 from headrace.lcr.batch import LcrBatch
 from headrace.rules.user_code.handlers import ExecutionHandler
 from spark_apply.conversation.groups import Failure, GroupAssignment, GroupResult, ServerMessage
+from spark_apply.handlers.final_rows import apply_final
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
 from spark_apply.server.group_work import Work, WorkContext, refused_at_commit
 from spark_apply.sets.collapse import plan_sets
-from spark_apply.sets.conflicts import apply_final, execute_steps
+from spark_apply.sets.conflicts import execute_steps
 from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, truncated_before
 

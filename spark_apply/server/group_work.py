@@ -41,9 +41,10 @@ from spark_apply.handlers.crashes import CrashGuard, NoCalls
 from spark_apply.handlers.loaded import NOTHING_LOADED, Handlers
 from spark_apply.handlers.process_bounds import ProcessBounds
 from spark_apply.handlers.running import Handling
-from spark_apply.sets.collapse import FitOf
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import RowWriter
-from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.sets.resolution import Resolution
+from spark_apply.sets.steps import FitOf
 
 if TYPE_CHECKING:
     from spark_apply.handlers.lcrs import LcrFailure

@@ -29,10 +29,11 @@ from spark_apply.conversation.groups import (
 )
 from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.dependencies.holds import HASHES_PER_ERROR_MAX, tables_only
+from spark_apply.handlers.final_rows import apply_final
 from spark_apply.handlers.groups import write_in_order
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
 from spark_apply.sets.collapse import plan_sets
-from spark_apply.sets.conflicts import apply_final, execute_steps
+from spark_apply.sets.conflicts import execute_steps
 from spark_apply.sets.resolution import Resolution, failed_conflict
 
 if TYPE_CHECKING:

@@ -27,12 +27,14 @@ from spark_apply.conversation.groups import (
 )
 from spark_apply.dependencies.hashes import KeyHashes, hash_batch, held_transactions
 from spark_apply.dependencies.holds import bounded_hashes
+from spark_apply.handlers.final_rows import apply_final
 from spark_apply.handlers.groups import GroupPlan, plan_group, write_group
 from spark_apply.handlers.loaded import NOTHING_LOADED, AttemptFailed
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
-from spark_apply.sets.collapse import ResolvablePlan, Step, plan_resolvable, plan_sets
-from spark_apply.sets.conflicts import apply_final, execute_steps, resolve_rows
+from spark_apply.sets.collapse import ResolvablePlan, plan_resolvable, plan_sets
+from spark_apply.sets.conflicts import execute_steps, resolve_rows
 from spark_apply.sets.resolution import Resolution, failed_conflict
+from spark_apply.sets.steps import Step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,13 +15,12 @@ Durable when
     with the same server number, its session ends the old one, and the coordinator asks the destination for the outcome
     of the groups that the old task had.
 
-The module imports only the standard library at the top: grpc and psycopg must not be loaded before Spark's
+The module imports at the top only what needs just the standard library: grpc and psycopg must not be loaded before Spark's
 worker has forked, and the task's environment arms failpoints.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import socket
@@ -31,6 +30,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from spark_apply.application.workers import die_with_parent
+
 if TYPE_CHECKING:
     from headrace.base.errors import HeadraceError
     from protos import apply_pb2 as pb
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from spark_apply.application.task_access import TaskAccess
     from spark_apply.server.apply_server import ApplyServer
 
-__all__ = ["die_with_parent", "serve"]
+__all__ = ["serve"]
 
 _WELCOME_TIMEOUT_S = 30.0  # a driver that runs answers at once
 # Do not report shorter states: a busy server passes through all of them for each group.
@@ -47,19 +48,9 @@ _HEARTBEAT_S = 5.0
 _LAST_WORDS_S = 2.0  # time for the driver to read why the task ends
 # Spark runs a failed task again at once: wait at least this long between attempts.
 _FAILURE_DELAY_S = 1.0
-_PR_SET_PDEATHSIG = 1
-_SIGKILL = 9
 
 
 # --------------------------------------------------------------------------- task
-
-
-def die_with_parent() -> None:
-    """Make this process end with its parent: a worker must not outlive its executor (only on Linux)."""
-    import ctypes
-
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def serve(access: TaskAccess, topology: str, apply: str, index: int, _items: Iterable[int]) -> Iterator[bytes]:
@@ -298,7 +289,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
     from spark_apply.handlers.crashes import RecordedCalls
     from spark_apply.handlers.loaded import loaded_handlers
     from spark_apply.server.apply_server import ApplyServer
-    from spark_apply.sets.resolution import ConflictSettings
+    from spark_apply.sets.conflict_settings import ConflictSettings
     from spark_apply.tables.copied import copied_scns
 
     def make(welcome: pb.Welcome, topology: str, apply: str, index: int) -> ApplyServer:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from headrace.lcr.byte_kernels import same_bytes
-from spark_apply.dependencies.hash_kernels import hash_bytes, mix
+from spark_apply.keys.hash_kernels import hash_bytes, mix
 
 _NULL, _UNCHANGED, _ABSENT = -1, -2, -3  # `headrace.lcr.batch`
 _INSERT, _UPDATE, _DELETE = 1, 2, 3  # `headrace.lcr.batch.Command`

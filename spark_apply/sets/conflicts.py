@@ -30,22 +30,25 @@ from headrace.databases.ports import ConflictRecord, DestinationSession, Write, 
 from headrace.lcr.batch import Command, LcrBatch
 from headrace.lcr.values import ABSENT, UNCHANGED, ColumnValues
 from spark_apply.conversation.groups import Failure
-from spark_apply.sets.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows, plan_sets
+from spark_apply.sets.collapse import plan_rows, plan_sets
 from spark_apply.sets.resolution import Resolution, RowToResolve
 from spark_apply.sets.row_images import CHARACTERS_MAX, RowImages, ShowValue, named, shown
+from spark_apply.sets.steps import ExpectedWrite, FitOf, Step, TruncateTables
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.lcr.batch import TableVersion
-    from spark_apply.handlers.running import Handling
     from spark_apply.tables.fits import TableFit
 
-__all__ = ["RowWriter", "apply_final", "apply_rows", "execute_ahead", "execute_steps", "resolve_rows", "runs_of"]
+__all__ = ["Recover", "RowWriter", "apply_rows", "execute_ahead", "execute_steps", "resolve_rows", "runs_of"]
 
 _DIFFERS = "the row has other values than the LCR's old values"
 _MISSING = "no row has the LCR's key values"
 _CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice as many writes
+
+Recover = Callable[[LcrBatch, int, Failure], "Failure | None"]
+"""Deals with a row that cannot be applied, behind the savepoint before it: batch, number of the row, why. None: it has."""
 
 
 def execute_steps(session: WriteSession, steps: Sequence[Step]) -> int | None:
@@ -105,21 +108,38 @@ def apply_rows(
     resolution: Resolution,
     *,
     numbers: Sequence[int] | None = None,
+    recover: Recover | None = None,
 ) -> Failure | None:
-    """Apply rows one by one, in source order, inside the session's transaction.
+    """Apply rows one by one, in source order, inside the session's transaction; in chunks as long as none fails.
 
     Args:
         session: in a transaction; its savepoint is used.
-        batch: the rows of one transaction, or of a part of it; with `numbers`, of any number of transactions.
+        batch: the rows of one transaction, or of a part of it.
         fit_of: returns the fit of a table version.
         resolution: resolves conflicts, and remembers what became of them.
-        numbers: of the rows that are applied, one at a time; None: all, in chunks as long as none fails.
+        numbers: of the rows that are applied; None: all.
+        recover: is asked about a row that cannot be applied; None: the first failure ends it.
 
     Returns:
         None when all rows are applied; otherwise the failure: roll back.
     """
     rows = plan_rows(batch, fit_of, numbers)
-    return _apply_planned(session, rows, batch, fit_of, resolution, is_chunked=numbers is None)
+    while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
+        session.savepoint()
+        try:
+            if execute_steps(session, [step for _, step in chunk]) is not None:
+                continue
+        except DataError:
+            pass
+        session.rollback_to_savepoint()
+        for number, step in chunk:
+            failure = _apply_row(session, step, _Row(batch, number, fit_of), resolution)
+            if failure is not None and recover is not None:
+                session.rollback_to_savepoint()
+                failure = recover(batch, number, failure)
+            if failure is not None:
+                return failure
+    return None
 
 
 def resolve_rows(
@@ -166,46 +186,6 @@ def resolve_rows(
     return True
 
 
-def apply_final(
-    session: DestinationSession,
-    batch: LcrBatch,
-    fit_of: FitOf,
-    resolution: Resolution,
-    handling: Handling | None = None,
-) -> Failure | None:
-    """Apply rows one by one, with users' handlers; everything below is applied, so a failure is final.
-
-    Args:
-        session: in a transaction; its savepoint is used.
-        batch: the rows of one transaction, or of a part of it.
-        fit_of: returns the fit of a table version.
-        resolution: resolves conflicts, and remembers what became of them.
-        handling: the handlers, one by one; None: there are none.
-
-    Returns:
-        None when all rows are applied; otherwise the failure: roll back.
-    """
-    if handling is None:
-        return apply_rows(session, batch, fit_of, resolution)
-    handled = handling.handlers.handled(batch)
-    if handled is None:
-        return _apply_planned(
-            session, plan_rows(batch, fit_of), batch, fit_of, resolution, is_chunked=True, handling=handling
-        )
-    for is_handled, numbers in runs_of(handled):
-        if not is_handled:
-            rows = plan_rows(batch, fit_of, numbers)
-            failure = _apply_planned(session, rows, batch, fit_of, resolution, is_chunked=True, handling=handling)
-            if failure is not None:
-                return failure
-            continue
-        for number in numbers:
-            failure = handling.dml(batch, number)
-            if failure is not None:
-                return failure
-    return None
-
-
 def runs_of(handled: NDArray[np.bool_]) -> Iterator[tuple[bool, list[int]]]:
     """Cut rows into runs of handled and of other ones: whether it is handled, and the numbers of its rows."""
     ends = [*(np.flatnonzero(np.diff(handled)) + 1).tolist(), handled.shape[0]]
@@ -214,36 +194,6 @@ def runs_of(handled: NDArray[np.bool_]) -> Iterator[tuple[bool, list[int]]]:
         if end > start:
             yield bool(handled[start]), list(range(start, end))
         start = end
-
-
-def _apply_planned(
-    session: DestinationSession,
-    rows: Iterator[tuple[int, Step]],
-    batch: LcrBatch,
-    fit_of: FitOf,
-    resolution: Resolution,
-    *,
-    is_chunked: bool,
-    handling: Handling | None = None,
-) -> Failure | None:
-    while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
-        if is_chunked:
-            session.savepoint()
-            try:
-                if execute_steps(session, [step for _, step in chunk]) is not None:
-                    continue
-            except DataError:
-                pass
-            session.rollback_to_savepoint()
-        for number, step in chunk:
-            at = _Row(batch, number, fit_of)
-            failure = _apply_row(session, step, at, resolution)
-            if failure is not None and handling is not None:
-                session.rollback_to_savepoint()
-                failure = handling.error(batch, number, failure)
-            if failure is not None:
-                return failure
-    return None
 
 
 class RowWriter:
@@ -264,7 +214,8 @@ class RowWriter:
     def row(self, batch: LcrBatch, resolution: Resolution, *, resolves: bool) -> Failure | None:
         """See `Writer`."""
         fit_of = self._fit_of if resolves else self._without_handlers
-        failure = apply_rows(self._session, batch, fit_of, resolution, numbers=[0])
+        ((number, step),) = plan_rows(batch, fit_of)
+        failure = _apply_row(self._session, step, _Row(batch, number, fit_of), resolution)
         if failure is not None:
             self._session.rollback_to_savepoint()
         return failure

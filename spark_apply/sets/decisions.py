@@ -20,7 +20,7 @@ from headrace.lcr.batch import Command
 from headrace.rules.conflict_handlers import BY_COLUMN, ConflictHandler
 
 if TYPE_CHECKING:
-    from spark_apply.sets.resolution import ConflictSettings
+    from spark_apply.sets.conflict_settings import ConflictSettings
     from spark_apply.sets.row_images import RowImages
     from spark_apply.tables.fits import TableFit
 

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import DataError
 from headrace.databases.ports import LastChange, RowInTheWay, RowQuestion, Write
 from headrace.lcr.batch import Command
-from spark_apply.sets.collapse import with_keys
 from spark_apply.sets.row_sets import alike, joined, write_each
+from spark_apply.sets.set_writes import with_keys
 
 if TYPE_CHECKING:
     from headrace.databases.ports import ConflictSession, DestinationSession

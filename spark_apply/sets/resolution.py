@@ -29,21 +29,20 @@ from headrace.base.errors import DataError
 from headrace.base.failpoints import failpoint
 from headrace.databases.ports import ConflictRecord, RowInTheWay, Write
 from headrace.lcr.batch import Command
-from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from spark_apply.sets.decisions import NO_KEY, RESOLVED_KINDS, Decision, GivenUp, Met, as_it_is, decide, question_of
 from spark_apply.sets.latest import METHOD, Latest, TimedRow, TimeUnknown, settle_all_by_time, settle_by_time
-from spark_apply.sets.row_images import RowImages, ShowValue, named, show_raw
+from spark_apply.sets.row_images import RowImages, named
 from spark_apply.sets.row_sets import alike, joined, write_each
 
 if TYPE_CHECKING:
     from headrace.databases.ports import ConflictSession, DestinationSession, WriteSession
     from headrace.lcr.batch import LcrBatch
     from spark_apply.conversation.groups import Failure
+    from spark_apply.sets.conflict_settings import ConflictSettings
     from spark_apply.tables.fits import TableFit
 
 __all__ = [
     "DIFFERS",
-    "ConflictSettings",
     "Resolution",
     "RowToResolve",
     "Unresolved",
@@ -55,25 +54,6 @@ DIFFERS = "DIFFERS: "
 """Prefix of the names of conflicting columns among the texts stored with an error."""
 
 _CURRENT = "current."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConflictSettings:
-    """What conflicts of one apply process are resolved by.
-
-    Args:
-        apply: its name.
-        source: the site whose transactions it applies.
-        site: where.
-        rules: its handlers.
-        show: formats an LCR's value.
-    """
-
-    apply: str
-    source: str
-    site: str = ""
-    rules: ConflictRules = NO_CONFLICT_RULES
-    show: ShowValue = show_raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

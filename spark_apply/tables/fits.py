@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.base.errors import UnfitTableError
 from headrace.databases.applied_tables import are_errors
@@ -28,9 +28,12 @@ from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, Con
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from headrace.rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
-from spark_apply.dependencies.equality import Equality, equality_of, form_of_match, forms_of, touch_of
-from spark_apply.dependencies.hash_kernels import hash_text
-from spark_apply.dependencies.relations import NO_RELATIONS, Relations, relations_of
+from spark_apply.keys.equality import Equality, equality_of, form_of_match, forms_of, touch_of
+from spark_apply.keys.hash_kernels import hash_text
+from spark_apply.keys.relations import NO_RELATIONS, Relations, relations_of
+
+if TYPE_CHECKING:
+    from spark_apply.apply_config import ApplyConfig
 
 __all__ = ["Describe", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVersions"]
 
@@ -226,7 +229,7 @@ class TableFit:
     def forms(self) -> tuple[int, ...]:
         """The forms of the table and of those that it refers to, and of what finds its rows.
 
-        See `spark_apply.dependencies.equality.forms_of`.
+        See `spark_apply.keys.equality.forms_of`.
         """
         found_by = form_of_match(
             self.version.owner, self.version.name, (self._targets[place].number for place in self.match)
@@ -456,6 +459,23 @@ class TableFits:
         self._dependencies, self._handlers = dependencies, handlers
         self._fits: dict[tuple[int, int, str, str], TableFit] = {}
         self._missing: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: ApplyConfig, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> TableFits:
+        """The fits for whoever hashes rows of an apply process: with all that makes one row depend on another.
+
+        Args:
+            config: of the apply process.
+            describe: see the class.
+            missing_alter: see the class.
+        """
+        return cls(
+            describe,
+            missing_alter,
+            dependencies=config.dependencies,
+            handlers=config.handlers,
+            settings=config.destination.tables,
+        )
 
     @property
     def missing_tables(self) -> tuple[str, ...]:

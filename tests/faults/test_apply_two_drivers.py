@@ -13,7 +13,7 @@ import pytest
 from actors.apply import ApplyHost
 from headrace.base.errors import FencedError
 from protos.wire.identity import Peer
-from spark_apply.driver.runs import ApplicationAccess
+from spark_apply.application.task_runs import ApplicationAccess
 from tests.support.apply_driver import Driver, DriverClient, serve_driver
 from tests.support.faults import application_name, apply_name, pgbench_through
 from tests.support.system import System, wait_until

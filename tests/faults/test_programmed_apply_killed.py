@@ -21,7 +21,7 @@ from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules
 from headrace.rules.user_code.handlers import HandlerRules
 from protos import codec
 from spark_apply.handlers.crashes import CRASHES_MAX
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, handler
 from tests.support.handlers import Handled, inserts, rules_of, updates

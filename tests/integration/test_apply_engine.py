@@ -116,7 +116,7 @@ def test_rows_of_a_large_transaction_from_before_its_alter_are_converted_by_the_
         batches.append(batch_of([large], first.commit_scn, first=start, last=end, is_open=end < 11))
     engine = Engine(seed=1, batches=batches, destination=place.destination, parallelism=parallelism)
     given: list[str] = []
-    while engine.coordinator.low_watermark < large.commit_scn:
+    while engine.coordinator.watermarks.low < large.commit_scn:
         engine.step()
         if engine.is_paused and engine.reader.unfit is not None and engine.reader.unfit.hint not in given:
             given.append(engine.reader.unfit.hint)

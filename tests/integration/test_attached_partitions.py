@@ -18,7 +18,7 @@ from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
 from spark_apply.copy.board import CopyBoard
 from spark_apply.driver import apply_driver
-from spark_apply.driver.joining import JoinCalls
+from spark_apply.driver.join_calls import LoopJoinCalls
 from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
 from tests.support.driver_on_threads import Runner
 from tests.support.matrices import cases
@@ -226,7 +226,7 @@ def test_a_truncate_of_the_partition_alone_reaches_a_copy_that_is_made_again(
 def test_a_driver_that_ends_between_goes_on(
     sites: Sites, monkeypatch: pytest.MonkeyPatch, when: str, is_truncated: bool
 ) -> None:
-    def join(self: JoinCalls, tables: Sequence[Instantiation]) -> bool:
+    def join(self: LoopJoinCalls, tables: Sequence[Instantiation]) -> bool:
         return False
 
     def add(self: CopyBoard, pieces: Iterable[Any]) -> None: ...
@@ -235,7 +235,7 @@ def test_a_driver_that_ends_between_goes_on(
         if when == "copying":
             patched.setattr(CopyBoard, "add", add)
         else:
-            patched.setattr(JoinCalls, "join", join)
+            patched.setattr(LoopJoinCalls, "join", join)
         execute(sites.source, ATTACH.format(2))
         wait_for(
             "the copy",

@@ -91,7 +91,7 @@ class Destination:
                 found.append(codec.decode(delivery.data))
             engine = Engine(seed=1, batches=found, destination=database, topology="t", apply=self.apply, source="dbs1")
             engine.run()
-            queue.acknowledge(session, "dbs1", engine.coordinator.low_watermark)
+            queue.acknowledge(session, "dbs1", engine.coordinator.watermarks.low)
             for server in engine.servers.values():
                 server.close()
         return found

@@ -18,8 +18,9 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.records.conflict_history import conflicts
 from headrace.databases.postgres.destination.records.schema import VERSION, VERSIONS, prepare_schema, schema_version
 from headrace.rules.conflict_handlers import ConflictRules
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows
-from spark_apply.sets.resolution import ConflictSettings, Resolution, failed_conflict
+from spark_apply.sets.resolution import Resolution, failed_conflict
 from spark_apply.tables.fits import TableFits
 from tests.support.conflicts import Lcr, batch_of, handler
 from tests.support.matrices import cases

@@ -18,8 +18,9 @@ from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
 from headrace.lcr.batch import Command, LcrBatch, RowGroup
 from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules
 from spark_apply.conversation.groups import Failure
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows
-from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
 from tests.support.conflicts import handler
 from tests.support.lcr_batches import column_values, transactions

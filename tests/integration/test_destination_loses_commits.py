@@ -35,7 +35,7 @@ class OwnServer:
     def run(self, engine: Engine, share: float) -> None:
         """Apply until about so much of the history is."""
         through = engine.batches[-1].through_scn * share
-        while engine.coordinator.low_watermark < through:
+        while engine.coordinator.watermarks.low < through:
             engine.step()
 
     def back_up(self) -> None:
@@ -79,7 +79,7 @@ def test_restore_under_a_running_driver_is_noticed_and_what_was_lost_is_applied_
     own.run(engine, 0.3)
     own.back_up()
     own.run(engine, 0.8)
-    told = engine.coordinator.low_watermark
+    told = engine.coordinator.watermarks.low
     own.restore()
     engine.is_mined_again = True
     progress = own.place.destination.progress
@@ -104,7 +104,7 @@ def test_immediate_stop_with_synchronous_commit_off_everywhere_loses_nothing(own
     own.place.admin.execute("CREATE TABLE everything_before_is_on_disk ()")
     engine = world.engine(2, parallelism=2)
     own.run(engine, 0.6)
-    told = engine.coordinator.durable_scn
+    told = engine.coordinator.watermarks.durable
     own.server.restart(immediate=True)
     engine.run()
     assert engine.crashes["destination"] >= 1

@@ -240,6 +240,7 @@ class Applying:
         self.engine = Engine(seed=1, batches=(), destination=self.database, parallelism=1)
         cores: Any = Cores(host=self, reader=None, coordinator=self.engine.coordinator, epoch=1)  # type: ignore[arg-type]
         self.arriving: list[LcrBatch] = []
+        self.inbox = self.errors = self  # of the host of the coordinator, which it is too
         self.host = ApplyHost.__new__(ApplyHost)
         self.host._driver = SimpleNamespace(control=ApplyControl(config=config, cores=cores))  # type: ignore[assignment]
 
@@ -250,25 +251,25 @@ class Applying:
         assert arguments[0] == f"apply:{APPLY}"
         return getattr(self.host, arguments[1])(*arguments[2:])
 
-    def edit_error(self, edit: ErrorEdit, **stored: Any) -> bool:
+    def edit(self, edit: ErrorEdit, **stored: Any) -> bool:
         done = self.database.edit_error(TOPOLOGY, edit, **stored)
-        self.engine.coordinator.error_edited(edit.number, stored["key_hashes"])
+        self.engine.coordinator.errors.edited(edit.number, stored["key_hashes"])
         return done
 
-    def delete_errors(self, numbers: Sequence[int]) -> dict[int, str]:
+    def delete(self, numbers: Sequence[int]) -> dict[int, str]:
         there = self.database.delete_errors(TOPOLOGY, numbers)
         return {number: "" if number in there else "it is not in the error queue" for number in numbers}
 
     @property
-    def queued_errors(self) -> tuple[int, ...]:
-        return self.engine.coordinator.error_numbers
+    def queued(self) -> tuple[int, ...]:
+        return self.engine.coordinator.errors.numbers
 
-    def execute_errors(self, numbers: Sequence[int], request: ExecutionRequest) -> Any:
+    def execute(self, numbers: Sequence[int], request: ExecutionRequest) -> Any:
         outcomes: Any = queue.SimpleQueue()
-        self.engine.coordinator.execute_errors(numbers, request)
+        self.engine.coordinator.errors.executions.add(numbers, request)
         while outcomes.qsize() < len(numbers):
             self.engine.step()
-            for outcome in self.engine.coordinator.take_outcomes():
+            for outcome in self.engine.coordinator.errors.executions.take_outcomes():
                 outcomes.put(outcome)
         self.arrive()
         return outcomes
@@ -278,8 +279,8 @@ class Applying:
         self.engine.batches, self.arriving = [*self.engine.batches, *self.arriving], []
         self.engine.run()
 
-    def withdraw_errors(self, _: Any, numbers: Sequence[int], why: str) -> None:
-        self.engine.coordinator.withdraw(numbers, why)
+    def withdraw(self, _: Any, numbers: Sequence[int], why: str) -> None:
+        self.engine.coordinator.errors.executions.withdraw(numbers, why)
 
     def close(self) -> None:
         for server in self.engine.servers.values():
@@ -554,17 +555,17 @@ def test_ending_the_command_leaves_what_was_not_begun(
         raise KeyboardInterrupt
 
     def begun_only(numbers: Sequence[int], request: ExecutionRequest) -> Any:
-        applying.engine.coordinator.execute_errors(numbers, request)
+        applying.engine.coordinator.errors.executions.add(numbers, request)
         return queue.SimpleQueue()
 
     monkeypatch.setattr(applying, "execute_errors", begun_only)
     monkeypatch.setattr(applying.host, "execution_outcomes", interrupted)
     assert "those that were begun go on, the others are not tried" in run("execute", "--all")[1]
-    outcomes = applying.engine.coordinator.take_outcomes()
+    outcomes = applying.engine.coordinator.errors.executions.take_outcomes()
     assert [(each.number, each.failure.message if each.failure else "") for each in outcomes] == [
         (number, "not tried: the command was ended") for number in (1, 2)
     ]
-    assert applying.engine.coordinator.error_numbers == (1, 2)
+    assert applying.engine.coordinator.errors.numbers == (1, 2)
 
 
 def test_role_that_lacks_a_right_leaves_the_transaction_in_the_queue_and_the_apply_process_goes_on(

@@ -20,8 +20,9 @@ from headrace.databases.ports import PlannedApply
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.rules.conflict_handlers import ConflictRules
 from spark_apply.sets.collapse import plan_sets
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows, execute_steps
-from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
 from tests.support.conflicts import Lcr, batch_of, by_time
 from tests.support.postgres_network import NetworkSite, PostgresNetwork

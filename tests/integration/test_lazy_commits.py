@@ -189,7 +189,7 @@ def test_crashes_under_load_lose_nothing_that_was_told(own: OwnServer, seed: int
     engine = world.engine(seed, parallelism=2, commits_lazily=True)
     lost = 0
     for share in (0.3, 0.6, 0.9):
-        while engine.coordinator.low_watermark < engine.batches[-1].through_scn * share:
+        while engine.coordinator.watermarks.low < engine.batches[-1].through_scn * share:
             engine.step()
         destination = own.place.destination
         while True:  # until a commit is in memory that the queue was not told of

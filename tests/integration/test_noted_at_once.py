@@ -24,8 +24,9 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.cutting import slice_transactions
 from headrace.rules.conflict_handlers import ConflictRules
 from spark_apply.sets.collapse import plan_resolvable, plan_sets
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows, execute_steps, resolve_rows
-from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
 from tests.support.bounds import STALL_S
 from tests.support.conflicts import Lcr, batch_of, by_time

@@ -183,6 +183,6 @@ def test_changes_wait_behind_an_error_transaction_of_a_table_that_was_altered_me
     if here:
         assert engine.execute_errors([first])[first]  # it names a table that is not there: delete it
         assert pair.destination.delete_errors(TOPOLOGY, [first])
-        engine.coordinator.error_deleted(first)
+        engine.coordinator.errors.deleted(first)
     assert set(engine.execute_errors([error.number for error in pair.errors()]).values()) == {""}
     pair.assert_same(f"SELECT * FROM {name} ORDER BY 1")

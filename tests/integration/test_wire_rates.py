@@ -318,7 +318,7 @@ class _BusyHost(Host):
 
 def test_messages_for_a_coordinator_that_is_busy_wait_in_bounded_memory(tmp_path: Path) -> None:
     world = World(tmp_path, is_secure=True)  # with the limits that we ship
-    world.gate.host = busy = _BusyHost()  # type: ignore[assignment]
+    world.gate.inbox = busy = _BusyHost()  # type: ignore[assignment]
     flood = Flood(world, "Coordinator/Serve")
     wait_until("there is no room any more", lambda: busy.received == REPORTS_MAX, 60)
     time.sleep(0.5)

@@ -37,7 +37,7 @@ def labelled_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Si
 
 def tracked(sim: Simulation) -> Tracking:
     statuses: dict[str, Mapping[str, Any]] = {
-        name: {"low_watermark_scn": component.driver.coordinator.low_watermark}
+        name: {"low_watermark_scn": component.driver.coordinator.watermarks.low}
         for name, component in ((each.name, each) for each in sim.applies.values())
         if component.driver is not None
     }

@@ -46,10 +46,10 @@ from protos.links.queue_link import EnqueueClient, QueueServer
 from protos.wire.identity import Peer
 from protos.wire.transport import new_incarnation
 from spark_apply.application.config import ApplicationConfig
+from spark_apply.application.task_runs import ApplicationAccess
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.apply_driver import ApplyDriver
 from spark_apply.driver.control import outcome_message
-from spark_apply.driver.runs import ApplicationAccess
 from tests.support.background import in_background
 from tests.support.reporting import note_started
 from tests.support.spark_health import fetch_health

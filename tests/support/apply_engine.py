@@ -42,7 +42,7 @@ from spark_apply.server import large_transactions as work_large
 from spark_apply.server import set_groups as work_sets
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.sets import resolution as work_conflicts
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
 
@@ -250,9 +250,9 @@ class Engine:
         """Run until everything is applied, and durable."""
         through = self.batches[-1].through_scn if self.batches else 0
         while (
-            self.coordinator.low_watermark < through
+            self.coordinator.watermarks.low < through
             or self.coordinator.state == "APPLYING"
-            or self.flushes.due_at(self.coordinator.durable_scn) is not None
+            or self.flushes.due_at(self.coordinator.watermarks.durable) is not None
         ):
             self.steps += 1
             assert self.steps < steps_max, f"no end: {self.coordinator.status()} {self.state()}"
@@ -334,7 +334,7 @@ class Engine:
 
     def _hand_out(self) -> None:
         if self.coordinator.must_replay:
-            progress = self.coordinator.progress
+            progress = self.coordinator.watermarks.progress
             self.coordinator.replayed()
             self.fits.forget()
             self.reader.restart(progress)
@@ -343,13 +343,13 @@ class Engine:
         for number, message in self.coordinator.messages():
             if number in self.to_server:
                 self.to_server[number].append(message)
-        recorded = self.coordinator.durable_scn
+        recorded = self.coordinator.watermarks.durable
         self.flushes.step(recorded, self.now)
         self.told = max(self.told, self.joins.bounded(self.flushes.durable_scn(recorded)))
         scn = self.coordinator.unrecorded_scn
         if scn is not None and self.rng.random() < 0.2 and not self.joins.is_uncertain:
             self.destination.record_low_watermark(self.topology, self.apply, self.epoch, scn)
-            self.coordinator.recorded(scn)
+            self.coordinator.watermarks.recorded(scn)
             self.flushes.flushed(scn)
 
     def _receive(self, number: int) -> None:
@@ -373,11 +373,11 @@ class Engine:
 
     def execute_errors(self, numbers: Sequence[int], role: str = "") -> dict[int, str]:
         """Execute error transactions; returns the problem of each; empty: it was applied."""
-        self.coordinator.execute_errors(numbers, ExecutionRequest(role=role))
+        self.coordinator.errors.executions.add(numbers, ExecutionRequest(role=role))
         outcomes: dict[int, str] = {}
         for _ in range(STEPS_MAX):
             self.step()
-            for outcome in self.coordinator.take_outcomes():
+            for outcome in self.coordinator.errors.executions.take_outcomes():
                 outcomes[outcome.number] = outcome.failure.message if outcome.failure else ""
             if len(outcomes) == len(numbers):
                 return outcomes

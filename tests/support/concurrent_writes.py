@@ -31,8 +31,9 @@ from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.rules.conflict_handlers import ConflictHandler, ConflictRules, RowTimes
 from spark_apply.sets.collapse import plan_sets
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows, execute_steps
-from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, raw, shown
 from tests.support.writes import version_of

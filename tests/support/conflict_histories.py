@@ -18,8 +18,9 @@ from headrace.lcr.batch import LcrBatch, OldImage, TableVersion
 from headrace.rules.conflict_handlers import METHODS_OF_KIND, ConflictHandler, ConflictRules, UncomparedColumns
 from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.dependencies.holds import ErrorHolds
-from spark_apply.sets.conflicts import apply_final
-from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.handlers.final_rows import apply_final
+from spark_apply.sets.conflict_settings import ConflictSettings
+from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
 from tests.support.apply_engine import SOURCE, Engine
 from tests.support.conflicts import Lcr, Shown, batch_of, by_time, handler

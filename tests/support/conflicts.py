@@ -19,8 +19,9 @@ from headrace.rules.conflict_handlers import (
     UncomparedColumns,
 )
 from spark_apply.conversation.groups import Failure
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows
-from spark_apply.sets.resolution import ConflictSettings, Resolution, failed_conflict
+from spark_apply.sets.resolution import Resolution, failed_conflict
 from spark_apply.tables.fits import TableFits
 from tests.support.destination_contract import APPLY, TOPOLOGY, Harness
 from tests.support.lcr_batches import column_values, transactions

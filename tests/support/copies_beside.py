@@ -75,7 +75,7 @@ class CopiesBeside:
         finished = [name for name, each in recorded.items() if each.state in {"DONE", "JOINING"}]
         pending = [name for name in self.names if name not in finished and name not in {each.name for each in copied}]
         if copied and not self._held and (not pending or self.rng.random() < 0.3):
-            self.rewound += min(each.scn for each in copied) < engine.coordinator.low_watermark
+            self.rewound += min(each.scn for each in copied) < engine.coordinator.watermarks.low
             self._waits_for = engine.joins.join(copied)
         elif pending:
             self._copy(engine, self.rng.choice(pending) if self._copying is None else self._copying.name, copied)
@@ -101,7 +101,7 @@ class CopiesBeside:
             self._held = True
             engine.joins.hold(engine.told)
         elif self._copying is None:
-            received = max(engine.coordinator._received_through, engine.reader.needed_scn)
+            received = max(engine.coordinator.watermarks.received, engine.reader.needed_scn)
             later = [t.commit_scn for t in self.world.history if t.commit_scn >= received]
             scn = self.rng.choice(later[:5]) if later else self.world.history[-1].commit_scn
             self._copying = record_of(name, scn, "COPYING")

@@ -12,9 +12,9 @@ from typing import Any
 
 from headrace.base.errors import DestinationRestarted, PropagationError
 from spark_apply.application import runs
+from spark_apply.application.run_tokens import RunTokens
 from spark_apply.application.task_access import TaskAccess
 from spark_apply.apply_config import ApplyConfig
-from spark_apply.driver.gate import Gate
 
 WAIT_S = 240.0  # far more than it takes: machines that run other things as well
 
@@ -29,7 +29,7 @@ class Run:
     ) -> None:
         module, _, function = runs._CODE[kind].partition(":")
         code = getattr(importlib.import_module(module), function)
-        access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit(), identity=runner.config.identity)
+        access = TaskAccess(endpoint=runner.endpoint, token=runner.tokens.admit(), identity=runner.config.identity)
         moved(True)
         self.results: list[bytes] = []
 
@@ -60,7 +60,7 @@ class Runner:
 
     config: ApplyConfig
     find: Any
-    gate: Gate
+    tokens: RunTokens
     endpoint: str
     epoch: int
 

@@ -30,7 +30,7 @@ from spark_apply.conversation.groups import (
 from spark_apply.handlers.crashes import RecordedCalls
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.server.apply_server import ApplyServer
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, raw, shown
 from tests.support.groups import error_group, streamed_group, whole_group

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from spark_apply.sets.collapse import plan_resolvable, plan_sets
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import execute_steps
-from spark_apply.sets.resolution import ConflictSettings
 from spark_apply.tables.fits import TableFits
 from tests.support.conflicts import Conflicts, Lcr, batch_of, by_time, raw
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, MemoryHarness, PostgresHarness

@@ -49,6 +49,9 @@ from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.reader import ApplyReader
+from spark_apply.driver.recorded_progress import RecordedProgress
+from spark_apply.driver.replay import Replay
+from spark_apply.driver.unfinished_groups import UnfinishedGroups
 from spark_apply.server.group_work import Work
 from spark_apply.sets import collapse, decisions
 from topology import split
@@ -224,12 +227,12 @@ def _hash_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _advance_over_gaps(self: ApplyCoordinator) -> None:
-    for number in [number for number, group in self._groups.items() if group.is_done]:
-        group = self._groups.pop(number)
-        self._low_watermark = max(self._low_watermark, group.through_scn)
-        self._durable = max(self._durable, group.through_scn)
+    for group in [group for group in self._groups if group.is_done]:
+        del self._groups._groups[group.number]
+        self.watermarks.low = max(self.watermarks.low, group.through_scn)
+        self.watermarks.durable = max(self.watermarks.durable, group.through_scn)
     if self.is_idle:
-        self._low_watermark = max(self._low_watermark, self._received_through)
+        self.watermarks.catch_up()
 
 
 def _doubt_counts_as_made(self: ApplyCoordinator, group: Any, progress: Any, queued: Any) -> None:
@@ -494,13 +497,13 @@ PLANTED = (
     ),
     Planted(
         "a group does not wait for those that it depends on",
-        _set(ApplyCoordinator, "_still", lambda self, group: set()),
+        _set(UnfinishedGroups, "still", lambda self, group: set()),
         first=16,
     ),
     Planted("dependencies are not seen", _hash_nothing),
     Planted(
         "received counts as durable",
-        _set(ApplyCoordinator, "durable_scn", property(lambda self: self._received_through)),
+        _set(RecordedProgress, "recorded_scn", property(lambda self: self._coordinator.watermarks.received)),
         first=5,
     ),
     Planted(
@@ -520,11 +523,12 @@ PLANTED = (
         is_slow=True,
     ),
     Planted(
-        "what a dead server was doing counts as committed", _set(ApplyCoordinator, "_settle", _doubt_counts_as_made)
+        "what a dead server was doing counts as committed",
+        _set(ApplyCoordinator, "_settle_doubt", _doubt_counts_as_made),
     ),
     Planted(
         "what a dead server was doing counts as lost",
-        _set(ApplyCoordinator, "_settle", _doubt_counts_as_lost),
+        _set(ApplyCoordinator, "_settle_doubt", _doubt_counts_as_lost),
         first=2,
         is_slow=True,
     ),
@@ -537,10 +541,8 @@ PLANTED = (
     Planted("a commit whose answer was lost counts as made", _set(Work, "settle", _settle_as(made=True))),
     Planted("data is committed without its progress", _around(MemorySession, "commit", _progress_apart)),
     Planted("a new driver does not fence the older one out", _set(MemoryDestination, "raise_epoch", _raise_no_epoch)),
-    Planted(
-        "a large transaction is not begun again when its server dies", _set(ApplyCoordinator, "_start_replay", _nothing)
-    ),
-    Planted("deletes are left out of a set", _around(collapse, "_deletes", _one_delete_only), is_slow=True),
+    Planted("a large transaction is not begun again when its server dies", _set(Replay, "start", _nothing)),
+    Planted("deletes are left out of a set", _around(collapse, "deletes", _one_delete_only), is_slow=True),
     Planted(
         "a combined capture process takes delivered for committed",
         _around(MountedQueue, "poll", _delivered_is_committed),

@@ -157,7 +157,7 @@ class QueuedNetwork(PostgresNetwork):
             client.grant(len(delivery.data))
             engine.batches.append(codec.decode(delivery.data))
             engine.run()
-            client.acknowledge(engine.source, engine.coordinator.durable_scn)
+            client.acknowledge(engine.source, engine.coordinator.watermarks.durable)
 
     def _subscribed(self, name: str) -> DequeueClient:
         queue = dequeued(self.spec, self.spec.apply(name))
@@ -193,7 +193,7 @@ class QueuedNetwork(PostgresNetwork):
             engine = self.engines[name]
             queues = [self.status(each.queue) for each in self.spec.captures if each.source == engine.source]
             return all(
-                max(each["acknowledged_scn"] for each in status["subscribers"]) >= engine.coordinator.durable_scn
+                max(each["acknowledged_scn"] for each in status["subscribers"]) >= engine.coordinator.watermarks.durable
                 for status in queues
             )
 

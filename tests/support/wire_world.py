@@ -118,8 +118,8 @@ class World:
                 destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
             )
         )
-        gate._tokens.add(TOKEN)
-        gate.host = Host()  # type: ignore[assignment]
+        gate.tokens._current.add(TOKEN)
+        gate.inbox = Host()  # type: ignore[assignment]
         self.apply = serve_apply("127.0.0.1", gate, servers=2, admission=self.admissions["Coordinator"])
         self.spark = serve_tasks("127.0.0.1", Runs(), TOKEN, admission=self.admissions["SparkTasks"])
         self.endpoints = {

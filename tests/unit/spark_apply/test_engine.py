@@ -171,7 +171,7 @@ def test_apply_pauses_before_the_first_lcr_that_does_not_fit_and_goes_on_after_t
     for _ in range(3000):
         engine.step()
     assert engine.reader.state == "PAUSED: WAITING FOR ALTER"
-    assert engine.coordinator.low_watermark == last
+    assert engine.coordinator.watermarks.low == last
     world.check()
     assert isinstance(world.place, MemoryPlace)
     wide.create(world.place.store)

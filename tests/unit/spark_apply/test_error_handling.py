@@ -75,9 +75,9 @@ def until_disabled(engine: Engine) -> bool:
     for _ in range(STEPS_MAX):
         coordinator = engine.coordinator
         if coordinator.is_disabled:
-            if not coordinator._groups and not coordinator._replay:
+            if not coordinator._groups and not coordinator._replay.is_wanted:
                 return True
-        elif coordinator.low_watermark >= through and coordinator.state != "APPLYING":
+        elif coordinator.watermarks.low >= through and coordinator.state != "APPLYING":
             return False
         engine.step()
     raise AssertionError(f"no end: {engine.state()}")
@@ -110,7 +110,7 @@ def test_disable_applies_nothing_until_the_error_queue_is_empty(
         for error in errors:
             failed.append(error.transaction_id)
             assert world.place.destination.delete_errors(TOPOLOGY, [error.number])
-            engine.coordinator.error_deleted(error.number)
+            engine.coordinator.errors.deleted(error.number)
     expected = one_by_one(world)
     assert_rows(world, expected)
     assert sorted(failed) == expected.failed
@@ -170,7 +170,7 @@ def store(engine: Engine, made: EditedPart) -> bool:
         TOPOLOGY, made.edit, part=made.part, batch=made.batch, key_hashes=made.key_hashes
     )
     if done:
-        engine.coordinator.error_edited(made.edit.number, made.key_hashes)
+        engine.coordinator.errors.edited(made.edit.number, made.key_hashes)
     return done
 
 
@@ -272,7 +272,7 @@ def test_servers_that_die_while_an_edited_transaction_is_executed_apply_it_once(
         assert asked < 100, engine.state()
         waiting = [error.number for error in place.destination.errors(TOPOLOGY)]
         driver = engine.coordinator
-        engine.coordinator.execute_errors(waiting)
+        engine.coordinator.errors.executions.add(waiting)
         for _ in range(500):
             engine.step()
             if engine.coordinator is not driver:

@@ -17,11 +17,12 @@ from protos.links.spark_link import serve_tasks
 from protos.wire.admission import Admission
 from protos.wire.transport import Server
 from spark_apply.application.process import ALL_LOST_TIMEOUT_S, FIRST_TIMEOUT_S, SILENCE_MAX_S, ApplicationWatch
+from spark_apply.application.run_tokens import RunTokens
 from spark_apply.application.runs import SparkRuns
 from spark_apply.application.spark import SparkUnavailable
+from spark_apply.application.task_runs import ApplicationAccess, TaskRunner
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.gate import Gate
-from spark_apply.driver.runs import ApplicationAccess, TaskRunner
 from tests.support.apply_driver import wait_for
 from tests.support.spark_health import fetch_health
 
@@ -75,18 +76,21 @@ def server(application: Application) -> Iterator[Server]:
     server.stop()
 
 
-def runner(server: Server, apply: str, *, token: str = TOKEN, epoch: int = 7) -> TaskRunner:
-    config = ApplyConfig(
+def config_of(apply: str) -> ApplyConfig:
+    return ApplyConfig(
         topology="t",
         apply=apply,
         source=DatabaseAccess(site="a", kind="memory", dsn=""),
         destination=DatabaseAccess(site="b", kind="memory", dsn=""),
         queue="q",
     )
+
+
+def runner(server: Server, apply: str, *, token: str = TOKEN, epoch: int = 7) -> TaskRunner:
     return TaskRunner(
-        config=config,
+        config=config_of(apply),
         find=lambda: ApplicationAccess(endpoint=server.endpoint, token=token),
-        gate=Gate(config),
+        tokens=RunTokens(apply),
         epoch=epoch,
     )
 
@@ -118,29 +122,29 @@ def test_kept_run_is_asked_for_again_with_another_token_and_tasks_of_the_older_o
     mine, moved = runner(server, "x"), []
     run = mine.start(pb.TASK_KIND_APPLY_SERVER, 1, is_kept=True, moved=moved.append)
     wait_for("the job", lambda: application.jobs, SOON_S)
-    mine.gate.check(application.tokens[0])
+    mine.tokens.check(application.tokens[0])
     next(iter(application.jobs.values())).set()  # as when its executors and their application die
     wait_for("the next job", lambda: len(application.tokens) == 2 and application.jobs, SOON_S)
     with pytest.raises(PropagationError, match="has ended"):
-        mine.gate.check(application.tokens[0])
-    mine.gate.check(application.tokens[1])
+        mine.tokens.check(application.tokens[0])
+    mine.tokens.check(application.tokens[1])
     wait_for("what the coordinator is told", lambda: moved == [True, False, True], SOON_S)
     run.close()
     assert run.join(SOON_S)
     with pytest.raises(PropagationError, match="has ended"):
-        mine.gate.check(application.tokens[1])
+        mine.tokens.check(application.tokens[1])
     with pytest.raises(ProtocolError):
-        mine.gate.check("a token of nobody")
+        mine.tokens.check("a token of nobody")
 
 
 def test_a_task_that_comes_after_its_run_has_ended_is_turned_away_and_is_no_refused_call(server: Server):
     """Spark repeats a failed task until the run is cancelled; `status` speaks of refused calls as of strangers."""
-    gate = runner(server, "x").gate
+    gate = Gate(config_of("x"))
     admission = Admission("apply x")
     coordinator = serve_apply("127.0.0.1", gate, servers=1, admission=admission)
     try:
-        token = gate.admit()
-        gate.dismiss(token)
+        token = gate.tokens.admit()
+        gate.tokens.dismiss(token)
         with pytest.raises(PropagationError, match="has ended"):
             fetch_access(coordinator.endpoint, token)
         arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -37,7 +37,7 @@ def test_status_of_a_busy_coordinator_says_since_when_it_is_known(monkeypatch: A
     monkeypatch.setattr(
         ApplyControl, "_read", lambda self, cores: pb.ApplyStatus(low_watermark_scn=coordinator.low_watermark)
     )
-    control = ApplyControl(config=SimpleNamespace(), cores=SimpleNamespace(host=coordinator))  # type: ignore[arg-type]
+    control = ApplyControl(config=SimpleNamespace(), cores=SimpleNamespace(host=SimpleNamespace(inbox=coordinator)))  # type: ignore[arg-type]
     before_us = time.time_ns() // 1000
     first = control.status()
     coordinator.is_busy, coordinator.low_watermark = True, 20
@@ -70,7 +70,9 @@ def test_nothing_is_caught_up_while_a_table_is_copied(state: str, is_bounded: bo
     """
     cores = SimpleNamespace(
         reader=SimpleNamespace(strangers=()),
-        host=SimpleNamespace(kept_scn=Scn(70), joins=SimpleNamespace(bounded=lambda scn: min(scn, 50))),
+        host=SimpleNamespace(
+            progress=SimpleNamespace(kept_scn=Scn(70)), joins=SimpleNamespace(bounded=lambda scn: min(scn, 50))
+        ),
     )
     control = ApplyControl(config=SimpleNamespace())  # type: ignore[arg-type]
     control.table_moved(TableProgress(owner="public", name="a", state="DONE"))
@@ -157,7 +159,7 @@ def test_what_keeps_tables_from_being_copied_is_shown_while_others_are_applied(m
     monkeypatch.setattr(ApplyControl, "_read", lambda self, cores: pb.ApplyStatus(state="IDLE", detail=cores.detail))
     copying, cores = (
         SimpleNamespace(problem="the log writer is stopped"),
-        SimpleNamespace(host=Coordinator(), detail=""),
+        SimpleNamespace(host=SimpleNamespace(inbox=Coordinator()), detail=""),
     )
     control = ApplyControl(config=SimpleNamespace(), cores=cores, instantiation=copying)  # type: ignore[arg-type]
     assert control.status().detail == "the log writer is stopped"

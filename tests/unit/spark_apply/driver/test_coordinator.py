@@ -112,12 +112,12 @@ def test_independent_groups_run_in_parallel_and_dependent_ones_wait() -> None:
     ]
     assert talk.coordinator.waits_for(0) == (3, 1)
     assert talk.done(1, 2) == []
-    assert talk.coordinator.low_watermark == 50
-    assert talk.coordinator.progress.above == (ScnRange(after=150, through=250),)
+    assert talk.coordinator.watermarks.low == 50
+    assert talk.coordinator.watermarks.progress.above == (ScnRange(after=150, through=250),)
     assert brief(talk.done(0, 1)) == [(0, "Go", 3)]
-    assert talk.coordinator.low_watermark == 250
+    assert talk.coordinator.watermarks.low == 250
     talk.done(0, 3)
-    assert (talk.coordinator.low_watermark, talk.coordinator.state) == (350, "IDLE")
+    assert (talk.coordinator.watermarks.low, talk.coordinator.state) == (350, "IDLE")
 
 
 def test_state_is_the_manuals_word_for_what_there_is_to_do() -> None:
@@ -182,25 +182,25 @@ def test_reports_of_an_attempt_that_is_over_are_ignored() -> None:
     talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.BELOW, next_transaction=0))
     talk.coordinator.messages()
     talk.coordinator.report(0, GroupResult(group=1, attempt=0, applied=()))
-    assert talk.coordinator.low_watermark == 50
+    assert talk.coordinator.watermarks.low == 50
 
 
 def test_marks_move_the_low_watermark_when_nothing_is_on_the_way() -> None:
     talk = Talk()
     talk.accept(Mark(through_scn=90))
-    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn) == (90, 50)
+    assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.durable) == (90, 50)
     assert talk.coordinator.unrecorded_scn == 90
-    talk.coordinator.recorded(90)
-    assert (talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (90, None)
+    talk.coordinator.watermarks.recorded(90)
+    assert (talk.coordinator.watermarks.durable, talk.coordinator.unrecorded_scn) == (90, None)
 
 
 def test_marks_behind_a_group_wait_for_it() -> None:
     talk = Talk()
     talk.accept(run(made(1, 1)))
     talk.accept(Mark(through_scn=190))
-    assert talk.coordinator.low_watermark == 50
+    assert talk.coordinator.watermarks.low == 50
     talk.done(0, 1)
-    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn) == (190, 150)
+    assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.durable) == (190, 150)
 
 
 def test_a_group_covers_the_marks_before_it_so_that_its_range_reaches_down_to_the_one_before() -> None:
@@ -214,19 +214,19 @@ def test_what_is_durable_follows_the_commits_not_the_order_of_reports() -> None:
     talk = Talk(transactions=1)
     talk.accept(run(made(1, 1)), run(made(2, 2)))
     talk.done(1, 2)
-    assert talk.coordinator.durable_scn == 50
+    assert talk.coordinator.watermarks.durable == 50
     talk.done(0, 1)
-    assert talk.coordinator.durable_scn == 250
+    assert talk.coordinator.watermarks.durable == 250
 
 
 def test_nothing_above_the_high_watermark_is_applied_and_everything_up_to_the_low_one_is() -> None:
     talk = Talk(transactions=1)
     talk.accept(run(made(1, 1)), run(made(2, 2)))
-    assert (talk.coordinator.low_watermark, talk.coordinator.high_watermark) == (50, 50)
+    assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.high) == (50, 50)
     talk.done(1, 2)
-    assert (talk.coordinator.low_watermark, talk.coordinator.high_watermark) == (50, 250)
+    assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.high) == (50, 250)
     talk.done(0, 1)
-    assert (talk.coordinator.low_watermark, talk.coordinator.high_watermark) == (250, 250)
+    assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.high) == (250, 250)
 
 
 def test_the_high_watermark_knows_what_was_applied_before_a_restart() -> None:
@@ -238,7 +238,7 @@ def test_the_high_watermark_knows_what_was_applied_before_a_restart() -> None:
         group_transactions=1000,
         group_rows=10_000,
     )
-    assert (coordinator.low_watermark, coordinator.high_watermark) == (50, 550)
+    assert (coordinator.watermarks.low, coordinator.watermarks.high) == (50, 550)
 
 
 # --------------------------------------------------------------------------- errors
@@ -270,11 +270,11 @@ def test_what_an_execution_rolled_back_did_not_record_is_not_durable() -> None:
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(errors=[(4, stored)])
     talk.accept(Mark(through_scn=90))
-    talk.coordinator.execute_errors([4])
+    talk.coordinator.errors.executions.add([4])
     (assigned,) = assignments(talk.coordinator.messages())
     failure = Failure(position=0, conflict_type="insert_exists", sqlstate="", message="it is there")
     talk.done(0, assigned.group, statistics=GroupStatistics(rollbacks=1), applied=(), failure=failure)
-    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (
+    assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.durable, talk.coordinator.unrecorded_scn) == (
         90,
         50,
         90,
@@ -286,17 +286,17 @@ def test_what_an_execution_whose_server_died_may_have_recorded_is_not_durable(qu
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(servers=1, errors=[(4, stored)])
     talk.accept(Mark(through_scn=90))
-    talk.coordinator.execute_errors([4])
+    talk.coordinator.errors.executions.add([4])
     talk.coordinator.messages()
     talk.coordinator.server_lost(0)
     talk.coordinator.server_joined(0, talk.progress, [(number, stored) for number in queued])
-    assert talk.coordinator.durable_scn == 50
+    assert talk.coordinator.watermarks.durable == 50
 
 
 def test_a_deleted_error_holds_nothing_any_more() -> None:
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(errors=[(4, stored)])
-    talk.coordinator.error_deleted(4)
+    talk.coordinator.errors.deleted(4)
     (go,) = [message for _, message in talk.accept(run(made(1, 7))) if isinstance(message, GroupGo)]
     assert go.held == ()
 
@@ -313,14 +313,14 @@ def problems(talk: Talk) -> dict[int, str]:
     """The outcomes that are known now: the message of each, empty where it was executed."""
     return {
         outcome.number: "" if outcome.failure is None else outcome.failure.message
-        for outcome in talk.coordinator.take_outcomes()
+        for outcome in talk.coordinator.errors.executions.take_outcomes()
     }
 
 
 def test_errors_are_executed_together_with_nothing_beside_them() -> None:
     talk = Talk(transactions=1, errors=[(4, stored_of(7)), (5, stored_of(8)), (6, stored_of(8))])
     talk.accept(run(made(1, 1)))
-    talk.coordinator.execute_errors([4, 5, 99])
+    talk.coordinator.errors.executions.add([4, 5, 99])
     found = talk.coordinator.messages()
     assert [(a.mode, a.error_numbers) for a in assignments(found)] == [(GroupMode.EXECUTE_ERROR, (4, 5))]
     assert not [message for _, message in found if isinstance(message, GroupGo)]
@@ -329,7 +329,7 @@ def test_errors_are_executed_together_with_nothing_beside_them() -> None:
     assert brief(talk.done(1, 2)) == [(0, "Go", 3)]
     found = problems(talk)
     assert (found.pop(4), found.pop(5), "not in the error queue" in found.pop(99), found) == ("", "", True, {})
-    assert talk.coordinator.error_numbers == (6,)
+    assert talk.coordinator.errors.numbers == (6,)
 
 
 def test_what_is_left_behind_one_that_fails_again_is_tried_without_those_that_depend_on_it() -> None:
@@ -338,7 +338,7 @@ def test_what_is_left_behind_one_that_fails_again_is_tried_without_those_that_de
         servers=1,
         errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(7)), (4, stored_of(8)), (5, stored_of(9))],
     )
-    talk.coordinator.execute_errors([1, 2, 3, 4, 5])
+    talk.coordinator.errors.executions.add([1, 2, 3, 4, 5])
     (first,) = assignments(talk.coordinator.messages())
     assert first.error_numbers == (1, 2, 3, 4, 5)
     (second,) = assignments(talk.done(0, first.group, executed=1, failure=FAILED))
@@ -349,12 +349,12 @@ def test_what_is_left_behind_one_that_fails_again_is_tried_without_those_that_de
     found = problems(talk)
     assert "depends on error transaction 2" in found.pop(4)
     assert found == {1: "", 2: "it is there", 3: "", 5: ""}
-    assert talk.coordinator.error_numbers == (2, 4)
+    assert talk.coordinator.errors.numbers == (2, 4)
 
 
 def test_executions_are_small_behind_a_failure_and_grow_again() -> None:
     talk = Talk(servers=1, errors=[(number, stored_of(number)) for number in range(1, 12)])
-    talk.coordinator.execute_errors(range(1, 12))
+    talk.coordinator.errors.executions.add(range(1, 12))
     sent, sizes = talk.coordinator.messages(), []
     while sent:
         server, message = sent.pop(0)
@@ -369,8 +369,8 @@ def test_executions_are_small_behind_a_failure_and_grow_again() -> None:
 
 def test_execution_that_stops_at_the_first_that_fails_tries_none_of_the_others() -> None:
     talk = Talk(servers=1, errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(9)), (4, stored_of(10))])
-    talk.coordinator.execute_errors([1, 2, 3], ExecutionRequest(stops=True))
-    talk.coordinator.execute_errors([4])
+    talk.coordinator.errors.executions.add([1, 2, 3], ExecutionRequest(stops=True))
+    talk.coordinator.errors.executions.add([4])
     (first,) = assignments(talk.coordinator.messages())
     assert first.error_numbers == (1, 2, 3)
     (second,) = assignments(talk.done(0, first.group, executed=1, failure=FAILED))
@@ -380,7 +380,7 @@ def test_execution_that_stops_at_the_first_that_fails_tries_none_of_the_others()
 
 def test_execution_that_stops_refuses_what_depends_on_another_behind_those_that_come_before_it() -> None:
     talk = Talk(servers=1, errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(7)), (4, stored_of(9))])
-    talk.coordinator.execute_errors([2, 3, 4], ExecutionRequest(stops=True))
+    talk.coordinator.errors.executions.add([2, 3, 4], ExecutionRequest(stops=True))
     (first,) = assignments(talk.coordinator.messages())
     assert first.error_numbers == (2,)
     assert assignments(talk.done(0, first.group)) == []
@@ -394,11 +394,11 @@ def test_execution_that_stops_refuses_what_depends_on_another_behind_those_that_
 
 def test_errors_that_no_server_has_are_withdrawn_and_the_others_go_on() -> None:
     talk = Talk(servers=1, errors=[(number, stored_of(number)) for number in (1, 2, 3)])
-    talk.coordinator.execute_errors([1], ExecutionRequest(role="clerk"))
-    talk.coordinator.execute_errors([2, 3])
+    talk.coordinator.errors.executions.add([1], ExecutionRequest(role="clerk"))
+    talk.coordinator.errors.executions.add([2, 3])
     (first,) = assignments(talk.coordinator.messages())
     assert first.error_numbers == (1,)
-    talk.coordinator.withdraw([1, 2], "nobody wants it")
+    talk.coordinator.errors.executions.withdraw([1, 2], "nobody wants it")
     assert problems(talk) == {2: "nobody wants it"}
     (second,) = assignments(talk.done(0, first.group))
     assert second.error_numbers == (3,)
@@ -412,7 +412,7 @@ def test_what_a_dead_server_executed_is_known_from_the_queue_and_the_rest_is_exe
 ) -> None:
     errors = [(4, stored_of(7)), (5, stored_of(8))]
     talk = Talk(servers=1, errors=errors)
-    talk.coordinator.execute_errors([4, 5])
+    talk.coordinator.errors.executions.add([4, 5])
     (first,) = assignments(talk.coordinator.messages())
     talk.coordinator.server_lost(0)
     talk.coordinator.server_joined(0, talk.progress, [error for error in errors if error[0] in queued])
@@ -421,13 +421,13 @@ def test_what_a_dead_server_executed_is_known_from_the_queue_and_the_rest_is_exe
     if queued:
         talk.done(0, first.group, attempt=1)
     assert problems(talk) == {4: "", 5: ""}
-    assert talk.coordinator.error_numbers == ()
+    assert talk.coordinator.errors.numbers == ()
 
 
 def test_what_depends_on_an_error_that_is_to_be_executed_waits_for_it_and_does_not_join_the_queue() -> None:
     talk = Talk(transactions=1, errors=[(4, stored_of(7)), (5, stored_of(8))])
-    talk.coordinator.execute_errors([4], ExecutionRequest(role="clerk"))
-    talk.coordinator.execute_errors([5])
+    talk.coordinator.errors.executions.add([4], ExecutionRequest(role="clerk"))
+    talk.coordinator.errors.executions.add([5])
     (first,) = assignments(talk.coordinator.messages())
     assert first.error_numbers == (4,)
     found = talk.accept(run(made(1, 1)), run(made(2, 8)), run(made(3, 3)))
@@ -438,12 +438,12 @@ def test_what_depends_on_an_error_that_is_to_be_executed_waits_for_it_and_does_n
     found = talk.done(0, 3)
     gos = [message for _, message in found if isinstance(message, GroupGo)]
     assert [go.held for go in gos] == [(), ()]
-    assert talk.coordinator.error_numbers == ()
+    assert talk.coordinator.errors.numbers == ()
 
 
 def test_what_depends_on_an_error_that_failed_again_joins_the_queue_behind_it() -> None:
     talk = Talk(transactions=1, errors=[(4, stored_of(7))])
-    talk.coordinator.execute_errors([4])
+    talk.coordinator.errors.executions.add([4])
     (first,) = assignments(talk.coordinator.messages())
     assert talk.accept(run(made(1, 7))) == []
     found = talk.done(0, first.group, failure=FAILED)
@@ -456,7 +456,7 @@ def test_what_was_handed_out_before_and_depends_on_an_error_that_is_to_be_execut
     talk = Talk(transactions=1, errors=[(4, stored_of(7))])
     found = talk.accept(run(made(1, 1)), run(made(2, 1, 7)))
     assert brief(found) == [(0, "Assignment", 1), (1, "Assignment", 2), (0, "Go", 1)]
-    talk.coordinator.execute_errors([4])
+    talk.coordinator.errors.executions.add([4])
     assert brief(talk.coordinator.messages()) == [(0, "Assignment", 3)], "it waits for what is being written"
     assert brief(talk.done(0, 1)) == [(1, "Abandon", 2), (0, "Abandon", 3)]
     talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
@@ -473,7 +473,7 @@ def test_what_was_handed_out_before_and_depends_on_an_error_that_is_to_be_execut
 
 def test_with_on_error_continue_nothing_waits_for_errors_that_are_to_be_executed() -> None:
     talk = Talk(transactions=1, errors=[(4, stored_of(7))], on_error=OnError.CONTINUE)
-    talk.coordinator.execute_errors([4])
+    talk.coordinator.errors.executions.add([4])
     (first,) = assignments(talk.coordinator.messages())
     assert brief(talk.accept(run(made(1, 7)))) == [(1, "Assignment", 2)]
     assert brief(talk.done(0, first.group)) == [(1, "Go", 2)]
@@ -482,24 +482,24 @@ def test_with_on_error_continue_nothing_waits_for_errors_that_are_to_be_executed
 def test_an_error_that_depends_on_another_is_refused_until_that_is_gone() -> None:
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(errors=[(4, stored), (6, stored)])
-    talk.coordinator.execute_errors([6])
+    talk.coordinator.errors.executions.add([6])
     talk.coordinator.messages()
-    (outcome,) = talk.coordinator.take_outcomes()
+    (outcome,) = talk.coordinator.errors.executions.take_outcomes()
     assert outcome.failure is not None
     assert "depends on error transaction 4" in outcome.failure.message
-    talk.coordinator.execute_errors([6, 4])
+    talk.coordinator.errors.executions.add([6, 4])
     sent = talk.coordinator.messages()
     while sent:
         server, message = sent.pop(0)
         sent += talk.done(server, message.group) if isinstance(message, GroupGo) else []
-    assert {o.number: o.failure for o in talk.coordinator.take_outcomes()} == {4: None, 6: None}
+    assert {o.number: o.failure for o in talk.coordinator.errors.executions.take_outcomes()} == {4: None, 6: None}
 
 
 def test_an_error_whose_execution_was_handed_out_before_a_replay_is_executed_after_it() -> None:
     stored = [stored_hashes(run(made(1, key)).hashes.of(0)) for key in (7, 8)]
     talk = Talk(transactions=1, errors=[(4, stored[0]), (5, stored[1])])
     talk.accept(run(made(1, 1)))
-    talk.coordinator.execute_errors([4, 5])
+    talk.coordinator.errors.executions.add([4, 5])
     assert [a.error_numbers for a in assignments(talk.coordinator.messages())] == [(4, 5)]
     talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.REPLAY, next_transaction=0))
     assert brief(talk.coordinator.messages()) == [(1, "Abandon", 2)]
@@ -509,7 +509,7 @@ def test_an_error_whose_execution_was_handed_out_before_a_replay_is_executed_aft
     while sent:
         server, message = sent.pop(0)
         sent += talk.done(server, message.group) if isinstance(message, GroupGo) else []
-    assert [(o.number, o.failure) for o in talk.coordinator.take_outcomes()] == [(4, None), (5, None)]
+    assert [(o.number, o.failure) for o in talk.coordinator.errors.executions.take_outcomes()] == [(4, None), (5, None)]
 
 
 # --------------------------------------------------------------------------- servers that die
@@ -534,7 +534,7 @@ def test_a_group_in_doubt_is_settled_by_the_progress_at_the_destination(progress
     found = assignments(talk.coordinator.messages())
     if expected is None:
         assert found == []
-        assert talk.coordinator.low_watermark == 250
+        assert talk.coordinator.watermarks.low == 250
     else:
         assert [group.first_transaction for group in found] == [expected[0]]
 
@@ -610,7 +610,7 @@ def test_a_large_transaction_that_fails_comes_again_for_the_error_queue() -> Non
     )
     assert talk.coordinator.must_replay
     assert not talk.coordinator.wants
-    assert talk.coordinator.progress == ApplyProgress(epoch=1, low_watermark=150, above=())
+    assert talk.coordinator.watermarks.progress == ApplyProgress(epoch=1, low_watermark=150, above=())
     talk.coordinator.replayed()
     (again,) = assignments(talk.accept(part(LARGE, 0, 4)))
     assert (again.mode, again.failure) == (GroupMode.ERROR_QUEUE, failure)
@@ -634,7 +634,7 @@ def test_a_complete_large_transaction_whose_server_dies_is_done_when_the_destina
     talk.coordinator.server_lost(1)
     talk.coordinator.server_joined(1, ApplyProgress(epoch=1, low_watermark=250, above=()), [])
     assert not talk.coordinator.must_replay
-    assert talk.coordinator.low_watermark == 250
+    assert talk.coordinator.watermarks.low == 250
 
 
 def test_a_large_transaction_that_is_sent_again_is_rolled_back_first() -> None:
@@ -644,7 +644,7 @@ def test_a_large_transaction_that_is_sent_again_is_rolled_back_first() -> None:
     talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
     assert (0, "Go", 3) in brief(talk.coordinator.messages())
     talk.done(0, 3)
-    assert talk.coordinator.low_watermark == 250
+    assert talk.coordinator.watermarks.low == 250
 
 
 def test_a_large_transaction_that_depends_on_the_error_queue_joins_it_whole() -> None:
@@ -671,7 +671,7 @@ def test_what_a_large_transaction_that_was_rolled_back_did_not_record_is_not_dur
     assert talk.coordinator._groups[1].watermark_sent == 90
     talk.accept(LargeDropped(order_scn=made(1, 20).order_scn))
     talk.coordinator.report(0, GroupAbandoned(group=1, attempt=0))
-    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (
+    assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.durable, talk.coordinator.unrecorded_scn) == (
         90,
         50,
         90,
@@ -689,7 +689,7 @@ def test_what_an_abandoned_transaction_of_a_lost_server_did_not_record_is_not_du
     if not is_told:
         talk.accept(LargeDropped(order_scn=made(1, 20).order_scn))
     talk.coordinator.server_joined(0, talk.progress, [])
-    assert talk.coordinator.durable_scn == 50
+    assert talk.coordinator.watermarks.durable == 50
 
 
 def test_an_error_transaction_is_executed_while_a_streamed_one_waits_for_an_apply_process_that_an_error_disabled() -> (
@@ -702,7 +702,7 @@ def test_an_error_transaction_is_executed_while_a_streamed_one_waits_for_an_appl
         if talk.coordinator.wants:
             assert talk.accept(part(large, first, first + 4)) == []
     assert not talk.coordinator.wants
-    talk.coordinator.execute_errors([4])
+    talk.coordinator.errors.executions.add([4])
     (assigned,) = assignments(talk.coordinator.messages())
     assert (assigned.mode, assigned.error_numbers) == (GroupMode.EXECUTE_ERROR, (4,))
     found = talk.done(0, assigned.group, applied=())
@@ -713,11 +713,11 @@ def test_groups_of_the_memory_of_a_coordinator_end_below_the_low_watermark() -> 
     talk = Talk(transactions=1)
     for number in range(1, 50):
         talk.accept(run(made(number, number % 5)))
-        for group in list(talk.coordinator._groups):
+        for group in [group.number for group in talk.coordinator._groups]:
             talk.done(talk.coordinator._groups[group].server, group)
-    assert talk.coordinator._groups == {}
-    assert talk.coordinator.low_watermark == 49 * 100 + 50
-    assert np.all([not held for held in talk.coordinator._servers.values()])
+    assert not talk.coordinator._groups
+    assert talk.coordinator.watermarks.low == 49 * 100 + 50
+    assert np.all([not held for held in talk.coordinator._slots._held.values()])
 
 
 def test_what_is_applied_above_a_group_that_waits_takes_no_memory() -> None:
@@ -727,14 +727,14 @@ def test_what_is_applied_above_a_group_that_waits_takes_no_memory() -> None:
     for number in range(2, 90):
         talk.accept(run(made(number, *range(number * 200, number * 200 + 200))))
         talk.done(1, number)
-    groups = talk.coordinator._groups.values()
+    groups = talk.coordinator._groups
     assert len(groups) == 2
     assert [len(group.batches) for group in groups] == [1, 0]
-    assert talk.coordinator._tracker._keys.shape[0] == 1 << 14
-    assert talk.coordinator.progress == ApplyProgress(
+    assert talk.coordinator._groups._tracker._keys.shape[0] == 1 << 14
+    assert talk.coordinator.watermarks.progress == ApplyProgress(
         epoch=1, low_watermark=50, above=(ScnRange(after=150, through=8950),)
     )
-    assert talk.coordinator.high_watermark == 8950
+    assert talk.coordinator.watermarks.high == 8950
     # What was not applied is still known: the row of the first group waits for it, and rows of the others for nothing.
     assert brief(talk.accept(run(made(90, 0)), run(made(91, 89 * 200)))) == [
         (1, "Assignment", 90),
@@ -743,9 +743,9 @@ def test_what_is_applied_above_a_group_that_waits_takes_no_memory() -> None:
     ]
     talk.done(2, 91)
     talk.done(0, 1)
-    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn) == (8950, 8950)
+    assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.durable) == (8950, 8950)
     talk.done(1, 90)
-    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn) == (9150, 9150)
+    assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.durable) == (9150, 9150)
     assert not groups
 
 
@@ -761,7 +761,7 @@ def test_the_low_watermark_does_not_pass_what_a_replay_brings_again() -> None:
     assert not talk.coordinator.must_replay
     talk.done(0, 1)
     assert talk.coordinator.must_replay
-    assert talk.coordinator.progress == ApplyProgress(
+    assert talk.coordinator.watermarks.progress == ApplyProgress(
         epoch=1,
         low_watermark=150,
         above=(ScnRange(after=250, through=350),),
@@ -821,7 +821,7 @@ def test_a_table_is_left_out_although_something_is_applied_above_what_waits_for_
     assert joins.is_due
     assert joins.advance()
     assert left.is_set()
-    assert talk.coordinator.progress == ApplyProgress(
+    assert talk.coordinator.watermarks.progress == ApplyProgress(
         epoch=1, low_watermark=150, above=(ScnRange(after=250, through=350),)
     )
 
@@ -832,7 +832,7 @@ def test_a_large_transaction_that_waited_behind_an_error_that_is_gone_is_applied
     talk.accept(part(large, 0, 3))
     assert brief(talk.accept(part(large, 3, 9))) == [(0, "Abandon", 1)]
     talk.coordinator.report(0, GroupAbandoned(group=1, attempt=0))
-    talk.coordinator.error_deleted(4)
+    talk.coordinator.errors.deleted(4)
     talk.coordinator.replayed()
     (assignment,) = assignments(talk.accept(part(large, 0, 3)))
     assert assignment.mode is GroupMode.SETS

@@ -39,9 +39,9 @@ def _history(seed: int, *, is_wrong: bool = False, conflicts: int = 0) -> tuple[
             place.store.flush(rng.randrange(1, 4))  # the WAL writer
         if rng.random() < 1 / CRASH_EVERY:
             crashes += 1
-            recorded = engine.flushes.durable_scn(engine.coordinator.durable_scn)
-            # `CoordinatorHost.kept_scn`
-            kept = engine.coordinator.low_watermark if recorded == engine.coordinator.durable_scn else recorded
+            recorded = engine.flushes.durable_scn(engine.coordinator.watermarks.durable)
+            # `RecordedProgress.kept_scn`
+            kept = engine.coordinator.watermarks.low if recorded == engine.coordinator.watermarks.durable else recorded
             lost += place.store.crash()
             left = place.destination.progress(engine.topology, engine.apply)
             for scn in {

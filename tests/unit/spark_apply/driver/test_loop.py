@@ -47,16 +47,20 @@ from spark_apply.application.spark import SparkUnavailable
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.conversation.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.copy.standing import standings, table_starts
-from spark_apply.driver import loop as host_module
+from spark_apply.driver import loop_inbox
 from spark_apply.driver import server_streams as servers_module
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.dequeuing import OPEN_TIMEOUT_S
 from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.fit_checks import FIT_AGE_MAX_S
 from spark_apply.driver.flushes import POLL_INTERVAL_S, RETRY_S
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
+from spark_apply.driver.newest_dequeuing import DEQUEUE_RETRY_S
 from spark_apply.driver.reader import ApplyReader
+from spark_apply.driver.recorded_progress import RECORD_INTERVAL_S
+from spark_apply.driver.view_writer import DESCRIBE_INTERVAL_S
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
@@ -207,8 +211,8 @@ class Driver:
             clock=self.clock,  # type: ignore[arg-type,return-value]
         )
         self.gate = Gate(self.config)
-        self.token = self.gate.admit()
-        self.gate.host = self.host
+        self.token = self.gate.tokens.admit()
+        self.gate.inbox = self.host.inbox
         self.host.begin()
         self.tasks: dict[int, tuple[Stream, ApplyServer]] = {}
 
@@ -216,7 +220,7 @@ class Driver:
         """The stream out of the queue breaks, and the pause before the next one passes."""
         self.queue.stream.arrived.clear()
         self.queue.stream.problem = PropagationError("the stream broke")
-        self.host._hear_queue()
+        self.host.dequeuing.hear()
         self.clock.advance(RETRY_DELAY_MAX_S)
 
     def start_task(self, number: int) -> Stream:
@@ -262,7 +266,7 @@ class Driver:
             self.host.turn(0.0)
             for number in self.tasks:
                 self.step_task(number)
-            if self.coordinator.low_watermark >= self.batches[-1].through_scn:
+            if self.coordinator.watermarks.low >= self.batches[-1].through_scn:
                 return
         raise AssertionError(f"no end: {self.coordinator.status()}")
 
@@ -284,7 +288,7 @@ def test_batches_of_the_queue_are_applied_by_every_server_and_reported_durable(d
     driver.run()
     driver.assert_applied()
     driver.store.flush()
-    driver.clock.advance(host_module.RECORD_INTERVAL_S)
+    driver.clock.advance(RECORD_INTERVAL_S)
     driver.host.turn(0.0)
     assert driver.queue.acknowledged == sorted(driver.queue.acknowledged)
     assert driver.queue.acknowledged[-1] == driver.batches[-1].through_scn
@@ -297,28 +301,28 @@ def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it
     driver.start_task(0)
     driver.run()
     driver.queue.stream.deliver(mark)
-    driver.clock.advance(host_module.RECORD_INTERVAL_S)
+    driver.clock.advance(RECORD_INTERVAL_S)
     driver.host.turn(0.0)
     driver.host.turn(0.0)
     recorded = MemoryDestination(store=driver.store).progress(TOPOLOGY, APPLY)
     assert recorded is not None
     assert driver.queue.acknowledged[-1] <= recorded.low_watermark
-    assert driver.coordinator.low_watermark == through + 500
+    assert driver.coordinator.watermarks.low == through + 500
 
 
 def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver) -> None:
-    begun, through = driver.host.kept_scn, driver.batches[-1].through_scn
+    begun, through = driver.host.progress.kept_scn, driver.batches[-1].through_scn
     driver.start_task(0)
     driver.run()
     assert driver.store.unflushed, "commits do not wait for the disk"
-    assert driver.coordinator.low_watermark == through
+    assert driver.coordinator.watermarks.low == through
     assert not driver.queue.acknowledged
-    assert (driver.host.recorded_scn, driver.host.kept_scn) == (begun, begun)
+    assert (driver.host.progress.recorded_scn, driver.host.progress.kept_scn) == (begun, begun)
     driver.clock.advance(POLL_INTERVAL_S)
     driver.store.flush()
     driver.host.turn(0.0)
-    assert driver.queue.acknowledged == [driver.host.recorded_scn]
-    assert driver.host.kept_scn == through
+    assert driver.queue.acknowledged == [driver.host.progress.recorded_scn]
+    assert driver.host.progress.kept_scn == through
 
 
 def test_destination_that_is_away_is_not_asked_all_the_time_and_its_answer_ends_the_problem(
@@ -330,8 +334,8 @@ def test_destination_that_is_away_is_not_asked_all_the_time_and_its_answer_ends_
     """
     driver.start_task(0)
     driver.run()
-    assert driver.coordinator.durable_scn > driver.host.recorded_scn
-    destination, asked = driver.host._flushes._destination, []
+    assert driver.coordinator.watermarks.durable > driver.host.progress.recorded_scn
+    destination, asked = driver.host.progress._flushes._destination, []
     positions = destination.log_positions
 
     def ask(*arguments: Any) -> Any:
@@ -380,7 +384,7 @@ def test_unique_index_made_at_the_destination_orders_transactions_after_a_while(
     )
     driver.host.turn(0.0)
     assert driver.fits.fit(version).hashed_keys == before
-    driver.clock.advance(host_module.FIT_AGE_MAX_S)
+    driver.clock.advance(FIT_AGE_MAX_S)
     driver.host.turn(0.0)
     assert len(driver.fits.fit(version).hashed_keys) == len(before) + 1
 
@@ -473,7 +477,7 @@ def test_low_watermark_is_not_recorded_over_what_the_destination_has_lost(driver
     through = driver.batches[-1].through_scn
     mark = LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500))
     driver.queue.stream.deliver(mark)
-    driver.clock.advance(host_module.RECORD_INTERVAL_S)
+    driver.clock.advance(RECORD_INTERVAL_S)
     with pytest.raises(DestinationRestarted):
         driver.host.turn(0.0)
     progress = MemoryDestination(store=driver.store).progress(TOPOLOGY, APPLY)
@@ -492,7 +496,7 @@ def test_driver_ends_when_a_newer_epoch_is_found_while_a_server_joins(driver: Dr
 
 def test_older_driver_never_asks_the_queue_for_what_a_newer_one_may_have_applied(driver: Driver) -> None:
     MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
-    driver.host._dequeuing.has_opened()  # of its stream the host has heard before
+    driver.host.dequeuing._stream.has_opened()  # of its stream the host has heard before
     driver.break_stream()  # it slept, and its stream was given to the newer one
     with pytest.raises(FencedError):
         driver.host.turn(0.0)
@@ -508,7 +512,7 @@ def test_driver_that_slept_between_its_look_and_the_opening_of_its_stream_acknow
     driver.host.turn(0.0)  # no newer one runs; then it sleeps, and its stream is opened late
     driver.clock.advance(POLL_INTERVAL_S)
     driver.host.turn(0.0)
-    assert driver.host.recorded_scn == driver.batches[-1].through_scn
+    assert driver.host.progress.recorded_scn == driver.batches[-1].through_scn
     MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
     driver.queue.stream.is_open = True
     with pytest.raises(FencedError):
@@ -530,7 +534,7 @@ def test_what_becomes_durable_before_a_stream_is_confirmed_is_told_then(driver: 
     driver.host.turn(0.0)
     assert driver.queue.stream.acknowledged == [], "the destination has not said that no newer driver runs"
     driver.store.is_reachable = True
-    driver.clock.advance(host_module.DEQUEUE_RETRY_S)
+    driver.clock.advance(DEQUEUE_RETRY_S)
     driver.host.turn(0.0)
     assert driver.queue.stream.acknowledged == [driver.batches[-1].through_scn]
 
@@ -543,7 +547,7 @@ def test_dequeuing_begins_again_when_the_destination_answers_again(driver: Drive
     driver.host.turn(0.0)
     assert len(driver.queue.streams) == 1
     driver.store.is_reachable = True
-    driver.clock.advance(host_module.DEQUEUE_RETRY_S)
+    driver.clock.advance(DEQUEUE_RETRY_S)
     driver.run()
     assert len(driver.queue.streams) == 2
     driver.assert_applied()
@@ -640,7 +644,7 @@ def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)
     driver.run()
-    driver.host.tasks_accepted(is_accepted=True)
+    driver.host.servers.accepted(is_accepted=True)
     driver.gate.lost(driver.tasks[1][0], "executor killed")
     driver.host.turn(0.0)
     driver.clock.advance(servers_module.REGISTER_TIMEOUT_S + 1)
@@ -652,13 +656,13 @@ def test_tasks_that_no_application_runs_are_waited_for(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)
     driver.run()
-    driver.host.tasks_accepted(is_accepted=False)
+    driver.host.servers.accepted(is_accepted=False)
     for number in range(2):
         driver.gate.lost(driver.tasks[number][0], "the application was killed")
     driver.host.turn(0.0)
     driver.clock.advance(servers_module.REGISTER_TIMEOUT_S + 1)
     driver.host.turn(0.0)
-    driver.host.tasks_accepted(is_accepted=True)
+    driver.host.servers.accepted(is_accepted=True)
     driver.host.turn(0.0)
     driver.clock.advance(servers_module.REGISTER_TIMEOUT_S - 1)
     driver.host.turn(0.0)
@@ -669,8 +673,8 @@ def test_tasks_that_no_application_runs_are_waited_for(driver: Driver) -> None:
 
 def test_task_of_a_run_that_has_ended_is_turned_away_and_one_of_the_next_run_is_let_in(driver: Driver) -> None:
     driver.start_task(0)
-    older, driver.token = driver.token, driver.gate.admit()
-    driver.gate.dismiss(older)
+    older, driver.token = driver.token, driver.gate.tokens.admit()
+    driver.gate.tokens.dismiss(older)
     with pytest.raises(PropagationError):
         driver.gate.accept(Stream(0, token=older))
     with pytest.raises(PropagationError):
@@ -709,11 +713,11 @@ def test_drained_host_hands_out_nothing_and_says_when_no_server_writes(driver: D
         driver.step_task(0)
         driver.host.turn(0.0)
     assert driver.host.is_drained()
-    applied = driver.coordinator.low_watermark
+    applied = driver.coordinator.watermarks.low
     for _ in range(5):
         driver.host.turn(0.0)
         driver.step_task(0)
-    assert driver.coordinator.low_watermark == applied < driver.batches[-1].through_scn
+    assert driver.coordinator.watermarks.low == applied < driver.batches[-1].through_scn
 
 
 def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_nothing_wrong(driver: Driver) -> None:
@@ -740,7 +744,7 @@ def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driv
 
     def call() -> None:
         try:
-            driver.host.call(lambda: None)
+            driver.host.inbox.call(lambda: None)
         except HeadraceError as error:
             answers.append(error)
 
@@ -748,7 +752,7 @@ def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driv
 
     def begin_to_wait() -> bool:
         waiting.start()
-        while driver.host._events.empty():
+        while driver.host.inbox._events.empty():
             time.sleep(0.001)
         return True
 
@@ -756,19 +760,19 @@ def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driv
     waiting.join(60.0)
     call()
     assert [error.message for error in answers] == [f"apply {APPLY} has ended"] * 2
-    assert driver.host.call_within(lambda: None, 10.0) is None
+    assert driver.host.inbox.call_within(lambda: None, 10.0) is None
 
 
 def test_a_call_is_answered_at_once_also_where_the_driver_ends_before_it_dequeues(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A newer one came while this one's tables were looked at."""
-    monkeypatch.setattr(host_module, "_CALL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(loop_inbox, "_CALL_TIMEOUT_S", 0.1)
     MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):
         driver.host.run(lambda: False)
     with pytest.raises(ApplyError, match="has ended"):
-        driver.host.call(lambda: None)
+        driver.host.inbox.call(lambda: None)
 
 
 class JoiningDriver(Driver):
@@ -826,20 +830,20 @@ def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replace
     for number in range(2):
         driver.start_task(number)
     early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
-    driver.host.joins.hold(driver.host.told_scn)
-    while driver.coordinator.low_watermark < later:
+    driver.host.joins.hold(driver.host.dequeuing.told_scn)
+    while driver.coordinator.watermarks.low < later:
         driver.step()
     assert not any(driver.queue.acknowledged)
     driver.copy(early)
     driver.host.joins.hold(Scn(early))
-    ahead = driver.coordinator.low_watermark
+    ahead = driver.coordinator.watermarks.low
     joined = driver.host.joins.join([driver.record])
     while not joined.is_set():
         driver.step()
     assert driver.state() == "JOINING"
     # The servers' sessions are older than the join: they are opened again before a group is written.
-    assert driver.coordinator.low_watermark <= early
-    assert driver.coordinator.progress.ahead_scn >= ahead
+    assert driver.coordinator.watermarks.low <= early
+    assert driver.coordinator.watermarks.progress.ahead_scn >= ahead
     driver.host.joins.hold(None)
     if restart_after is not None:
         driver.step(restart_after)
@@ -858,7 +862,7 @@ def joining_driver(seed: int) -> JoiningDriver:
         driver.start_task(number)
     early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
     driver.host.joins.hold(Scn(0))
-    while driver.coordinator.low_watermark < later:
+    while driver.coordinator.watermarks.low < later:
         driver.step()
     driver.copy(early)
     return driver
@@ -905,8 +909,8 @@ def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monke
     while not lost:
         driver.step()
     assert driver.host.joins.is_uncertain
-    assert driver.host.told_scn < driver.record.scn, "something is told as soon as it is found on disk"
-    driver.host.execute_errors([7])
+    assert driver.host.dequeuing.told_scn < driver.record.scn, "something is told as soon as it is found on disk"
+    driver.host.errors.execute([7])
     driver.step(5)
     driver.store.flush()
     driver.clock.advance(POLL_INTERVAL_S)
@@ -922,8 +926,8 @@ def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monke
 
 
 def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhile(driver: Driver) -> None:
-    first, second = driver.host.execute_errors([7]), driver.host.execute_errors([7])
-    assert driver.host.delete_errors([6, 7]) == {
+    first, second = driver.host.errors.execute([7]), driver.host.errors.execute([7])
+    assert driver.host.errors.delete([6, 7]) == {
         6: "it is not in the error queue",
         7: "it is being executed: look again with `headrace errors list`",
     }
@@ -931,7 +935,7 @@ def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhi
         driver.start_task(number)
     driver.run()
     assert [each.get_nowait().number for each in (first, second)] == [7, 7]
-    third = driver.host.execute_errors([7])
+    third = driver.host.errors.execute([7])
     driver.host.run(lambda: True)
     outcome = third.get_nowait()
     assert outcome.failure is not None
@@ -944,7 +948,7 @@ def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhi
 def test_who_executes_an_error_otherwise_than_it_is_being_executed_is_not_told_its_outcome_as_theirs(
     driver: Driver, other: ExecutionRequest
 ) -> None:
-    first, second = driver.host.execute_errors([7]), driver.host.execute_errors([8, 7], other)
+    first, second = driver.host.errors.execute([7]), driver.host.errors.execute([8, 7], other)
     refused = second.get_nowait()
     assert (
         refused.number,
@@ -954,7 +958,7 @@ def test_who_executes_an_error_otherwise_than_it_is_being_executed_is_not_told_i
         driver.start_task(number)
     driver.run()
     assert (first.get_nowait().number, second.get_nowait().number, first.empty(), second.empty()) == (7, 8, True, True)
-    third = driver.host.execute_errors([7], other)
+    third = driver.host.errors.execute([7], other)
     driver.run()
     assert third.get_nowait().number == 7
 
@@ -970,12 +974,12 @@ def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds
     epoch, configuration, state = described()
     assert (epoch, configuration["source_database"], state["status"]) == (driver.epoch, SOURCE, "ENABLED")
     assert "secret" not in str(driver.store.described)
-    driver.clock.advance(host_module.DESCRIBE_INTERVAL_S)
+    driver.clock.advance(DESCRIBE_INTERVAL_S)
     driver.host.turn(0.0)
     state = described()[2]
     assert state["coordinator"]["total_applied"] == len(driver.history)
     assert [server["server_id"] for server in state["servers"]] == [0, 1]
-    views = rows_said(driver.host.said)
+    views = rows_said(driver.host.views.said)
     (progress,), (coordinator,) = views["dba_apply_progress"], views["v_streams_apply_coordinator"]
     assert (progress["applied_message_number"], progress["servers"], progress["source_database"]) == (
         driver.batches[-1].through_scn,
@@ -990,13 +994,13 @@ def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds
 
 
 def test_driver_that_gives_up_says_why_and_one_that_was_overtaken_says_nothing(driver: Driver) -> None:
-    driver.host.fail(ApplyError("it is enough"))
+    driver.host.inbox.fail(ApplyError("it is enough"))
     with pytest.raises(ApplyError):
         driver.host.run(lambda: False)
     assert driver.store.described[TOPOLOGY, APPLY][2]["error_message"] == "it is enough"
     driver.start_driver()
     driver.host.turn(0.0)
-    driver.host.fail(FencedError("a newer one"))
+    driver.host.inbox.fail(FencedError("a newer one"))
     with pytest.raises(FencedError):
         driver.host.run(lambda: False)
     assert driver.store.described[TOPOLOGY, APPLY][2]["status"] == "ENABLED"
@@ -1027,13 +1031,13 @@ def test_server_says_for_which_other_one_it_waits(driver: Driver) -> None:
                 seen.add(found["dep_server_id"])
         for number in driver.tasks:
             driver.step_task(number)
-        if driver.coordinator.low_watermark >= driver.batches[-1].through_scn:
+        if driver.coordinator.watermarks.low >= driver.batches[-1].through_scn:
             break
     assert seen
 
 
 def test_an_edit_of_an_error_that_is_being_executed_is_refused(driver: Driver) -> None:
-    driver.host.execute_errors([7])
+    driver.host.errors.execute([7])
     edit = ErrorEdit(
         number=7,
         edit=1,
@@ -1046,7 +1050,7 @@ def test_an_edit_of_an_error_that_is_being_executed_is_refused(driver: Driver) -
         edited_by="ada",
     )
     with pytest.raises(ApplyError, match="is being executed"):
-        driver.host.edit_error(edit, part=0, batch=b"", key_hashes=np.empty(0, np.uint64))
+        driver.host.errors.edit(edit, part=0, batch=b"", key_hashes=np.empty(0, np.uint64))
 
 
 def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1062,15 +1066,15 @@ def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, m
         changes=(),
         edited_by="ada",
     )
-    driver.coordinator._holds.add(7, np.array([2], np.uint64))
+    driver.coordinator.errors._holds.add(7, np.array([2], np.uint64))
 
     def lost(*_: object, **__: object) -> bool:
         raise DatabaseUnavailable("the answer to COMMIT was lost")
 
-    monkeypatch.setattr(driver.host._destination, "edit_error", lost)
+    monkeypatch.setattr(driver.host.errors._destination, "edit_error", lost)
     with pytest.raises(DatabaseUnavailable):
-        driver.host.edit_error(edit, part=0, batch=b"", key_hashes=np.array([4], np.uint64))
-    assert set(driver.coordinator._holds._hashes[7].tolist()) == {2, 4}
+        driver.host.errors.edit(edit, part=0, batch=b"", key_hashes=np.array([4], np.uint64))
+    assert set(driver.coordinator.errors._holds._hashes[7].tolist()) == {2, 4}
 
 
 @pytest.mark.parametrize("is_made", [True, False])
@@ -1081,19 +1085,19 @@ def test_error_whose_deletion_was_not_answered_holds_nothing_once_it_is_gone(
     session.begin()
     number = session.put_error(error_transaction(apply=APPLY, source=SOURCE), b"", np.array([2], np.uint64), part=0)
     session.commit([], Scn(0))
-    driver.coordinator._holds.add(number, np.array([2], np.uint64))
-    delete = driver.host._destination.delete_errors
+    driver.coordinator.errors._holds.add(number, np.array([2], np.uint64))
+    delete = driver.host.errors._destination.delete_errors
 
     def lost(topology: str, numbers: Sequence[int]) -> Any:
         if is_made:
             delete(topology, numbers)
         raise DatabaseUnavailable("the answer to COMMIT was lost")
 
-    monkeypatch.setattr(driver.host._destination, "delete_errors", lost)
+    monkeypatch.setattr(driver.host.errors._destination, "delete_errors", lost)
     with pytest.raises(DatabaseUnavailable):
-        driver.host.delete_errors([number])
+        driver.host.errors.delete([number])
     assert driver.coordinator.first_error == number
-    driver.clock.advance(host_module.DESCRIBE_INTERVAL_S)
+    driver.clock.advance(DESCRIBE_INTERVAL_S)
     driver.host.turn(0.0)
     assert driver.coordinator.first_error == (0 if is_made else number)
 
@@ -1123,9 +1127,9 @@ def test_error_that_fails_again_is_listed_with_its_new_failure(driver: Driver) -
     hashes = np.array([2], np.uint64)
     number = session.put_error(error_transaction(apply=APPLY, source=SOURCE), codec.encode(batch), hashes, part=0)
     session.commit([], Scn(0))
-    driver.coordinator._holds.add(number, hashes)
+    driver.coordinator.errors._holds.add(number, hashes)
     driver.start_task(0)
-    outcomes = driver.host.execute_errors([number])
+    outcomes = driver.host.errors.execute([number])
     driver.run()
     driver.host.turn(0.0)
     outcome = outcomes.get_nowait()
@@ -1140,17 +1144,17 @@ def test_server_that_opened_its_session_before_a_join_and_takes_part_after_it_op
     driver.start_task(0)
     early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
     driver.host.joins.hold(Scn(0))
-    while driver.coordinator.low_watermark < later:
+    while driver.coordinator.watermarks.low < later:
         driver.step()
     stream = driver.start_task(1)  # what it says is not heard before the join
     driver.copy(early)
-    said, driver.host._events = driver.host._events, type(driver.host._events)()
+    said, driver.host.inbox._events = driver.host.inbox._events, type(driver.host.inbox._events)()
     joined = driver.host.joins.join([driver.record])
     while not joined.is_set():
         driver.host.turn(0.0)
         driver.step_task(0)
     while not said.empty():
-        driver.host._events.put(said.get())
+        driver.host.inbox._events.put(said.get())
     driver.run()
     assert stream is driver.tasks[1][0]
     assert driver.host.servers.facts()[1].has_joined
@@ -1171,7 +1175,7 @@ def test_batch_that_arrives_while_the_loop_works_is_heard_without_a_pause(
         offer(batch, data)
         if batch.through_scn == through + 550:
             driver.queue.stream.deliver(dataclasses.replace(late, previous_scn=Scn(through + 550)))
-            driver.host._queue_spoke()
+            driver.host.inbox.queue_spoke()
 
     monkeypatch.setattr(driver.host._reader, "offer", arrive)
     driver.queue.stream.deliver(dataclasses.replace(late, through_scn=Scn(through + 550)))
@@ -1212,6 +1216,6 @@ def test_destination_that_answers_again_does_not_hide_that_the_queue_is_away(dri
     driver.host._housekeep(driver.clock.monotonic())
     assert driver.host.problem
     driver.store.is_reachable, driver.queue.opens_at_once = True, False
-    driver.clock.advance(host_module.DEQUEUE_RETRY_S)
+    driver.clock.advance(DEQUEUE_RETRY_S)
     driver.host._housekeep(driver.clock.monotonic())
     assert driver.host.problem == "the stream broke"

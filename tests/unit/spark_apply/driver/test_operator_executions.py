@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 from headrace.base.errors import ApplyError, ConfigError
 from spark_apply.conversation.groups import Failure, GroupRetry, RetryReason
 from spark_apply.driver import operator_executions
+from spark_apply.driver.destination_problem import DestinationProblem
+from spark_apply.driver.error_requests import ErrorRequests
 from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
-from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.operator_executions import OperatorExecutions
 from tests.support.coordinator_talk import Talk, assignments, made, run
 
@@ -21,19 +23,14 @@ ENDED = "not tried: the command was ended"
 
 
 class Host:
-    """The host's own methods over a coordinator, without a loop."""
-
-    execute_errors, withdraw_errors = CoordinatorHost.execute_errors, CoordinatorHost.withdraw_errors
-    queued_errors, _deliver_outcomes = CoordinatorHost.queued_errors, CoordinatorHost._deliver_outcomes
+    """The requests of a host over a coordinator, without a loop."""
 
     def __init__(self, talk: Talk) -> None:
-        self._coordinator, self._executing = talk.coordinator, {}
-
-    def _note_failure(self, outcome: ErrorOutcome) -> None:
-        """Nothing is recorded."""
-
-    def call(self, function: Any) -> Any:
-        return function()
+        destination: Any = SimpleNamespace(errors=lambda *_, **__: ())  # why they fail is recorded nowhere
+        self.inbox = SimpleNamespace(call=lambda function: function())
+        self.errors = ErrorRequests(
+            "t", "a", destination=destination, coordinator=talk.coordinator, problem=DestinationProblem()
+        )
 
 
 def begun(count: int) -> tuple[Talk, Any, OperatorExecutions]:
@@ -53,7 +50,7 @@ def test_outcomes_come_in_pages_and_the_last_says_what_is_left() -> None:
     assert not executions.outcomes(host, "a", 0.01).is_over
     (first,) = assignments(talk.coordinator.messages())
     talk.done(0, first.group)
-    host._deliver_outcomes()
+    host.errors.deliver_outcomes()
     page = executions.outcomes(host, "a", 0.0)
     assert (told(page.outcomes), page.is_over, page.left, page.arrived) == ({1: "", 2: ""}, True, 1, 0)
     with pytest.raises(ConfigError, match="was ended, or its apply process"):
@@ -69,7 +66,7 @@ def test_while_one_is_attended_another_command_is_refused_and_nothing_of_it_begi
     (first,) = assignments(talk.coordinator.messages())
     assert first.error_numbers == (1, 2)
     talk.done(0, first.group)
-    host._deliver_outcomes()
+    host.errors.deliver_outcomes()
     assert executions.begin(host, "c", None, ExecutionRequest()) == 3, (
         "all outcomes of the first are known, read or not"
     )
@@ -96,7 +93,7 @@ def test_ended_one_executes_no_more_of_what_a_server_gives_back() -> None:
     (first,) = assignments(talk.coordinator.messages())
     executions.end(host, "a")
     assert assignments(talk.done(0, first.group, executed=32, failure=None)) == []
-    assert talk.coordinator.error_numbers == tuple(range(33, 601))
+    assert talk.coordinator.errors.numbers == tuple(range(33, 601))
 
 
 def test_what_was_taken_back_and_is_wanted_again_before_its_server_gives_it_back_is_executed() -> None:
@@ -108,7 +105,7 @@ def test_what_was_taken_back_and_is_wanted_again_before_its_server_gives_it_back
     (again,) = assignments(talk.done(0, first.group, executed=32, failure=None))
     assert again.error_numbers == tuple(range(33, 41))
     talk.done(0, again.group)
-    host._deliver_outcomes()
+    host.errors.deliver_outcomes()
     assert told(executions.outcomes(host, "b", 0.0).outcomes) == dict.fromkeys(range(1, 41), "")
 
 
@@ -123,7 +120,7 @@ def test_ended_one_executes_no_more_of_what_a_replay_gives_back() -> None:
     assert talk.coordinator.must_replay
     talk.coordinator.replayed()
     assert assignments(talk.coordinator.messages()) == []
-    assert talk.coordinator.error_numbers == (1, 2, 3, 4, 5)
+    assert talk.coordinator.errors.numbers == (1, 2, 3, 4, 5)
 
 
 def test_one_that_is_ended_before_it_begins_executes_nothing() -> None:
@@ -140,13 +137,13 @@ def test_ending_takes_back_only_what_nobody_else_wants() -> None:
     executions.begin(host, "a", [1, 2, 3], ExecutionRequest())
     (first,) = assignments(talk.coordinator.messages())
     found = assignments(talk.done(0, first.group, executed=0, failure=FAILED))  # 2 is handed out
-    host._deliver_outcomes()
-    others = host.execute_errors([1, 3], ExecutionRequest())
+    host.errors.deliver_outcomes()
+    others = host.errors.execute([1, 3], ExecutionRequest())
     executions.end(host, "a")
     executed: list[int] = []
     while found:
         executed += [number for each in found for number in each.error_numbers]
         found = assignments(talk.done(0, found[0].group))
-        host._deliver_outcomes()
+        host.errors.deliver_outcomes()
     assert sorted(executed) == [1, 2, 3]
     assert told(others) == {1: "", 3: ""}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.rules.user_code.handlers import DmlHandler
 from spark_apply.server.set_groups import SetsWork
-from spark_apply.sets import collapse
+from spark_apply.sets import table_rows
 from tests.support.conflicts import Lcr, Shown
 from tests.support.handlers import Handled, row, rules_of
 from tests.support.seeds import scaled
@@ -87,8 +87,8 @@ def test_rows_that_a_handler_gave_other_columns_between_plain_ones_are_planned_i
         rules(("insert", "    lcr.delete_column('u', 'new')\n" + EXECUTE)), rows=[row(key) for key in range(100, 150)]
     )
     looked: list[int] = []
-    between = collapse._rows_between
-    monkeypatch.setattr(collapse, "_rows_between", lambda *arguments: looked.append(1) or between(*arguments))
+    between = table_rows._rows_between
+    monkeypatch.setattr(table_rows, "_rows_between", lambda *arguments: looked.append(1) or between(*arguments))
     at.apply(
         [
             change

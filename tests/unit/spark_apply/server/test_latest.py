@@ -17,7 +17,7 @@ from headrace.rules.conflict_handlers import ConflictRules
 from protos import codec
 from spark_apply.conversation.groups import GroupGo, GroupResult
 from spark_apply.server.apply_server import FORGET_AGAIN_S, FORGET_EVERY_S, ApplyServer
-from spark_apply.sets.resolution import ConflictSettings
+from spark_apply.sets.conflict_settings import ConflictSettings
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, by_time, raw, shown
 from tests.support.groups import whole_group

@@ -28,8 +28,9 @@ from spark_apply.conversation.groups import (
     ServerMessage,
 )
 from spark_apply.server.apply_server import ApplyServer
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows
-from spark_apply.sets.resolution import ConflictSettings, Resolution
+from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine, arm
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, handler, raw, shown

@@ -1,6 +1,6 @@
 """Runs of tasks that an apply process requests from its site's Spark application.
 
-Each attempt has its own token, and the gate admits tasks of current attempts. A kept run (that of the apply
+Each attempt has its own token, and tasks of current attempts are admitted. A kept run (that of the apply
 servers) is requested again whenever the application has ended or does not answer, under the same coordinator: the
 groups of lost servers are in doubt until their successors join, as after the death of an executor.
 
@@ -25,8 +25,8 @@ from protos.links.spark_link import RunCall
 from protos.wire.identity import Peer
 
 if TYPE_CHECKING:
+    from spark_apply.application.run_tokens import RunTokens
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.driver.gate import Gate
 
 __all__ = ["ApplicationAccess", "TaskRun", "TaskRunner"]
 
@@ -54,14 +54,14 @@ class TaskRunner:
     Args:
         config: of the apply process.
         find: returns the application's access; raises a HeadraceError while there is none.
-        gate: admits the tasks.
+        tokens: of its current runs.
         endpoint: of the coordinator, for the tasks.
         epoch: of this incarnation; names the jobs.
     """
 
     config: ApplyConfig
     find: Callable[[], ApplicationAccess]
-    gate: Gate
+    tokens: RunTokens
     endpoint: str = ""
     epoch: int = 0
 
@@ -136,7 +136,7 @@ class TaskRun:
         backoff = Backoff()
         while not self._closed.is_set():
             was_accepted, began = False, time.monotonic()
-            token = self._runner.gate.admit()
+            token = self._runner.tokens.admit()
             try:
                 for event in self._events(token):
                     if event.WhichOneof("kind") == "accepted":
@@ -151,7 +151,7 @@ class TaskRun:
                     self.error = error
                     return
             finally:
-                self._runner.gate.dismiss(token)
+                self._runner.tokens.dismiss(token)
                 if was_accepted:
                     self._moved(False)
             if time.monotonic() - began > _HEALTHY_AFTER_S:

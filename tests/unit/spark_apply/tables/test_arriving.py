@@ -20,6 +20,8 @@ from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.parts import parts_of
 from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver.joining import TableJoins
+from spark_apply.driver.unfinished_groups import UnfinishedGroups
+from spark_apply.driver.watermarks import Watermarks
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
 from spark_apply.tables.fits import TableVersions
@@ -194,14 +196,17 @@ def test_names_are_all_that_is_known_without_a_list_of_tables():
 class Settled:
     """A coordinator with nothing in hand."""
 
-    is_settled, is_idle, may_settle, low_watermark = True, True, True, Scn(170)
-    progress = ApplyProgress(epoch=1, low_watermark=Scn(170), above=())
+    is_settled = is_idle = True
+
+    def __init__(self) -> None:
+        progress = ApplyProgress(epoch=1, low_watermark=Scn(170), above=())
+        self.watermarks = Watermarks(progress, UnfinishedGroups(in_order=False))
 
     def settle(self, *, leaves_above: bool = False) -> None:
         pass
 
     def rewound(self, progress: ApplyProgress) -> None:
-        self.progress = progress
+        self.watermarks.set_back(progress)
 
 
 @pytest.mark.parametrize("recorded", ["t", "t2"])

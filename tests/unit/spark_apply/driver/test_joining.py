@@ -104,7 +104,7 @@ def test_others_go_on_while_a_table_is_copied_and_the_queue_keeps_what_it_needs(
     engine.beside = lambda engine: None
     engine.joins.hold(engine.told)
     engine.run()
-    assert engine.coordinator.low_watermark == world.batches[-1].through_scn
+    assert engine.coordinator.watermarks.low == world.batches[-1].through_scn
     assert engine.told == 0
     for table in world.tables:
         expected = world.start if table.name in LATE else world.reference.rows

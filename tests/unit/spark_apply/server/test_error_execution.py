@@ -242,15 +242,19 @@ def test_whatever_dies_while_they_are_executed_each_is_applied_once_or_stays(
             # A driver that dies forgets what it was to execute.
             wanted = [
                 number
-                for number in engine.coordinator.error_numbers
-                if number not in tried and number not in engine.coordinator._executions
+                for number in engine.coordinator.errors.numbers
+                if number not in tried and number not in engine.coordinator.errors.executions
             ]
             if wanted:
-                engine.coordinator.execute_errors(wanted)
-            elif all(number in tried for number in engine.coordinator.error_numbers) and engine.coordinator.is_idle:
+                engine.coordinator.errors.executions.add(wanted)
+            elif all(number in tried for number in engine.coordinator.errors.numbers) and engine.coordinator.is_idle:
                 break
             engine.step()
-            tried |= {outcome.number for outcome in engine.coordinator.take_outcomes() if outcome.failure is not None}
+            tried |= {
+                outcome.number
+                for outcome in engine.coordinator.errors.executions.take_outcomes()
+                if outcome.failure is not None
+            }
         else:
             raise AssertionError(engine.state())
     engine.crash = 0.0
@@ -272,13 +276,13 @@ def test_everything_that_can_die_does_die_while_errors_are_executed(monkeypatch:
             for _ in range(STEPS_MAX):
                 numbers = [
                     number
-                    for number in engine.coordinator.error_numbers
-                    if number not in engine.coordinator._executions
+                    for number in engine.coordinator.errors.numbers
+                    if number not in engine.coordinator.errors.executions
                 ]
                 if numbers:
-                    engine.coordinator.execute_errors(numbers)
+                    engine.coordinator.errors.executions.add(numbers)
                 engine.step()
-                assert not any(outcome.failure for outcome in engine.coordinator.take_outcomes())
+                assert not any(outcome.failure for outcome in engine.coordinator.errors.executions.take_outcomes())
                 if not errors_of(place):
                     break
         assert in_order(place.rows(LOG)) == [(key(number), b"what happened") for number in range(1, 12)]
@@ -303,10 +307,10 @@ def test_queue_that_everything_behind_it_depends_on_is_emptied_by_one_execution_
     place.create(LOG)
     history = [[Change(LOG, Command.DELETE, old=(key(0), b"not here"))], *[[insert(number)] for number in range(1, 40)]]
     engine = engine_of(place, history, seed=seed, parallelism=parallelism, group_transactions=transactions)
-    while len(engine.coordinator.error_numbers) < queued:
+    while len(engine.coordinator.errors.numbers) < queued:
         engine.step()
     place.insert(LOG, [(key(0), b"not here")])
-    numbers = engine.coordinator.error_numbers
+    numbers = engine.coordinator.errors.numbers
     assert engine.execute_errors(numbers) == dict.fromkeys(numbers, "")
     engine.run()
     # What a server had begun to put into the queue before the execution was asked for is in it, and nothing else.
@@ -323,15 +327,15 @@ def test_independent_transactions_are_applied_between_executions() -> None:
     place.create(LOG)
     queue = [[Change(ONE, Command.DELETE, old=(key(number), b"", b""))] for number in range(1, 9)]
     engine = engine_of(place, [*queue, *[[insert(number)] for number in range(1, 30)]])
-    while len(engine.coordinator.error_numbers) < len(queue):
+    while len(engine.coordinator.errors.numbers) < len(queue):
         engine.step()
     place.insert(ONE, [(key(number), b"", b"") for number in range(1, 9)])
-    for number in engine.coordinator.error_numbers:  # each by itself, as of many commands
-        engine.coordinator.execute_errors([number], ExecutionRequest())
+    for number in engine.coordinator.errors.numbers:  # each by itself, as of many commands
+        engine.coordinator.errors.executions.add([number], ExecutionRequest())
     between = 0
-    while engine.coordinator.error_numbers:
+    while engine.coordinator.errors.numbers:
         engine.step()
-        between = max(between, len(place.rows(LOG)) if engine.coordinator.error_numbers else 0)
+        between = max(between, len(place.rows(LOG)) if engine.coordinator.errors.numbers else 0)
     engine.run()
     assert 0 < between <= 29
     assert len(place.rows(LOG)) == 29

@@ -217,11 +217,12 @@ def test_whoever_hashes_rows_of_an_apply_process_hashes_what_its_definitions_say
     config = ApplyConfig(topology="t", apply="x", source=site, destination=site, queue="q", dependencies=VALUES)
     batch = batch_of([Transaction(1, [insert(OTHER, key(1), b"A")]), Transaction(2, [insert(THIN, key(2), b"A")])], 0)
     describe = lambda owner, name: store.tables[owner, name].table  # noqa: E731
-    assert held_transactions(hash_batch(batch, config.fits(describe, lambda version: "").fit), [0])[1] == 0
+    assert held_transactions(hash_batch(batch, TableFits.of(config, describe, lambda version: "").fit), [0])[1] == 0
     assert (
         held_transactions(
             hash_batch(
-                batch, replace(config, dependencies=VirtualDependencies()).fits(describe, lambda version: "").fit
+                batch,
+                TableFits.of(replace(config, dependencies=VirtualDependencies()), describe, lambda version: "").fit,
             ),
             [0],
         )[1]

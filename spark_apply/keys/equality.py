@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from spark_apply.dependencies.hash_kernels import hash_text
+from spark_apply.keys.hash_kernels import hash_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,9 +14,11 @@ from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore
 from headrace.lcr.batch import Command, LcrBatch, OldImage
 from headrace.lcr.values import ABSENT, NULL, ColumnValues
-from spark_apply.sets.collapse import ExpectedWrite, TruncateTables, plan_sets
+from spark_apply.sets.collapse import plan_sets
+from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows, execute_steps
-from spark_apply.sets.resolution import DIFFERS, ConflictSettings, Resolution
+from spark_apply.sets.resolution import DIFFERS, Resolution
+from spark_apply.sets.steps import ExpectedWrite, TruncateTables
 from spark_apply.tables.fits import TableFits
 from tests.support.apply_history import TABLES, Change, Reference, Source, Table, Transaction, batch_of
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.databases.memory.store import MemoryStore
 from headrace.lcr.batch import Column, Command, OldImage
-from spark_apply.dependencies.equality import Equality
+from spark_apply.keys.equality import Equality
 from spark_apply.tables.fits import TableVersions
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Table, Transaction, cut_batches
@@ -59,7 +59,7 @@ def run(engine: Engine, world: World, renamed: dict[str, Table], *, early: bool)
     alters = 0
     left = dict(renamed)
     through = world.batches[-1].through_scn
-    while engine.coordinator.low_watermark < through or engine.coordinator.state == "APPLYING":
+    while engine.coordinator.watermarks.low < through or engine.coordinator.state == "APPLYING":
         engine.steps += 1
         assert engine.steps < 20_000, f"no end: {engine.coordinator.status()} {engine.state()}"
         engine.step()
@@ -148,7 +148,7 @@ def asked(engine: Engine, store: MemoryStore, forms: dict[str, Table], steps: in
     """
     columns: list[str] = []
     for _ in range(steps):
-        if engine.coordinator.low_watermark >= engine.batches[-1].through_scn:
+        if engine.coordinator.watermarks.low >= engine.batches[-1].through_scn:
             return columns
         engine.step()
         if engine.is_paused and engine.reader.unfit is not None:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 from headrace.databases.ports import are_comparable
 from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, ValueDependency, VirtualDependencies
-from spark_apply.dependencies.equality import Equality, equality_of, forms_of, touch_of
-from spark_apply.dependencies.hash_kernels import hash_text
+from spark_apply.keys.equality import Equality, equality_of, forms_of, touch_of
+from spark_apply.keys.hash_kernels import hash_text
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationTable

@@ -18,10 +18,10 @@ from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.lcr.batch import Command, OldImage
 from headrace.rules.user_code.handlers import EXECUTE_TRUE, DmlHandler, ErrorHandler, HandlerRules, HandlerStatement
 from headrace.rules.user_code.source import UserFunction
-from spark_apply.dependencies.equality import Equality
-from spark_apply.dependencies.hash_kernels import hash_values
 from spark_apply.dependencies.hashes import DependencyTracker, KeyHashes, hash_batch, held_transactions, stored_hashes
 from spark_apply.dependencies.holds import ErrorHolds, bounded_hashes
+from spark_apply.keys.equality import Equality
+from spark_apply.keys.hash_kernels import hash_values
 from spark_apply.tables.fits import TableFits
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 from tests.support.seeds import scaled

@@ -1,0 +1,20 @@
+"""Spark's Python workers, in which tasks run.
+
+Only the standard library at the top, as in what a task imports before its worker has forked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+
+__all__ = ["die_with_parent"]
+
+_PR_SET_PDEATHSIG = 1
+_SIGKILL = 9
+
+
+def die_with_parent() -> None:
+    """Make this process end with its parent: a worker must not outlive its executor (only on Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)

@@ -1,0 +1,257 @@
+"""What operators, and copies, want of the error queue of an apply process that runs: execute, edit or delete its transactions.
+
+An error transaction is executed once at a time, whoever wants it: who asks while it is being executed gets the same
+outcome, or is refused if it is wanted otherwise. One that is being executed is neither edited nor deleted.
+
+Used by the loop's thread only; outcomes come on queues, which any thread may read.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import ApplyError, DatabaseUnavailable
+from spark_apply.conversation.groups import Failure
+from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headrace.databases.ports import DestinationDatabase, ErrorEdit
+    from spark_apply.driver.coordinator import ApplyCoordinator
+    from spark_apply.driver.destination_problem import DestinationProblem
+
+__all__ = ["ErrorRequests"]
+
+# for an error transaction whose deletion was not answered: a minute, in which a commit without a client ends
+_DELETED_LOOKS = 12
+_EXECUTED_OTHERWISE = (
+    "it is being executed already, with another role or function than this command names: look"
+    " again with `headrace errors list`"
+)
+_IS_EXECUTED = "it is being executed: look again with `headrace errors list`"
+
+
+class ErrorRequests:
+    """See the module.
+
+    Args:
+        topology: its name.
+        apply: the apply process.
+        destination: has the error queue.
+        coordinator: executes, and holds what depends on the error queue.
+        problem: is told that the destination does not answer.
+    """
+
+    def __init__(
+        self,
+        topology: str,
+        apply: str,
+        *,
+        destination: DestinationDatabase,
+        coordinator: ApplyCoordinator,
+        problem: DestinationProblem,
+    ) -> None:
+        self._topology, self._apply = topology, apply
+        self._destination, self._coordinator, self._problem = destination, coordinator, problem
+        # How error transactions are executed, and who waits for the outcome.
+        self._executing: dict[int, tuple[ExecutionRequest, list[queue.SimpleQueue[ErrorOutcome]]]] = {}
+        # error transactions that are deleted, or not: the answer was lost; and how often to look yet
+        self._deleting: dict[int, int] = {}
+
+    # ------------------------------------------------------------------ what is asked
+
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers in the error queue."""
+        found = self._destination.errors(self._topology, self._apply)
+        return tuple(sorted(error.number for error in found))
+
+    @property
+    def queued(self) -> tuple[int, ...]:
+        """The numbers in the error queue, as the coordinator knows it; ascending."""
+        return self._coordinator.errors.numbers
+
+    def withdraw(self, outcomes: queue.SimpleQueue[ErrorOutcome], numbers: Iterable[int], why: str) -> None:
+        """Do not execute error transactions for somebody any more.
+
+        Those that nobody else wants, and that no server has begun, are not executed.
+
+        Args:
+            outcomes: from `execute`: who wanted them.
+            numbers: of the error transactions.
+            why: their outcome.
+        """
+        alone = []
+        for number in numbers:
+            _, every = self._executing.get(number, (None, []))
+            if every == [outcomes]:
+                alone.append(number)
+            elif outcomes in every:
+                every.remove(outcomes)
+                outcomes.put(
+                    ErrorOutcome(
+                        number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=why)
+                    )
+                )
+        self._coordinator.errors.executions.withdraw(alone, why)
+        self.deliver_outcomes()  # whoever wants one of them next is not told of these
+
+    def execute(
+        self, numbers: Iterable[int], request: ExecutionRequest | None = None
+    ) -> queue.SimpleQueue[ErrorOutcome]:
+        """Execute error transactions; the returned queue receives one outcome for each.
+
+        Args:
+            numbers: of the error transactions.
+            request: see `ErrorExecutions.add`; one that is being executed already keeps the request it has,
+                and is refused to who asks for another.
+        """
+        outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
+        wanted, mine = request or ExecutionRequest(), []
+        for number in dict.fromkeys(numbers):
+            before, waiting = self._executing.setdefault(number, (wanted, []))
+            if before.is_as(wanted):
+                waiting.append(outcomes)
+                mine.append(number)
+            else:  # its outcome would be told as that of this role or function, which had nothing to do with it
+                outcomes.put(
+                    ErrorOutcome(
+                        number=number,
+                        failure=Failure(position=-1, conflict_type="", sqlstate="", message=_EXECUTED_OTHERWISE),
+                    )
+                )
+        self._coordinator.errors.executions.add(mine, wanted)
+        return outcomes
+
+    def edit(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
+        """Edit an error transaction; see `DestinationDatabase.edit_error`.
+
+        Later transactions wait behind its new keys too.
+
+        Args:
+            edit: see there.
+            part: see there.
+            batch: see there.
+            key_hashes: see there.
+
+        Raises:
+            ApplyError: it is being executed.
+        """
+        self._refuse_executing(edit.number)
+        try:
+            done = self._destination.edit_error(self._topology, edit, part=part, batch=batch, key_hashes=key_hashes)
+        except DatabaseUnavailable:
+            # It may be committed, and the answer lost: keys too many only hold too much.
+            self._coordinator.errors.edited(edit.number, key_hashes)
+            raise
+        if done:
+            self._coordinator.errors.edited(edit.number, key_hashes)
+        return done
+
+    def delete(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Delete error transactions in one transaction of the destination.
+
+        Args:
+            numbers: of the error transactions.
+
+        Returns:
+            Why each was not deleted; empty: it was. One that is being executed stays: its row is locked, and nothing
+            would be applied until that has ended.
+        """
+        chosen = [number for number in numbers if number not in self._executing]
+        try:
+            there = self._destination.delete_errors(self._topology, chosen)
+        except DatabaseUnavailable:
+            self._deleting |= dict.fromkeys(chosen, _DELETED_LOOKS)
+            raise
+        for number in chosen:
+            self._coordinator.errors.deleted(number)
+        problems = dict.fromkeys(numbers, _IS_EXECUTED) | {
+            number: "" if number in there else "it is not in the error queue" for number in chosen
+        }
+        return {number: problems[number] for number in numbers}
+
+    def delete_obsolete(self, numbers: Sequence[int]) -> frozenset[int]:
+        """Delete error transactions that copies of their tables have made obsolete, as `delete` does.
+
+        Args:
+            numbers: of the error transactions.
+
+        Returns:
+            Those that are in the queue no more.
+        """
+        return frozenset(number for number, problem in self.delete(numbers).items() if problem != _IS_EXECUTED)
+
+    # ------------------------------------------------------------------ the loop's turn
+
+    def deliver_outcomes(self) -> None:
+        """Answer who waits for the executions that have ended since the last call."""
+        for outcome in self._coordinator.errors.executions.take_outcomes():
+            self._note_failure(outcome)
+            _, every = self._executing.pop(outcome.number, (None, ()))
+            for waiting in every:
+                waiting.put(outcome)
+
+    def look_for_deleted(self) -> None:
+        """Let go of error transactions whose deletion was not answered, if they are gone.
+
+        Else they would hold what comes as long as this driver lives.
+        """
+        if not self._deleting:
+            return
+        try:
+            there = self.numbers()
+        except DatabaseUnavailable as error:
+            self._problem.note(error)
+            return
+        for number in [each for each in self._deleting if each not in there]:
+            self._coordinator.errors.deleted(number)
+        self._deleting = {
+            number: looks - 1 for number, looks in self._deleting.items() if number in there and looks > 1
+        }
+
+    def end(self) -> None:
+        """Answer who waits for the execution of error transactions: this driver will not say how they end."""
+        for number, (_, every) in self._executing.items():
+            failure = Failure(
+                position=-1,
+                conflict_type="",
+                sqlstate="",
+                message=f"the apply process ended while error transaction {number} was to be executed: if `headrace"
+                " errors list` still shows it, execute it again",
+            )
+            for waiting in every:
+                waiting.put(ErrorOutcome(number=number, failure=failure))
+        self._executing = {}
+
+    # ------------------------------------------------------------------ inside
+
+    def _note_failure(self, outcome: ErrorOutcome) -> None:
+        """Record why an error transaction failed again: what is listed is what an operator has to correct now."""
+        failure = outcome.failure
+        if failure is None or not outcome.is_of_server:
+            return
+        try:
+            for found in self._destination.errors(self._topology, self._apply, number=outcome.number):
+                self._destination.note_failure(
+                    self._topology,
+                    replace(
+                        found,
+                        failed_position=failure.position,
+                        conflict_type=failure.conflict_type,
+                        sqlstate=failure.sqlstate,
+                        message=failure.message,
+                        readable=failure.readable,
+                    ),
+                )
+        except DatabaseUnavailable as error:
+            # the operator who asked is told all the same; the queue says why it failed before
+            self._problem.note(error)
+
+    def _refuse_executing(self, number: int) -> None:
+        if number in self._executing:
+            raise ApplyError(f"error transaction {number}: {_IS_EXECUTED}")

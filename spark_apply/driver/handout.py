@@ -1,0 +1,170 @@
+"""Handing groups out to apply servers: who gets a group, when it may write, and the parts of a large transaction.
+
+A group is assigned only when everything that it depends on is done or assigned, and may write when all of that is done.
+Before it may, it is looked at once more: what depends on an error transaction joins the error queue with it, or is
+dropped and dequeued again, if that one is to be executed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.lcr.scn import FIRST_SCN, Scn
+from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupPart, HeldTransaction
+from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.formed_group import FormedGroup, GroupState
+
+if TYPE_CHECKING:
+    from spark_apply.dependencies.hashes import KeyHashes
+    from spark_apply.driver.forming import Part
+    from spark_apply.driver.known_errors import KnownErrors
+    from spark_apply.driver.next_group import NextGroup
+    from spark_apply.driver.replay import Replay
+    from spark_apply.driver.server_slots import ServerSlots
+    from spark_apply.driver.unfinished_groups import UnfinishedGroups
+    from spark_apply.driver.watermarks import Watermarks
+
+__all__ = ["GroupHandout"]
+
+
+class GroupHandout:
+    """See the module.
+
+    Args:
+        groups: those that are not below the low watermark.
+        slots: the servers.
+        watermarks: a group that may write records the low watermark.
+        errors: what depends on one of them must not be written.
+        replay: begins where something must be dropped.
+        next_group: is told that a large transaction must join the error queue.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups: UnfinishedGroups,
+        slots: ServerSlots,
+        watermarks: Watermarks,
+        errors: KnownErrors,
+        replay: Replay,
+        next_group: NextGroup,
+    ) -> None:
+        self._groups, self._slots, self._watermarks = groups, slots, watermarks
+        self._errors, self._replay, self._next_group = errors, replay, next_group
+        # a server died while it wrote transactions up to here, of groups that may be formed otherwise now
+        self._careful_through = FIRST_SCN
+
+    def assign(self) -> FormedGroup | None:
+        """Assign the lowest group that can be assigned; None: there is none."""
+        is_lowest = True
+        for group in self._groups:
+            if group.is_done:
+                continue
+            is_free = group.state is GroupState.FORMED
+            if is_free and all(self._groups[number].server >= 0 for number in self._groups.still(group)):
+                server = self._slots.choose(is_lowest=is_lowest)
+                if server < 0:
+                    return None
+                self._hand_out(group, server)
+                return group
+            is_lowest = False
+        return None
+
+    def let_go(self) -> None:
+        """Let every group write that may, and send the parts of large transactions that have arrived."""
+        for group in self._groups:
+            if group.is_at_server:
+                self._let_go(group)
+                self._send_parts(group)
+
+    def put_in_doubt(self, group: FormedGroup) -> None:
+        """The server of a group died while it may have written: what covers the same transactions is written with care."""
+        group.state = GroupState.IN_DOUBT
+        begun = group.after_scn + 1 if group.mode is not GroupMode.EXECUTE_ERROR else FIRST_SCN
+        self._careful_through = Scn(max(self._careful_through, begun, group.through_scn if begun else FIRST_SCN))
+
+    # ------------------------------------------------------------------ inside
+
+    def _hand_out(self, group: FormedGroup, server: int) -> None:
+        group.assign(server)
+        self._slots.hold(server, group.number)
+        is_execution = group.mode is GroupMode.EXECUTE_ERROR
+        request = self._errors.executions.request_of(group.error_numbers[0]) if is_execution else ExecutionRequest()
+        self._slots.put(
+            server,
+            GroupAssignment(
+                group=group.number,
+                attempt=group.attempt,
+                mode=group.mode,
+                streamed=group.streamed is not None,
+                batches=group.batches,
+                after_scn=group.after_scn,
+                through_scn=0 if group.streamed is not None else group.through_scn,
+                first_transaction=group.next_transaction,
+                error_number=group.error_number,
+                failure=request.failures.get(group.error_numbers[0]) if is_execution else group.failure,
+                role=request.role,
+                handler=request.handler,
+                error_numbers=group.error_numbers,
+                is_careful=bool(group.attempt) if is_execution else group.after_scn < self._careful_through,
+            ),
+        )
+
+    def _let_go(self, group: FormedGroup) -> None:
+        if group.state is not GroupState.ASSIGNED or self._replay.is_wanted or self._groups.still(group):
+            return
+        held: tuple[HeldTransaction, ...] = ()
+        if group.run is not None:
+            held = tuple(
+                found for found in self._errors.held(group.run.hashes) if found.transaction >= group.next_transaction
+            )
+            if self._errors.awaits_execution(held):
+                self._replay.start()
+                return
+        if group.streamed is not None:
+            for hashes in group.streamed.unchecked:
+                if self._hold_large(group, hashes):
+                    return
+            group.streamed.unchecked.clear()
+        group.go(self._watermarks.low)
+        self._slots.put(
+            group.server,
+            GroupGo(
+                group=group.number,
+                attempt=group.attempt,
+                low_watermark=self._watermarks.low,
+                below_applied=self._groups.unfinished[0] == group.number,
+                held=held,
+                on_error=self._errors.on_error,
+            ),
+        )
+
+    def _send_parts(self, group: FormedGroup) -> None:
+        streamed = group.streamed
+        if streamed is None:
+            return
+        while group.is_at_server and (part := streamed.next_part()) is not None:
+            if group.state is GroupState.ASSIGNED:
+                streamed.unchecked.append(part.hashes)
+            elif self._hold_large(group, part.hashes):
+                return
+            self._slots.put(group.server, _part_message(group, part))
+
+    def _hold_large(self, group: FormedGroup, hashes: KeyHashes) -> bool:
+        """Whether a part depends on an error transaction: the whole transaction must join the error queue."""
+        held = self._errors.held(hashes) if group.mode is GroupMode.SETS else ()
+        if held and group.large is not None:
+            self._next_group.escalate(group.large, None, depends_on=max(found.depends_on for found in held))
+            self._replay.start(group)
+        return bool(held)
+
+
+def _part_message(group: FormedGroup, part: Part) -> GroupPart:
+    return GroupPart(
+        group=group.number,
+        attempt=group.attempt,
+        part=part.number,
+        batch=part.data,
+        is_last=part.is_last,
+        through_scn=part.through_scn if part.is_last else 0,
+    )

@@ -1,0 +1,29 @@
+"""What conflicts of an apply process are resolved by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
+from spark_apply.sets.row_images import ShowValue, show_raw
+
+__all__ = ["ConflictSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictSettings:
+    """What conflicts of one apply process are resolved by.
+
+    Args:
+        apply: its name.
+        source: the site whose transactions it applies.
+        site: where.
+        rules: its handlers.
+        show: formats an LCR's value.
+    """
+
+    apply: str
+    source: str
+    site: str = ""
+    rules: ConflictRules = NO_CONFLICT_RULES
+    show: ShowValue = show_raw
