@@ -23,7 +23,7 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSnapshot
 from headrace.lcr.scn import Scn
 from headrace.rules.rule import Rule, RuleSet
-from spark_apply.copy import returned_tables as module
+from spark_apply.copy import instantiation, returned_tables
 from tests.support.background import in_background
 from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
 from tests.support.destination_contract import error_transaction
@@ -60,9 +60,9 @@ class Both:
 def both(
     fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Both]:
-    monkeypatch.setattr(module, "_WAITING_S", 0.1)
-    monkeypatch.setattr(module, "_RETRY_S", 0.1)
-    monkeypatch.setattr(module, "_FIRST_WAITS_MAX", 1000)
+    monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
+    monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
+    monkeypatch.setattr(instantiation, "_FIRST_WAITS_MAX", 1000)
     a, b = fresh_database(pg_source), fresh_database(pg_source)
     for dsn, site in ((a, "a"), (b, "b")):
         with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
@@ -507,7 +507,7 @@ def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_agai
 def test_source_that_is_always_behind_holds_up_a_copy_for_as_long_as_it_is_behind(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "_RETURN_S", 0.2)
+    monkeypatch.setattr(returned_tables, "_RETURN_S", 0.2)
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
     waits = 0
