@@ -286,6 +286,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             details["source_retained_bytes"] = self._retained_bytes
             details["uncaptured_tables"] = list(self._tables.uncaptured)
             details["strayed_tables"] = list(self._tables.strayed)
+            details["strayed_renames"] = list(self._tables.renames)
             details["lost_columns"] = list(self._tables.lost_columns)
             details["held_up_by"] = list(self._sampler.held_up_by)
         if self._server is not None:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from headrace.base.durable_file import replace_file
 from headrace.base.plain_data import as_json, from_json
+from headrace.lcr.table_name import TableName
 from headrace.redo.mining.names import NameOfNow
+from spark_apply.copy.standing import rename_statement
 from topology.checks.transformations import lost_columns
 from topology.edits.receivers import Receivers
 
@@ -49,6 +51,7 @@ class CapturedTables:
         # them.
         self.uncaptured: tuple[str, ...] = ()
         self.strayed: tuple[str, ...] = ()
+        self.renames: tuple[str, ...] = ()  # what gives destination tables the names of now; of strayed ones
         # that transformations name, and that were renamed or dropped since `up`
         self.lost_columns: tuple[str, ...] = ()
         self._told = 0  # how often it was set: an answer to an older query does not replace a newer one
@@ -116,7 +119,7 @@ class CapturedTables:
 
         A topology whose transformations name other columns is refused.
         """
-        self._tell((), (), ())
+        self._tell((), (), (), ())
 
     def look(self, source: SourceDatabase, spec: TopologySpec, noted: Receivers | None = None) -> tuple[str, ...]:
         """Query the database for tables that `prepare` would add or remove.
@@ -146,20 +149,24 @@ class CapturedTables:
                 if each.identity not in taken and self._is_selected(spec, each)
             )
             captured = tuple(each for each in captured if each.identity in taken)
-        strayed = tuple(
-            f"{table.owner}.{table.name}"
-            for table in captured
-            if not self._is_selected(spec, table) or receivers.is_strayed(table)
+        left = [table for table in captured if not self._is_selected(spec, table) or receivers.is_strayed(table)]
+        strayed = tuple(f"{table.owner}.{table.name}" for table in left)
+        renames = tuple(
+            rename_statement(old, TableName.of(table))
+            for table in left
+            if (old := receivers.name_at_destinations(table)) is not None
         )
         lost = lost_columns(
             spec, self._site, lambda: source.table_versions(source.tables(spec.capture_rules(self._site)))
         )
         if told == self._told:
-            self._tell(uncaptured, strayed, lost)
+            self._tell(uncaptured, strayed, lost, renames)
         return (*uncaptured, *strayed)
 
-    def _tell(self, uncaptured: tuple[str, ...], strayed: tuple[str, ...], lost: tuple[str, ...]) -> None:
-        self.uncaptured, self.strayed, self.lost_columns = uncaptured, strayed, lost
+    def _tell(
+        self, uncaptured: tuple[str, ...], strayed: tuple[str, ...], lost: tuple[str, ...], renames: tuple[str, ...]
+    ) -> None:
+        self.uncaptured, self.strayed, self.lost_columns, self.renames = uncaptured, strayed, lost, renames
         self._told += 1
 
     def _taken_up(self) -> set[str] | None:

@@ -37,6 +37,8 @@ __all__ = [
     "COPY_ONE_AGAIN",
     "COPY_THE_TABLE",
     "INSTANTIATE_AGAIN",
+    "LATER_BACKUP",
+    "LOST_AT_SOURCE",
     "NOT_REPLICATED",
     "ApplyError",
     "BugError",
@@ -62,6 +64,7 @@ __all__ = [
     "HeadraceError",
     "UnfitTableError",
     "UnsupportedType",
+    "WHERE_OTHERS_WRITE",
     "WouldBlock",
     "counted",
     "printable",
@@ -81,11 +84,20 @@ COPY_THE_TABLE = (
     "`headrace copy FILE TABLE` with that table, which deletes the error transactions that it makes obsolete;"
     " then `headrace errors execute FILE --all`, which writes what others have of other tables"
 )
-# As INSTANTIATE_AGAIN, for one destination, while the others go on.
+# Behind COPY_THE_TABLE: `headrace copy` refuses a table that others write.
+WHERE_OTHERS_WRITE = (
+    "Where others write that table, too, it is not copied: write what `headrace errors show FILE N` has of other"
+    " tables, then `headrace errors delete FILE N` what failed, `headrace verify` the table, and the fix that it prints"
+)
+# Before INSTANTIATE_AGAIN: the rows of a site that was set back are older than those of the others.
+LOST_AT_SOURCE = "the destinations may hold transactions that the source lost"
+LATER_BACKUP = "Or restore a later backup, then start its apply process: `headrace start FILE apply:NAME`"
+# As INSTANTIATE_AGAIN, for one destination, while the others go on. Where it writes to others, too, see
+# `headrace.console.remedies`.
 COPY_ONE_AGAIN = (
     "the other destinations go on. Take what goes to this one and comes from it out of the topology file, leave its"
     " site there and run `headrace up`, empty its replicated tables, put it back and run `headrace up`: its tables are"
-    " copied again. Or restore a later backup, then start its apply process: `headrace start FILE apply:NAME`"
+    f" copied again. {LATER_BACKUP}"
 )
 
 

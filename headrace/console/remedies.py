@@ -2,48 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from headrace.base.errors import INSTANTIATE_AGAIN
+from headrace.base.errors import COPY_ONE_AGAIN, INSTANTIATE_AGAIN, LATER_BACKUP, LOST_AT_SOURCE
 
-__all__ = ["for_topology"]
+__all__ = ["for_component", "for_topology"]
 
 
-def for_topology(fix: str, flows: Iterable[tuple[str, str]]) -> str:
-    """Say in a fix what `INSTANTIATE_AGAIN` means where sites write to each other.
+def for_component(fix: str, name: str, flows: Sequence[Mapping[str, Any]]) -> str:
+    """As `for_topology`, of what a component says.
+
+    Args:
+        fix: of an error.
+        name: of the component, or of a subscriber of a queue.
+        flows: of the overview.
+    """
+    kind, _, short = name.rpartition(":")
+    at = short if kind == "site" else ""
+    if kind in {"", "apply"}:
+        at = next((flow["destination"] for flow in flows if flow["apply"] == short), "")
+    return for_topology(fix, [(flow["source"], flow["destination"]) for flow in flows], at=at)
+
+
+def for_topology(fix: str, flows: Collection[tuple[str, str]], *, at: str = "") -> str:
+    """Say in a fix what `INSTANTIATE_AGAIN` and `COPY_ONE_AGAIN` mean where sites write to each other.
 
     Each is a destination, and the rows of one must stay.
 
     Args:
         fix: of an error.
         flows: source and destination of each apply process.
+        at: the site that lost something; empty: not known.
     """
-    if INSTANTIATE_AGAIN not in fix:
+    if INSTANTIATE_AGAIN not in fix and COPY_ONE_AGAIN not in fix:
         return fix
     to: dict[str, set[str]] = {}
     for source, destination in flows:
         to.setdefault(source, set()).add(destination)
-    both = sorted(site for site, others in to.items() if any(site in to.get(other, ()) for other in others))
-    if not both:
+    beside = {site: sorted(other for other in others if site in to.get(other, ())) for site, others in to.items()}
+    if not any(beside.values()):
         return fix
-    destinations = set().union(*to.values())
+    if COPY_ONE_AGAIN in fix and not at:  # a propagation passes on what is refused behind it
+        return f"{fix}. Where its site sends changes, too: see *When the log is gone* in docs/operations.md"
+    if COPY_ONE_AGAIN in fix and (others := beside.get(at, [])):
+        words = _with_one(at, others[0]) if len(others) == 1 else _from_one(to, beside, but=at)
+        return fix.replace(COPY_ONE_AGAIN, f"{words}. {LATER_BACKUP}")
+    return fix.replace(INSTANTIATE_AGAIN, _from_one(to, beside, but=at if LOST_AT_SOURCE in fix else ""))
+
+
+def _with_one(at: str, other: str) -> str:
+    """A site is copied again from the only one with which it exchanges changes, while everything else goes on."""
+    return (
+        f"keep the rows of {other}; what {at} changed and had not sent to it is lost. All else goes on: take what goes"
+        f" to {at} and comes from it out of the topology file, leave its site there and run `headrace up`, empty the"
+        f" replicated tables at {at}, and not at {other}, put it back and run `headrace up`: it gets the rows of {other}"
+    )
+
+
+def _from_one(to: Mapping[str, Collection[str]], beside: Mapping[str, Collection[str]], *, but: str) -> str:
+    """Everything is copied again from one site.
+
+    Args:
+        to: the sites to which each site sends.
+        beside: those of them from which it also gets changes.
+        but: a site whose rows are older than those of the others; empty: none.
+    """
+    destinations = {site for others in to.values() for site in others}
     # Only a site that sends to each of the others fills them all: a hub, or any of two.
-    keepers = [site for site in both if destinations - {site} <= to[site]]
+    able = [site for site, others in sorted(beside.items()) if others and destinations - {site} <= {*to[site]}]
+    keepers = [site for site in able if site != but]
     if not keepers:
-        return fix.replace(
-            INSTANTIATE_AGAIN, "do not empty the tables at every site: see *When the log is gone* in docs/operations.md"
-        )
-    others = sorted(destinations - {keepers[0]})
+        return "do not empty the tables at every site: see *When the log is gone* in docs/operations.md"
+    emptied = sorted(destinations - {keepers[0]})
     alike = f" ({' or '.join(keepers)} can be the one; here it is {keepers[0]})" if len(keepers) > 1 else ""
     last = "then `headrace up`: they get its rows"
-    if len(destinations) > 2 and len(keepers) > 1:
+    if len(destinations) > 2 and len(able) > 1:
         last = (
             "then as for a new site of an n-way topology (docs/operations.md): `headrace up`, and `headrace up"
             " --keep-existing` once the copies are made"
         )
-    return fix.replace(
-        INSTANTIATE_AGAIN,
+    return (
         f"keep the rows of one site{alike}; what the others changed and had not sent to it is lost. `headrace down"
-        f" --purge --keep-servers`, empty the replicated tables at {', '.join(others)}, and not at {keepers[0]},"
-        f" {last}",
+        f" --purge --keep-servers`, empty the replicated tables at {', '.join(emptied)}, and not at {keepers[0]},"
+        f" {last}"
     )

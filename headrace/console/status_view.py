@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import COPY_ONE_AGAIN, counted
 from headrace.console.output import bytes_text, scn_text, seconds_text
-from headrace.console.remedies import for_topology
+from headrace.console.remedies import for_component
 from headrace.lcr.table_name import literal, quoted
 from protos.wire.revoked import LIST_FIX
 
@@ -64,6 +64,7 @@ class Note:
         is_scheduled: no change passes here until a window of the schedule opens.
         is_remark: intended, or resolves without an operator.
         is_outage: a database does not answer; what needs it goes on by itself once it does.
+        subscriber: of the component, whose destination it is about; empty: it is about the component.
     """
 
     component: str
@@ -74,6 +75,7 @@ class Note:
     is_of_table: bool = False
     is_scheduled: bool = False
     is_outage: bool = False
+    subscriber: str = ""
 
 
 def is_healthy(overview: Mapping[str, Any]) -> bool:
@@ -101,8 +103,11 @@ def _is_paused(component: Mapping[str, Any]) -> bool:
 
 def notes(overview: Mapping[str, Any]) -> list[Note]:
     """The findings about the components, in their order."""
-    flows = [(flow["source"], flow["destination"]) for flow in overview.get("flows", ())]
-    return [replace(note, fix=for_topology(note.fix, flows)) for note in _all_notes(overview)]
+    flows = overview.get("flows", ())
+    return [
+        replace(note, fix=for_component(note.fix, note.subscriber or note.component, flows))
+        for note in _all_notes(overview)
+    ]
 
 
 def _all_notes(overview: Mapping[str, Any]) -> list[Note]:
@@ -277,7 +282,8 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
             component=name,
             problem=f"renamed since `up`, and matched by no rule now: {', '.join(component['strayed_tables'])}; "
             "the next change of such a table holds up the capture process",
-            fix="add the new names to the rules, or exclude the tables; then headrace up FILE",
+            fix=f"to replicate them on, rename them at the destinations, too{_statements(component)}, and name the new"
+            " names in the rules; to leave them out, leave the rules as they are; then headrace up FILE",
         )
     if component.get("lost_columns"):
         yield Note(
@@ -289,7 +295,9 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
             # without it.
             fix="give the column its name back at the source, and do not add it at the destination; then headrace copy"
             " FILE TABLE brings what changed meanwhile. Or take the table out of the rules, run headrace up FILE and"
-            " headrace wait FILE --caught-up, and put it back with the names of now: it is copied anew",
+            " headrace wait FILE --caught-up, and put it back with the names of now: it is copied anew. Where others"
+            " write the table, too, it is not copied: give the column its name back, then headrace verify FILE TABLE,"
+            " and the fix that it prints",
         )
     if component.get("errors"):
         yield Note(
@@ -297,6 +305,12 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
             problem=f"{counted(component['errors'], 'error transaction')} in the error queue",
             fix="headrace errors list FILE",
         )
+
+
+def _statements(component: Mapping[str, Any]) -> str:
+    """Where destinations have the source's names; elsewhere rules name their tables."""
+    found = component.get("strayed_renames", ())  # not in what an earlier version's site says
+    return f" ({'; '.join(found)};)" if found else ""
 
 
 def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
@@ -563,6 +577,7 @@ def _losses(queue: str, subscriber: Mapping[str, Any]) -> Iterator[Note]:
     if subscriber.get("gone_scn") is not None:
         yield Note(
             component=queue,
+            subscriber=str(subscriber["subscriber"]),
             is_stuck=True,
             fix=COPY_ONE_AGAIN,
             problem=f"{subscriber['subscriber']} is refused: the changes of {subscriber['source']} that its destination"

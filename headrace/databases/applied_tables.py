@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.base.errors import COPY_THE_TABLE, DataError, UnfitTableError
+from headrace.base.errors import COPY_THE_TABLE, WHERE_OTHERS_WRITE, DataError, UnfitTableError
 from headrace.databases.ports import DestinationTable
 from headrace.lcr.batch import OldImage, TableVersion
 from headrace.lcr.table_name import Named, quoted_name, remark
@@ -115,6 +115,6 @@ def missing_key(version: TableVersion, settings: TableSettings, at_source: Named
     if names := _lacks_old_values(version, settings):
         return f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL; " + remark(
             f"{'' if at_source else _NAME_THERE}the log lacks old values of the substitute key ({', '.join(names)});"
-            f" if changes were logged without them: {COPY_THE_TABLE}"
+            f" if changes were logged without them: {COPY_THE_TABLE}. {WHERE_OTHERS_WRITE}"
         )
     return ""

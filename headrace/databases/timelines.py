@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.base.errors import INSTANTIATE_AGAIN, LogGone
+from headrace.base.errors import INSTANTIATE_AGAIN, LOST_AT_SOURCE, LogGone
 from headrace.databases.ports import StreamOptions
 from headrace.lcr.scn import Scn, scn_text
 
@@ -44,7 +44,7 @@ def check_timeline(site: str, *, redo: int, start: Scn, now: int, left: Mapping[
             f"the database of site {site} is on timeline {now}, which does not come from timeline {redo} of its redo"
             " log: it is a server of before a promotion, or one that was promoted beside it",
             hint="point the site to the server that was promoted last (a dsn may name all hosts, with"
-            f" target_session_attrs=read-write); if there is none, {INSTANTIATE_AGAIN}",
+            f" target_session_attrs=read-write); if there is none, {LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}",
             source=site,
             redo_timeline=redo,
             database_timeline=now,
@@ -55,7 +55,7 @@ def check_timeline(site: str, *, redo: int, start: Scn, now: int, left: Mapping[
             " its redo log goes on to"
             f" SCN {scn_text(start)} (timeline {redo}): transactions that committed between them on the server of"
             " before were captured, and the database does not have them",
-            hint=f"the destinations may have applied them; {INSTANTIATE_AGAIN}. Name the standby's slot in"
+            hint=f"{LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}. Name the standby's slot in"
             " synchronized_standby_slots of the source's server: then nothing is captured that the standby does not"
             " have",
             source=site,
@@ -100,8 +100,7 @@ def check_history(site: str, *, redo: StreamOptions, start: Scn, now: StreamOpti
         f"timeline {timeline} at SCN {scn_text(ours)}, the database {words}. Two standbys were promoted beside each"
         f" other; transactions after SCN {scn_text(forked)} and up to {scn_text(start)} were captured from the other"
         " one",
-        hint="point the site back to the server that was captured; the destinations may have applied what the other"
-        f" one lacks; if it is gone, {INSTANTIATE_AGAIN}",
+        hint=f"point the site back to the server that was captured; if it is gone, {LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}",
         source=site,
         redo_timeline=redo.timeline,
         database_timeline=now.timeline,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.base.errors import ApplyError
-from headrace.console.remedies import for_topology
+from headrace.console.remedies import for_component
 from headrace.databases.ports import Finding
 
 __all__ = ["LOOK_CALL_S", "Failures", "TablesNotCopied", "together"]
@@ -176,9 +176,7 @@ def _found(overview: Mapping[str, Any]) -> dict[str, tuple[str, ApplyError]]:
         # One that is about to be bypassed ends with its error.
         if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:
             error = component.get("last_error", {})
-            hint = for_topology(
-                error.get("hint", ""), [(flow["source"], flow["destination"]) for flow in overview.get("flows", ())]
-            )
+            hint = for_component(error.get("hint", ""), name, overview.get("flows", ()))
             failures[f"{name} {process} {error.get('at_us', 0)}"] = (
                 "",
                 ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=hint),

@@ -6,7 +6,7 @@ Which stay as they are, and of which an operator has to say what they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.databases.connectors import open_destination, open_source
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import DestinationDatabase, Instantiation
     from headrace.lcr.batch import TableVersion
+    from spark_apply.copy.both_ways import BothWays
     from topology.routing.ways import ArrivingTable
     from topology.spec import ApplySpec, TopologySpec
 
@@ -56,13 +57,20 @@ def rows_there(
         kept: filled with the tables whose rows stay as they are.
     """
     at_source = {TableName.of(each.destination): TableName.of(each.source) for each in came}
-    yield from _out_of_date(spec, apply, target.filled(_coming_back(spec, apply, recorded, at_source)))
+    returned = {TableName.of(each.destination): returned_by(spec, apply, each) for each in came}
+    back = target.filled(_coming_back(spec, apply, recorded, at_source))
+    only = _only_rows(spec, apply, [_TwoWayTable(at_source[name], name, returned[name]) for name in back], databases)
+    if only:
+        kept.append(
+            KeptRows(site=apply.site, source=apply.source, why=f"{apply.source} has none", tables=tuple(map(str, only)))
+        )
+    yield from _out_of_date(spec, apply, [name for name in back if name not in only])
     # A partition of a table that arrives, too, holds rows of that one: nobody is told to empty it, or to keep them as
     # its own.
     nested = target.nested_tables(list(at_source))
     filled = target.filled([name for name in at_source if name not in begun and name not in nested])
     new = [
-        _TwoWayTable(at_source[name], name, returned_by(spec, apply, each))
+        _TwoWayTable(at_source[name], name, returned[name])
         for each in came
         if (name := TableName.of(each.destination)) in filled
     ]
@@ -123,7 +131,7 @@ def _staying(
         tables: of which no copy has begun.
         databases: of the apply process.
     """
-    from spark_apply.copy.both_ways import BothWays, Found
+    from spark_apply.copy.both_ways import Found
 
     said = {
         Found.NOTHING: f"{apply.source} has none",
@@ -133,8 +141,29 @@ def _staying(
     found: dict[str, list[TableName]] = {}
     if not any(table.returned_by for table in tables):
         return found
+    with _both_ways(spec, apply, databases) as both:
+        for table in tables:
+            if (reason := said.get(both.of_new(table, has_rows=True))) is not None:
+                found.setdefault(reason, []).append(table.destination)
+    return found
+
+
+def _only_rows(
+    spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable], databases: Databases
+) -> list[TableName]:
+    """Those destination tables that come back, and have all the rows there are."""
+    if not any(table.returned_by for table in tables):
+        return []
+    with _both_ways(spec, apply, databases) as both:
+        return [table.destination for table in tables if both.has_only_rows(table)]
+
+
+@contextmanager
+def _both_ways(spec: TopologySpec, apply: ApplySpec, databases: Databases) -> Iterator[BothWays]:
+    from spark_apply.copy.both_ways import BothWays
+
     with closing(open_destination(databases.source)) as there, closing(open_source(databases.destination)) as here:
-        both = BothWays(
+        yield BothWays(
             topology=spec.name,
             here=apply.site,
             there=apply.source,
@@ -142,10 +171,6 @@ def _staying(
             captured=lambda: {TableName.of(each): each.identity for each in here.captured(spec.name)},
             position=here.current_scn,
         )
-        for table in tables:
-            if (reason := said.get(both.of_new(table, has_rows=True))) is not None:
-                found.setdefault(reason, []).append(table.destination)
-    return found
 
 
 def _empty_at(source: DatabaseAccess, tables: Sequence[tuple[TableName, TableName]]) -> frozenset[TableName]:

@@ -17,6 +17,9 @@ whatever users write there from then on is in the log behind the snapshot. Only 
                    here, and no other site's rows are there (a topology
                    of one way becomes one of two); else an operator says what they are
 
+A copy that is out of date (LEFT: the way to it ended, and comes back) is kept where the other site has no row: it has
+the only rows there are, and the other site gets a copy of them once that is recorded.
+
 Worked flow
     a has 100 rows of t, b has none; both ways are new -> the driver at b finds rows at a and no record there: it waits
       -> the driver at a takes a
@@ -103,12 +106,35 @@ class BothWays:
         Raises:
             DatabaseError: the source does not say what is there.
         """
+        if each.has_left and each.occupant is None:
+            return self._of_left(each.table, has_rows=has_rows)
         if each.is_begun or each.is_outdated or each.occupant is not None:
             return Found.ASK if has_rows else Found.COPY
         found = self.of_new(each.table, has_rows=has_rows)
         # The source's table took the place of another one, and was not captured at first: what users wrote there is in
         # no log, and not here.
         return Found.ASK if found is Found.KEEP and each.replaced else found
+
+    def _of_left(self, table: TwoWayTable, *, has_rows: bool) -> Found:
+        """What becomes of a table whose changes did not arrive for a while: its copy here is out of date."""
+        if not has_rows:
+            waits = table.returned_by and self._has_left(self._record(table)) and self._is_filled_there(table)
+            return Found.WAIT if waits else Found.COPY
+        return Found.NOTHING if self.has_only_rows(table) else Found.ASK
+
+    def has_only_rows(self, table: TwoWayTable) -> bool:
+        """Whether the source has no row of a table that goes back to it, and is to get a copy: what is here is all there is.
+
+        Args:
+            table: with rows here, whose changes did not arrive for a while.
+
+        Raises:
+            DatabaseError: the source does not say what is there.
+        """
+        # Where what was copied from here is still replicated, rows were deleted there.
+        return (
+            bool(table.returned_by) and not self._is_recorded(self._record(table)) and not self._is_filled_there(table)
+        )
 
     def of_new(self, table: TwoWayTable, *, has_rows: bool) -> Found:
         """What becomes of a table of which no copy has begun here.
@@ -123,10 +149,10 @@ class BothWays:
         if not table.returned_by:
             return Found.ASK if has_rows else Found.COPY
         record = self._record(table)
-        is_recorded = record is not None and (record.state != "FAILED" or record.scn > 0)
+        is_recorded = self._is_recorded(record)
         if not has_rows and is_recorded and not self._is_copy(table, record):
             return Found.COPY
-        if table.source not in self.records.filled([table.source]):
+        if not self._is_filled_there(table):
             return Found.NOTHING
         if not has_rows and not is_recorded:
             return Found.WAIT
@@ -193,6 +219,16 @@ class BothWays:
             if each.source == self.here:
                 found.setdefault(TableName.of(each), each)
         return found
+
+    def _is_filled_there(self, table: TwoWayTable) -> bool:
+        return table.source in self.records.filled([table.source])
+
+    def _has_left(self, record: Instantiation | None) -> bool:
+        return record is not None and record.state == "LEFT"
+
+    def _is_recorded(self, record: Instantiation | None) -> bool:
+        """Whether the other way's destination has the table, as far as the record says."""
+        return record is not None and (record.state != "FAILED" or record.scn > 0) and not self._has_left(record)
 
     def _record(self, table: TwoWayTable) -> Instantiation | None:
         return self._recorded(table.returned_by).get(table.source)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable
 from headrace.databases.connectors import open_reader
+from headrace.databases.ports import BEGUN, PartOf
 from headrace.databases.table_digest import TableDigest
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
@@ -151,12 +152,14 @@ class Comparison:
         for check in range(1, rechecks + 2):
             is_last = check == rechecks + 1
             again = []
-            for each in self._compare(waiting):
+            copies = self._copies()
+            for compared in self._compare(waiting):
                 self._waits.go_on()
-                found = each
+                found = each = self._unless_copied(compared, copies)
                 is_judged = self.applied is not None and rechecks > 0 and not has_function(each.table.transformations)
                 if not each.is_equal and not each.problem and (is_judged or is_last):
                     found = self._with_rows(each, rechecks if is_judged else 0, recheck_delay_s)
+                    found = self._unless_copied(found, copies)
                 if found.is_equal or found.is_final or is_last or (is_judged and not found.problem):
                     yield replace(found, checks=check)
                 else:
@@ -165,6 +168,34 @@ class Comparison:
             if not waiting or is_last:
                 return
             self._waits.pause(recheck_delay_s)
+
+    def _copies(self) -> dict[str, frozenset[tuple[str, int, bool]]]:
+        """What is copied of each table, by its identity: of itself and its partitions, up to when, and whether it is made."""
+        found: dict[str, set[tuple[str, int, bool]]] = {}
+        for each in self.destination.instantiations(self.config.topology, self.config.apply):
+            if each.source != self.config.source.site:
+                continue
+            part = PartOf.of(each.identity)
+            table = each.identity if part is None else part.table
+            found.setdefault(table, set()).add((each.identity, int(each.scn), each.state in BEGUN))
+        return {table: frozenset(copies) for table, copies in found.items()}
+
+    def _unless_copied(
+        self, found: TableComparison, before: Mapping[str, frozenset[tuple[str, int, bool]]]
+    ) -> TableComparison:
+        """The result for a table, of which a copy that was made meanwhile is no difference.
+
+        Args:
+            found: what was read of its sides.
+            before: what was copied when that began.
+        """
+        if found.is_equal or found.problem:
+            return found
+        identity = found.table.identity
+        now = self._copies().get(identity, frozenset())
+        if now == before.get(identity, frozenset()) and not any(is_made for *_, is_made in now):
+            return found
+        return TableComparison(table=found.table, problem="it was copied, or a partition of it, while it was compared")
 
     def _with_rows(self, found: TableComparison, rechecks: int, recheck_delay_s: float) -> TableComparison:
         """A table that differed, with rows in which it does.

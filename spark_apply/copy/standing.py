@@ -137,6 +137,11 @@ class Standing:
         return any(found.scn > 0 for found in self.replaced) and not any(found.is_kept for found in self.replaced)
 
     @property
+    def has_left(self) -> bool:
+        """Whether it is this table whose changes did not arrive for a while, and not one that it replaced."""
+        return self.record is not None and self.record.state == "LEFT" and not self.replaced
+
+    @property
     def replaced_identities(self) -> tuple[str, ...]:
         """The identities whose records are deleted when this table is recorded."""
         return (*(found.identity for found in self.replaced), *self.parts)

@@ -9,12 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.base.errors import INSTANTIATE_AGAIN
+from headrace.base.errors import COPY_ONE_AGAIN, INSTANTIATE_AGAIN
 from headrace.console.remedies import for_topology
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Instantiation
@@ -22,7 +23,7 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSnapshot
 from headrace.lcr.scn import Scn
 from headrace.rules.rule import Rule, RuleSet
-from spark_apply.copy import returned_tables as module
+from spark_apply.copy import instantiation, returned_tables
 from tests.support.background import in_background
 from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
 from tests.support.destination_contract import error_transaction
@@ -32,6 +33,7 @@ from tests.support.statements import execute
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 FILL = "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n"
+ROOT = Path(__file__).parents[2]
 KEPT = "SELECT count(*), count(DISTINCT xmin::text), min(v) FROM rooms"
 
 
@@ -58,9 +60,9 @@ class Both:
 def both(
     fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Both]:
-    monkeypatch.setattr(module, "_WAITING_S", 0.1)
-    monkeypatch.setattr(module, "_RETRY_S", 0.1)
-    monkeypatch.setattr(module, "_FIRST_WAITS_MAX", 1000)
+    monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
+    monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
+    monkeypatch.setattr(instantiation, "_FIRST_WAITS_MAX", 1000)
     a, b = fresh_database(pg_source), fresh_database(pg_source)
     for dsn, site in ((a, "a"), (b, "b")):
         with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
@@ -148,6 +150,40 @@ def test_rows_that_a_user_writes_at_the_empty_site_before_the_copy_are_an_operat
     assert both.states() == {"a": "KEPT", "b": "FAILED"}
     assert both.at_b.record is not None
     assert "If it lacks some, docs/operations.md" in both.at_b.record.problem
+
+
+def emptied_alone(said: str) -> str:
+    """The statement that deletes rows at one site alone, from the section of the guide that is named."""
+    title = re.search(r'docs/operations\.md, "([^"]+)"', said)
+    assert title, said
+    section = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition(f"### {title[1]}\n")[2]
+    statement = re.search(r"`(BEGIN; SELECT headrace\.set_tag[^`]+)`", section.partition("\n## ")[0])
+    assert statement, title[1]
+    return statement[1].replace("shop.rooms", "public.rooms")
+
+
+@pytest.mark.parametrize("way", ["keep", "before step 3"])
+def test_what_is_printed_of_rows_at_both_sites_is_followed(both: Both, way: str):
+    execute(both.a, FILL)
+    execute(both.b, FILL if way == "keep" else "INSERT INTO rooms VALUES (1, 'there')")
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "FAILED", "b": "FAILED"}
+    assert both.at_b.record is not None
+    said = both.at_b.record.problem
+    for pair in (both.at_a, both.at_b):
+        pair.look_again()
+    assert "keep them with `headrace up --keep-existing`: changes made at the source before that are not" in said
+    if way == "keep":
+        both.at_a.keep_existing = both.at_b.keep_existing = True
+        at_once(both.at_a, both.at_b)
+        assert both.states() == {"a": "KEPT", "b": "KEPT"}
+    else:
+        # Everything that b has is at a.
+        execute(both.b, emptied_alone(said[said.index("If it lacks some, ") :]))
+        at_once(both.at_a, both.at_b)
+        assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.a, "SELECT * FROM rooms ORDER BY 1") == execute(both.b, "SELECT * FROM rooms ORDER BY 1")
+    assert execute(both.a, "SELECT count(*) FROM rooms") == [(100,)]
 
 
 def test_of_two_empty_tables_nothing_is_copied_either_way(both: Both):
@@ -288,17 +324,57 @@ def test_what_is_printed_when_a_log_is_gone_makes_both_sites_equal_again(both: B
     assert execute(both.a, "SELECT count(*) FROM rooms WHERE v = 'only here'") == [(100,)]
 
 
+@pytest.mark.parametrize("first", values(["a", "b"], "b"))
+def test_what_is_printed_of_a_site_that_was_restored_from_a_backup_that_is_too_old_makes_both_equal_again(
+    both: Both, first: str
+):
+    """Executed as printed: both ways leave the file, the tables are emptied at b, both ways come back.
+
+    Whichever site had the rows first: a, or b, of which a has its copy.
+    """
+    execute(both.a if first == "a" else both.b, FILL)
+    at_once(both.at_a, both.at_b)
+    execute(both.a, "UPDATE rooms SET v = 'only here'")
+    execute(both.b, "DELETE FROM rooms WHERE id > 50")  # as in the backup
+    fix = for_topology(COPY_ONE_AGAIN, [("a", "b"), ("b", "a")], at="b")
+    here = re.search(
+        r"take what goes to (\w+) and comes from it out of the topology file, leave its site there and run `headrace up`,"
+        r" empty the replicated tables at (\w+), and not at (\w+), put it back and run `headrace up`",
+        fix,
+    )
+    assert here is not None, fix
+    assert here.groups() == ("b", "b", "a")
+    for pair in (both.at_a, both.at_b):
+        pair.destination.leave_out(TOPOLOGY, pair.name, kept=())
+    execute(both.b, "TRUNCATE rooms")
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT * FROM rooms ORDER BY 1") == execute(both.a, "SELECT * FROM rooms ORDER BY 1")
+    assert execute(both.a, "SELECT count(*) FROM rooms WHERE v = 'only here'") == [(100,)]
+
+
 def test_copy_that_is_out_of_date_when_its_way_comes_back_is_made_again_as_soon_as_its_rows_are_deleted(both: Both):
     execute(both.a, FILL)
     at_once(both.at_a, both.at_b)
     both.at_b.destination.leave_out(TOPOLOGY, both.at_b.name, kept=())  # one way, from b to a
     both.at_b.run()
     assert both.states() == {"a": "KEPT", "b": "LEFT"}
-    assert 'docs/operations.md, "Adding a site to an n-way topology"' in both.at_b.shown[-1].problem
-    execute(both.b, "BEGIN; SELECT headrace.set_tag('0e'); DELETE FROM rooms; COMMIT")
+    execute(both.b, emptied_alone(both.at_b.shown[-1].problem))
     both.at_b.run()
     assert both.states() == {"a": "KEPT", "b": "DONE"}
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
+
+
+def test_a_copy_that_is_out_of_date_is_not_kept_where_the_rows_that_it_was_copied_from_were_deleted(both: Both):
+    """The way from a to b went on: b is not to get a copy, and the rows would stay at a alone."""
+    execute(both.b, FILL)
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "DONE", "b": "KEPT"}
+    both.at_a.destination.leave_out(TOPOLOGY, both.at_a.name, kept=())
+    execute(both.b, "DELETE FROM rooms")
+    both.at_a.run()
+    assert both.states() == {"a": "LEFT", "b": "KEPT"}
+    assert "out of date" in both.at_a.shown[-1].problem
 
 
 def test_copy_in_a_table_that_took_another_one_s_place_is_an_operator_s_to_judge(both: Both):
@@ -431,7 +507,7 @@ def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_agai
 def test_source_that_is_always_behind_holds_up_a_copy_for_as_long_as_it_is_behind(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "_RETURN_S", 0.2)
+    monkeypatch.setattr(returned_tables, "_RETURN_S", 0.2)
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
     waits = 0

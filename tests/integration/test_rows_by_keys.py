@@ -170,3 +170,39 @@ def test_comparison_that_is_stopped_says_so_wherever_that_is_and_leaves_no_table
     outcomes = [compared_until(differing, last) for last in range(asks)]
     assert outcomes.count("stopped") > 3
     assert {outcome for outcome in outcomes if outcome != "stopped"} <= {"p, q"}
+
+
+BEGINS = "UPDATE headrace.instantiation SET state = 'COPYING' WHERE name = 'p'"
+OF_A_PARTITION = (
+    "INSERT INTO headrace.instantiation (topology, apply, source, identity, owner, name, scn, state, row_count, digest,"
+    " problem) SELECT topology, apply, source, identity || '/7', owner, 'p_7', 0, 'COPYING', 0, '', '' FROM"
+    " headrace.instantiation WHERE name = 'p'"
+)
+
+
+@pytest.mark.parametrize("copy", [BEGINS, OF_A_PARTITION], ids=["of the table", "of a partition"])
+def test_table_of_which_a_copy_begins_while_it_is_compared_is_not_called_different(differing: CopiedPair, copy: str):
+    statements = iter([copy])
+
+    def begins() -> bool:
+        if statement := next(statements, ""):
+            differing.there.execute(statement.encode())
+        return True
+
+    found = differing.verify(rechecks=2, is_active=begins)
+    assert found["p"].problem == "it was copied, or a partition of it, while it was compared"
+    assert (found["p"].is_equal, found["p"].differences) == (False, ())
+    assert (found["q"].is_equal, found["q"].problem) == (True, "")
+
+
+def test_table_that_was_copied_while_it_was_compared_is_compared_again(differing: CopiedPair):
+    statements = iter(["UPDATE headrace.instantiation SET scn = scn + 1 WHERE name = 'p'"])
+
+    def ends() -> bool:
+        if statement := next(statements, ""):
+            differing.there.execute(statement.encode())
+        return True
+
+    found = differing.verify(rechecks=2, is_active=ends)["p"]
+    assert (found.problem, found.checks) == ("", 2)
+    assert [each.key for each in found.differences] == [("2",)]

@@ -249,6 +249,7 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
         reader.next_batch(source.host._writer.position)  # type: ignore[union-attr]
     assert source.host.uncaptured(source.spec) == ("elsewhere.p", "elsewhere.t")
     source.wait("both are shown", lambda status: status["strayed_tables"] == ["elsewhere.p", "elsewhere.t"])
+    assert source.host.status()["strayed_renames"] == [], "nobody gets them"
 
     source.host.prepare(source.spec)
     assert source.host.uncaptured(source.spec) == ()

@@ -22,6 +22,7 @@ from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
 from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import ThreadWorkers
+from tests.support.statements import execute
 
 __all__ = [
     "ENDED_S",
@@ -132,6 +133,10 @@ class CopyingPair:
             )
             made.run_first()
             self.problem = made.problem
+
+    def look_again(self) -> None:
+        """Have the next `run` look at a table that is FAILED as at a new one, as a driver does beside what it applies."""
+        execute(self.target, f"DELETE FROM headrace.instantiation WHERE apply = '{self.name}' AND state = 'FAILED'")
 
     def _captured_here(self) -> dict[TableName, str]:
         with contextlib.closing(CapturedSource(self.target, site=self.there)) as here:

@@ -38,6 +38,15 @@ class NotedWay:
         """Note a way."""
         return cls(apply=way.apply.name, rules=tuple(client.rules for client in way.clients))
 
+    def arrival_of(self, table: TableName) -> TableName | None:
+        """What a table is called where it arrives, whatever the tag of its changes; None: it does not arrive."""
+        last = table
+        for rules, each in zip(self.rules, passages(self.rules, table), strict=True):
+            if not any(rules.keeps(*each.table, tag=tag) for tag in tags_told_apart(self.rules)):
+                return None
+            last = each.behind
+        return last
+
     def carries(self, owner: str, name: str, tag: bytes | None) -> bool:
         """Whether changes of a table arrive, by the rules that were noted; as `topology.routing.ways.Way.carry`.
 
@@ -114,6 +123,14 @@ class Receivers:
         return names not in {None, (table.owner, table.name)} and bool(
             self.lost_by(table.identity, table.owner, table.name)
         )
+
+    def name_at_destinations(self, table: CapturedTable) -> TableName | None:
+        """The name that a renamed table had when a destination got it under the source's name; None: none did."""
+        old = self._names.get(table.identity)
+        if old in {None, (table.owner, table.name)}:
+            return None
+        name = TableName(*old)
+        return name if any(way.arrival_of(name) == name for way in self.ways) else None
 
     def _who_get(self, owner: str, name: str) -> frozenset[tuple[str, bytes | None]]:
         return frozenset((way.apply, tag) for way in self.ways for tag in self._tags if way.carries(owner, name, tag))

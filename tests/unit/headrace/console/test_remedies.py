@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from headrace.base.errors import INSTANTIATE_AGAIN
+from headrace.base.errors import COPY_ONE_AGAIN, INSTANTIATE_AGAIN, LATER_BACKUP, LOST_AT_SOURCE
 from headrace.console.remedies import for_topology
 from headrace.console.status_view import notes
 from headrace.deployment.failures import _found
@@ -34,7 +34,7 @@ def test_a_hub_keeps_its_rows_and_all_others_are_emptied():
 
 
 def test_sites_that_all_write_to_each_other_need_the_steps_of_a_new_site():
-    fix = for_topology(INSTANTIATE_AGAIN, permutations("abc", 2))
+    fix = for_topology(INSTANTIATE_AGAIN, [*permutations("abc", 2)])
     assert "tables at b, c, and not at a" in fix
     assert "--keep-existing" in fix
 
@@ -44,9 +44,49 @@ def test_nothing_is_emptied_by_name_where_no_site_fills_all_others():
     assert "do not empty the tables at every site" in for_topology(INSTANTIATE_AGAIN, chain)
 
 
+def test_of_a_restored_site_the_only_one_that_it_exchanges_changes_with_keeps_its_rows():
+    fix = for_topology(COPY_ONE_AGAIN, [("a", "b"), ("b", "a"), ("b", "c"), ("c", "b"), ("a", "d")], at="a")
+    assert fix.startswith("keep the rows of b; what a changed and had not sent to it is lost")
+    assert "empty the replicated tables at a, and not at b" in fix
+    assert fix.endswith(LATER_BACKUP)
+
+
+def test_of_a_restored_site_that_gets_changes_and_sends_none_nothing_else_is_said():
+    assert for_topology(COPY_ONE_AGAIN, [("a", "b"), ("b", "a"), ("b", "c")], at="c") == COPY_ONE_AGAIN
+
+
+def test_where_the_restored_site_is_not_known_the_guide_says_what_a_site_does_that_sends_changes_too():
+    assert for_topology(COPY_ONE_AGAIN, [("a", "b")]) == COPY_ONE_AGAIN
+    assert "*When the log is gone*" in for_topology(COPY_ONE_AGAIN, [("a", "b"), ("b", "a")])
+
+
+def test_of_a_restored_site_that_exchanges_changes_with_several_another_one_keeps_its_rows():
+    fix = for_topology(COPY_ONE_AGAIN, [*permutations("abc", 2)], at="a")
+    assert "(b or c can be the one; here it is b)" in fix
+    assert "tables at a, c, and not at b" in fix
+    assert "--keep-existing" in fix
+    hub = [(one, other) for spoke in "abc" for one, other in (("hub", spoke), (spoke, "hub"))]
+    assert "do not empty the tables at every site" in for_topology(COPY_ONE_AGAIN, hub, at="hub")
+
+
+def test_the_rows_of_a_source_that_was_set_back_are_not_the_ones_to_keep():
+    flows = [("a", "b"), ("b", "a")]
+    assert "tables at a, and not at b" in for_topology(f"{LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}", flows, at="a")
+    assert "tables at b, and not at a" in for_topology(f"{LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}", flows, at="b")
+    assert "tables at b, and not at a" in for_topology(INSTANTIATE_AGAIN, flows, at="a")
+
+
+def test_a_queue_names_the_site_of_the_subscriber_that_it_refuses():
+    flows = [{"apply": "x", "source": "a", "destination": "b"}, {"apply": "y", "source": "b", "destination": "a"}]
+    subscriber = {"subscriber": "x", "source": "a", "acknowledged_scn": 1, "gone_scn": 3, "lost": []}
+    queue = {"name": "queue:q", "kind": "queue", "site": "a", "state": "ENABLED", "subscribers": [subscriber]}
+    (note,) = notes({"state": "RUNNING", "flows": flows, "components": [queue]})
+    assert "tables at b, and not at a" in note.fix
+
+
 def test_status_and_up_say_it_in_the_words_of_the_topology():
     error = {"error": "LogGone", "message": "slot headrace_t does not exist", "hint": INSTANTIATE_AGAIN}
-    flows = [{"source": "a", "destination": "b"}, {"source": "b", "destination": "a"}]
+    flows = [{"apply": "x", "source": "a", "destination": "b"}, {"apply": "y", "source": "b", "destination": "a"}]
     overview = {
         "state": "RUNNING",
         "flows": flows,

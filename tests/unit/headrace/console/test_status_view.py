@@ -289,6 +289,24 @@ def test_refused_subscriber_is_told_with_what_is_gone_and_how_to_copy_it_again()
     assert "copied again" in note.fix
 
 
+def test_a_column_that_a_transformation_lost_has_a_way_out_also_where_the_table_is_not_copied():
+    (note,) = notes(overview(component("IDLE", lost_columns=["v of hr.t (capture_a)"])))
+    assert "headrace copy FILE TABLE brings what changed" in note.fix
+    assert note.fix.endswith(
+        "Where others write the table, too, it is not copied: give the column its name back, then headrace verify FILE"
+        " TABLE, and the fix that it prints"
+    )
+
+
+def test_tables_that_were_renamed_out_of_the_rules_are_shown_with_all_that_replicates_them_on():
+    facts = {"strayed_tables": ["hr.new"], "strayed_renames": ['ALTER TABLE "hr"."t" RENAME TO "new"']}
+    (note,) = notes(overview(component("IDLE", **facts)))
+    assert 'at the destinations, too (ALTER TABLE "hr"."t" RENAME TO "new";), and name' in note.fix
+    assert note.fix.endswith("to leave them out, leave the rules as they are; then headrace up FILE")
+    (note,) = notes(overview(component("IDLE", strayed_tables=["hr.new"])))
+    assert "at the destinations, too, and name" in note.fix
+
+
 def test_compressing_propagation_shows_what_that_brings_and_costs():
     found = {"method": "zstd", "bytes_before": 8_000_000, "bytes_after": 2_000_000, "cpu_s": 0.024}
     line = " ".join(shown(overview(component("SENDING", compression=found)), width=200))

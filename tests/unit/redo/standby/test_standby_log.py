@@ -252,7 +252,8 @@ def test_a_full_standby_redo_log_says_so_until_it_is_purged(site):
     assert not standby.is_full
 
 
-def test_redo_that_a_restored_receiver_lacks_and_the_source_purged_is_refused_by_name_and_others_go_on(purging):
+@pytest.mark.parametrize("way", ["a later copy", "begin anew"])
+def test_redo_that_a_restored_receiver_lacks_and_the_source_purged_is_refused_by_name_and_others_go_on(purging, way):
     purging.writer.shipping.register({RECEIVER: False, "dbs1@dbs4": False})
     other = standby_log(purging.folder.with_name("standby_4"))
     standby = standby_log(purging.folder)
@@ -261,17 +262,51 @@ def test_redo_that_a_restored_receiver_lacks_and_the_source_purged_is_refused_by
     backup = purging.folder.with_name("backup")
     shutil.copytree(purging.folder, backup)
     purging.commit(40)
-    purging.receive(standby)
+    purging.receive(standby).shipment.close()
+    later = purging.folder.with_name("later")
+    shutil.copytree(purging.folder, later)
     receive(purging.writer, other, "00000001", receiver="dbs1@dbs4").shipment.close()
     purging.writer.step(0.0)
     shutil.rmtree(purging.folder)
     shutil.copytree(backup, purging.folder)
     with pytest.raises(LogGone, match=rf"are gone: {RECEIVER} has the redo up to") as refused:
         purging.stream(standby_log(purging.folder))
-    assert "remove its standby redo log" in refused.value.hint
+    assert refused.value.hint.startswith(
+        f"restore a later copy of the standby redo log of {RECEIVER}, or remove its standby redo log and start it: it"
+        " begins anew"
+    )
     purging.commit(5)
     receive(purging.writer, other, "00000002", receiver="dbs1@dbs4")
     assert other.position == purging.writer.position
+    # What the message says:
+    shutil.rmtree(purging.folder)
+    if way == "a later copy":
+        shutil.copytree(later, purging.folder)
+    again = standby_log(purging.folder)
+    purging.receive(again)
+    assert again.position == purging.writer.position
+    if way == "a later copy":
+        assert purging.mined_at(again) == committed(purging.source)
+    else:
+        assert log_bytes(purging.folder) == log_bytes(purging.redo)
+
+
+def test_a_receiver_that_has_another_redo_log_begins_anew_as_its_refusal_says(site):
+    standby = standby_log(site.folder)
+    site.commit(20)
+    site.receive(standby).shipment.close()
+    shutil.rmtree(site.redo)
+    site.restart()
+    site.commit(3)
+    with pytest.raises(RedoError, match="has received another redo log of dbs1") as refused:
+        site.stream(standby)
+    assert "or remove its standby redo log and start it: it begins anew with the redo that is left" in (
+        refused.value.hint
+    )
+    shutil.rmtree(site.folder)
+    again = standby_log(site.folder)
+    site.receive(again)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
 def test_a_receiver_whose_folder_was_deleted_begins_anew_and_only_older_positions_are_gone(purging):

@@ -58,3 +58,14 @@ def test_it_is_the_same_after_it_was_stored(tmp_path):
     assert noted.identity_of(102) == "table 2"
     assert noted.identity_of(3) is None
     assert Receivers().lost_by("table 1", "crm", "a") == Receivers().lost_by(None, "crm", "a") == ()
+
+
+def test_a_renamed_table_is_to_be_renamed_where_it_arrives_under_the_name_of_the_source(tmp_path):
+    noted = Receivers.of(read_anyway(tmp_path, NARROW), "dbs1", TABLES)
+    assert noted.name_at_destinations(replace(TABLES[0], name="b")) == ("hr", "a")
+    assert noted.name_at_destinations(TABLES[0]) is None, "it was not renamed"
+    assert noted.name_at_destinations(captured(3, "new")) is None
+    assert noted.name_at_destinations(replace(TABLES[1], name="b")) is None, "nobody got it"
+    called_otherwise = NARROW.replace("tagged: true}", "tagged: true, transform: [{rename_schema: crm}]}")
+    noted = Receivers.of(read_anyway(tmp_path, called_otherwise), "dbs1", TABLES)
+    assert noted.name_at_destinations(replace(TABLES[0], name="b")) is None

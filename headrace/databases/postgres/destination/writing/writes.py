@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.base.errors import COPY_THE_TABLE, BugError, DataError
+from headrace.base.errors import COPY_THE_TABLE, WHERE_OTHERS_WRITE, BugError, DataError
 from headrace.databases.ports import FoundRows, Write, WriteTimes
 from headrace.databases.postgres.catalog.destination_tables import CatalogColumn, CatalogTable, Conversion, ValueForm
 from headrace.databases.postgres.compared.types import conversion_of, type_with_modifier
@@ -111,8 +111,7 @@ _PLAIN = frozenset(
 _NOTHING_FINDS_IT = (
     "the log identifies rows by columns that the destination computes, and no others. At the source: ALTER TABLE ..."
     " REPLICA IDENTITY FULL;"
-    f" then {COPY_THE_TABLE}. Where others write that table, too: write what `headrace errors show FILE N` has of"
-    " other tables, then `headrace errors delete FILE N` what failed, `headrace verify` the table, and the fix that it prints"
+    f" then {COPY_THE_TABLE}. {WHERE_OTHERS_WRITE}"
 )
 # Canonical equalities of which equal values have equal bytes.
 _OF_ONE_FORM = frozenset({"integer", "text", "uuid", "bytes"})

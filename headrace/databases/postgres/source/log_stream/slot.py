@@ -12,7 +12,14 @@ from typing import Any
 
 import psycopg
 
-from headrace.base.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseSetBack, DatabaseUnavailable, LogGone
+from headrace.base.errors import (
+    INSTANTIATE_AGAIN,
+    LOST_AT_SOURCE,
+    DatabaseError,
+    DatabaseSetBack,
+    DatabaseUnavailable,
+    LogGone,
+)
 from headrace.databases.ports import PlannedStatement
 from headrace.databases.postgres.connection import connect, quote, translated
 from headrace.databases.postgres.source.log_stream.lsn import format_lsn, parse_lsn
@@ -111,7 +118,7 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
         raise DatabaseSetBack(
             f"the log ends at SCN {scn_text(end)}, the redo log at SCN {scn_text(start)}: the database was set back to"
             " an older state",
-            hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}",
+            hint=f"{LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}",
             after_scn=end,
             through_scn=start,
         )
@@ -146,7 +153,7 @@ def check_last_transaction(connection: psycopg.Connection[Any], start: Scn, tran
         raise DatabaseSetBack(
             f"the redo log ends at SCN {scn_text(start)} with transaction {transaction}, which the database does not"
             f" have (it is {status}): the database was set back to an older state",
-            hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}",
+            hint=f"{LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}",
             through_scn=start,
         )
 
@@ -214,7 +221,7 @@ def check_same_log(
         f"up to SCN {scn_text(start)} the redo log ends with {words[0]}, and the database's log with {words[1]}, both"
         f" behind SCN {scn_text(Scn(confirmed))}: the database was set back to an older state, and has written other"
         " transactions since",
-        hint=f"the destinations hold transactions the source lost, and lack others: {INSTANTIATE_AGAIN}",
+        hint=f"{LOST_AT_SOURCE}, and lack others: {INSTANTIATE_AGAIN}",
         after_scn=confirmed,
         through_scn=start,
     )
