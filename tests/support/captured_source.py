@@ -20,6 +20,7 @@ class CapturedSource(PostgresSource):
         deadline = time.monotonic() + CAPTURED_S
         while not snapshot.is_captured():
             reading.stream.confirm(snapshot.scn)
+            reading.one(0.05)  # as a log writer: what comes is taken, and a stream that broke says so
             assert time.monotonic() < deadline, "the slot does not follow"
             time.sleep(0.01)
         reading.stream.close()
