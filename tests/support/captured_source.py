@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 from headrace.databases.postgres.source.database import PostgresSnapshot, PostgresSource
 from headrace.lcr.scn import FIRST_SCN
@@ -16,12 +17,11 @@ class CapturedSource(PostgresSource):
 
     def open_snapshot(self, topology: str) -> PostgresSnapshot:
         snapshot = super().open_snapshot(topology)
-        reading = Reading(self.open_stream(topology, FIRST_SCN)).through(snapshot.scn)
-        deadline = time.monotonic() + CAPTURED_S
-        while not snapshot.is_captured():
-            reading.stream.confirm(snapshot.scn)
-            reading.one(0.05)  # as a log writer: what comes is taken, and a stream that broke says so
-            assert time.monotonic() < deadline, "the slot does not follow"
-            time.sleep(0.01)
-        reading.stream.close()
+        with closing(self.open_stream(topology, FIRST_SCN)) as stream:
+            reading = Reading(stream).through(snapshot.scn)
+            deadline = time.monotonic() + CAPTURED_S
+            while not snapshot.is_captured():
+                stream.confirm(snapshot.scn)
+                reading.one(0.05)  # as a log writer: what comes is taken, and a stream that broke says so
+                assert time.monotonic() < deadline, "the slot does not follow"
         return snapshot
