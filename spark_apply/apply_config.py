@@ -104,7 +104,7 @@ class ApplyConfig:
         dependencies: its virtual dependency definitions.
         on_error: what becomes of others when a transaction enters the error queue.
         handlers: users' handlers, with their code.
-        commits_lazily: commits of rows do not wait for the destination's disk (`spark_apply.driver.flushes`).
+        commits_lazily: commits of rows do not wait for the destination's disk (`spark_apply.driver.loop.flushes`).
         goes_by_record: `tables` are those of the controller's record; a table that is captured besides waits for `up`.
     """
 

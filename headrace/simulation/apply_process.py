@@ -32,7 +32,7 @@ from spark_apply.conversation.groups import OnError
 from spark_apply.conversation.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
-from spark_apply.driver.loop import CoordinatorHost
+from spark_apply.driver.loop.host import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.sets.conflict_settings import ConflictSettings

@@ -17,7 +17,7 @@ States (of a table; recorded at the destination)
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
     COMPARING  every piece is copied; both sides are digested.
     COPIED     equal; later changes are left out until it joins. Only of a table that is copied beside.
-    JOINING    see `spark_apply.driver.joining`.
+    JOINING    see `spark_apply.driver.loop.joining`.
     DONE       equal; changes up to the instantiation SCN are in the copy, later ones are applied.
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
     FAILED     an operator must act (`problem`); checked again periodically. With an SCN of 0, no rows are ours.

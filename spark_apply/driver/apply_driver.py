@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from protos.wire.identity import Peer
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.copy.board import BoardSlot
-    from spark_apply.driver.loop import CoordinatorHost
+    from spark_apply.driver.loop.host import CoordinatorHost
     from spark_apply.driver.source_questions import TablesOfNow
     from spark_apply.tables.arriving import TableStart
 
@@ -180,7 +180,7 @@ class ApplyDriver:
 
     def _begin(self, destination: DestinationDatabase, progress: ApplyProgress) -> ApplyProgress:
         """The first time: record where the queue begins for this apply process."""
-        from spark_apply.driver.dequeuing import ask_beginning
+        from spark_apply.driver.loop.dequeuing import ask_beginning
 
         config, control = self._config, self.control
         scn = ask_beginning(
@@ -300,7 +300,7 @@ class ApplyDriver:
         from headrace.rules.evaluation import RuleEvaluation
         from protos import codec
         from spark_apply.driver.coordinator import ApplyCoordinator
-        from spark_apply.driver.loop import CoordinatorHost
+        from spark_apply.driver.loop.host import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
         from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
         from spark_apply.tables.arriving import ArrivingTables

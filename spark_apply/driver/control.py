@@ -28,7 +28,7 @@ from spark_apply.copy.records import TableProgress, to_be_copied_again
 from spark_apply.copy.row_marks import columns_here, marked_table
 from spark_apply.copy.standing import correct_alone
 from spark_apply.driver.error_edits import edited_part
-from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.groups.executions import ExecutionRequest
 from spark_apply.driver.join_calls import DELETED_AT_ONCE
 from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecutions
 from spark_apply.tables.arriving import restart_hint
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.error_edits import EditRequest
-    from spark_apply.driver.executions import ErrorOutcome
-    from spark_apply.driver.loop import CoordinatorHost
+    from spark_apply.driver.groups.executions import ErrorOutcome
+    from spark_apply.driver.loop.host import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
 
 __all__ = ["ApplyControl", "Cores", "outcome_message"]

@@ -26,7 +26,7 @@ States (V$STREAMS_APPLY_COORDINATOR.STATE)
 Durable when
     A group is done when its server reports it: data and progress are committed together at the destination.
     `Watermarks.durable` is a lower bound of the position that the destination reports. Whether a crash can take the last
-    commits is not known here: see `spark_apply.driver.flushes`.
+    commits is not known here: see `spark_apply.driver.loop.flushes`.
 
 Worked flow (two servers, low watermark 10)
     run 10..20, run 20..30 (other keys), run 30..40 (keys of the first)
@@ -69,17 +69,17 @@ from spark_apply.conversation.groups import (
     RetryReason,
     ServerMessage,
 )
-from spark_apply.driver.formed_group import FormedGroup, GroupState
-from spark_apply.driver.forming import GroupFormer
-from spark_apply.driver.handout import GroupHandout
-from spark_apply.driver.known_errors import KnownErrors
-from spark_apply.driver.labelled import LabelledTransactions
-from spark_apply.driver.next_group import NextGroup
+from spark_apply.driver.groups.formed_group import FormedGroup, GroupState
+from spark_apply.driver.groups.forming import GroupFormer
+from spark_apply.driver.groups.handout import GroupHandout
+from spark_apply.driver.groups.known_errors import KnownErrors
+from spark_apply.driver.groups.labelled import LabelledTransactions
+from spark_apply.driver.groups.next_group import NextGroup
+from spark_apply.driver.groups.replay import Replay
+from spark_apply.driver.groups.server_slots import ServerSlots
+from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
+from spark_apply.driver.groups.watermarks import Watermarks
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece, Run
-from spark_apply.driver.replay import Replay
-from spark_apply.driver.server_slots import ServerSlots
-from spark_apply.driver.unfinished_groups import UnfinishedGroups
-from spark_apply.driver.watermarks import Watermarks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from spark_apply.copy.board import BoardSlot
 
 if TYPE_CHECKING:
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.driver.loop_inbox import LoopInbox
+    from spark_apply.driver.loop.inbox import LoopInbox
 
 __all__ = ["Gate"]
 

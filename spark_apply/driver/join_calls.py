@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.databases.ports import Instantiation, PartOf
     from headrace.lcr.scn import Scn
-    from spark_apply.driver.loop import CoordinatorHost
+    from spark_apply.driver.loop.host import CoordinatorHost
 
 __all__ = ["DELETED_AT_ONCE", "LoopJoinCalls"]
 

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import ApplyError, ConfigError
 
 if TYPE_CHECKING:
-    from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
-    from spark_apply.driver.loop import CoordinatorHost
+    from spark_apply.driver.groups.executions import ErrorOutcome, ExecutionRequest
+    from spark_apply.driver.loop.host import CoordinatorHost
 
 __all__ = ["ExecutionPage", "OperatorExecutions"]
 

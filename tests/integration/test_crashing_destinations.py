@@ -19,7 +19,7 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import Scn
 from protos import apply_pb2 as pb
-from spark_apply.driver.flushes import FlushGate
+from spark_apply.driver.loop.flushes import FlushGate
 from tests.support.apply_driver import end_of_log, executed, wait_for
 from tests.support.lazy_server import lazy_server, unflushed_bytes
 from tests.support.matrices import cases

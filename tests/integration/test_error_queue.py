@@ -30,7 +30,7 @@ from headrace.databases.postgres.destination.row_reader import PostgresRowReader
 from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
-from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.groups.executions import ExecutionRequest
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
 from tests.support.lcr_batches import column_values, transactions
 from tests.support.matrices import values

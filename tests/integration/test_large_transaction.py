@@ -8,7 +8,7 @@ import pytest
 from actors.staging.propagation import CREDIT_BYTES
 from headrace.redo.writing.log_writer import RECORD_BYTES_DEFAULT
 from spark_apply.conversation.groups import PARTS_AHEAD
-from spark_apply.driver import forming
+from spark_apply.driver.groups import forming
 from tests.support.faults import apply_name, spark_processes
 from tests.support.system import System
 

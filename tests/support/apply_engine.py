@@ -31,9 +31,9 @@ from spark_apply.apply_config import TableToInstantiate
 from spark_apply.conversation.groups import CoordinatorMessage, OnError, ServerMessage
 from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver.coordinator import ApplyCoordinator
-from spark_apply.driver.executions import ExecutionRequest
-from spark_apply.driver.flushes import FlushGate
-from spark_apply.driver.joining import TableJoins
+from spark_apply.driver.groups.executions import ExecutionRequest
+from spark_apply.driver.loop.flushes import FlushGate
+from spark_apply.driver.loop.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.server import error_execution as work_execute

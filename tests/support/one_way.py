@@ -33,7 +33,9 @@ from headrace.rules.user_code.last_call import LastCall
 from protos.links.redo_link import RedoServer
 from protos.wire.identity import Peer
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-from spark_apply.driver import apply_driver, dequeuing, forming
+from spark_apply.driver import apply_driver
+from spark_apply.driver.groups import forming
+from spark_apply.driver.loop import dequeuing
 from tests.support.apply_driver import answer_no_more
 from tests.support.background import in_background
 from tests.support.driver_on_threads import Runner

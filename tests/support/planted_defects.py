@@ -47,11 +47,11 @@ from headrace.rules.transformations.transformation import KeepColumns
 from headrace.simulation import apply_process
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
-from spark_apply.driver.flushes import FlushGate
+from spark_apply.driver.groups.replay import Replay
+from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
+from spark_apply.driver.loop.flushes import FlushGate
+from spark_apply.driver.loop.recorded_progress import RecordedProgress
 from spark_apply.driver.reader import ApplyReader
-from spark_apply.driver.recorded_progress import RecordedProgress
-from spark_apply.driver.replay import Replay
-from spark_apply.driver.unfinished_groups import UnfinishedGroups
 from spark_apply.server.group_work import Work
 from spark_apply.sets import collapse, decisions
 from topology import split

@@ -21,7 +21,7 @@ FORBIDDEN = {
     "protos.codec": "grpc",
     "actors.apply": "ray",
     "spark_apply.application.process": "raydp",
-    "spark_apply.driver.loop": "pyspark",
+    "spark_apply.driver.loop.host": "pyspark",
     "headrace.deployment.inspection": "cryptography",
     "topology.spec": "pydantic",
     "headrace.rules.conditions.logic": "sqlglot",

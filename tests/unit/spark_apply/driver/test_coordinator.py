@@ -33,10 +33,10 @@ from spark_apply.conversation.groups import (
     TransactionError,
 )
 from spark_apply.dependencies.hashes import stored_hashes
-from spark_apply.driver import forming
 from spark_apply.driver.coordinator import ApplyCoordinator
-from spark_apply.driver.executions import ExecutionRequest
-from spark_apply.driver.joining import TableJoins
+from spark_apply.driver.groups import forming
+from spark_apply.driver.groups.executions import ExecutionRequest
+from spark_apply.driver.loop.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader, LargeDropped, Mark
 from spark_apply.tables.arriving import ArrivingTables
 from tests.support.coordinator_talk import FITS, Talk, assignments, brief, made, part, run

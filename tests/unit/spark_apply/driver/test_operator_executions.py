@@ -12,9 +12,9 @@ import pytest
 from headrace.base.errors import ApplyError, ConfigError
 from spark_apply.conversation.groups import Failure, GroupRetry, RetryReason
 from spark_apply.driver import operator_executions
-from spark_apply.driver.destination_problem import DestinationProblem
-from spark_apply.driver.error_requests import ErrorRequests
-from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
+from spark_apply.driver.groups.executions import ErrorOutcome, ExecutionRequest
+from spark_apply.driver.loop.destination_problem import DestinationProblem
+from spark_apply.driver.loop.error_requests import ErrorRequests
 from spark_apply.driver.operator_executions import OperatorExecutions
 from tests.support.coordinator_talk import Talk, assignments, made, run
 

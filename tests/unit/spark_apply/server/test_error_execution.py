@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.databases.ports import ErrorTransaction
 from headrace.lcr.batch import Command, OldImage
-from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.groups.executions import ExecutionRequest
 from spark_apply.server import error_execution
 from tests.support.apply_engine import APPLY, STEPS_MAX, TOPOLOGY, Engine, arm
 from tests.support.apply_history import TABLES, Change, Reference, Table, Transaction, batch_of

@@ -19,9 +19,9 @@ from headrace.rules.transformations.transformation import AddColumn, DeleteColum
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.copy.parts import parts_of
 from spark_apply.copy.standing import standings, table_starts
-from spark_apply.driver.joining import TableJoins
-from spark_apply.driver.unfinished_groups import UnfinishedGroups
-from spark_apply.driver.watermarks import Watermarks
+from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
+from spark_apply.driver.groups.watermarks import Watermarks
+from spark_apply.driver.loop.joining import TableJoins
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
 from spark_apply.tables.fits import TableVersions

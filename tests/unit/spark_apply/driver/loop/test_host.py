@@ -47,20 +47,20 @@ from spark_apply.application.spark import SparkUnavailable
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.conversation.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.copy.standing import standings, table_starts
-from spark_apply.driver import loop_inbox
 from spark_apply.driver import server_streams as servers_module
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ApplyCoordinator
-from spark_apply.driver.dequeuing import OPEN_TIMEOUT_S
-from spark_apply.driver.executions import ExecutionRequest
-from spark_apply.driver.fit_checks import FIT_AGE_MAX_S
-from spark_apply.driver.flushes import POLL_INTERVAL_S, RETRY_S
 from spark_apply.driver.gate import Gate
-from spark_apply.driver.loop import CoordinatorHost
-from spark_apply.driver.newest_dequeuing import DEQUEUE_RETRY_S
+from spark_apply.driver.groups.executions import ExecutionRequest
+from spark_apply.driver.loop import inbox as loop_inbox
+from spark_apply.driver.loop.dequeuing import OPEN_TIMEOUT_S
+from spark_apply.driver.loop.fit_checks import FIT_AGE_MAX_S
+from spark_apply.driver.loop.flushes import POLL_INTERVAL_S, RETRY_S
+from spark_apply.driver.loop.host import CoordinatorHost
+from spark_apply.driver.loop.newest_dequeuing import DEQUEUE_RETRY_S
+from spark_apply.driver.loop.recorded_progress import RECORD_INTERVAL_S
+from spark_apply.driver.loop.view_writer import DESCRIBE_INTERVAL_S
 from spark_apply.driver.reader import ApplyReader
-from spark_apply.driver.recorded_progress import RECORD_INTERVAL_S
-from spark_apply.driver.view_writer import DESCRIBE_INTERVAL_S
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits

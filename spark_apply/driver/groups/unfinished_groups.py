@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_apply.conversation.groups import GroupMode
 from spark_apply.dependencies.hashes import DependencyTracker
-from spark_apply.driver.formed_group import FormedGroup, GroupState
+from spark_apply.driver.groups.formed_group import FormedGroup, GroupState
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_apply.conversation.groups import GroupAbandon
-from spark_apply.driver.formed_group import FormedGroup, GroupState
+from spark_apply.driver.groups.formed_group import FormedGroup, GroupState
 
 if TYPE_CHECKING:
-    from spark_apply.driver.server_slots import ServerSlots
-    from spark_apply.driver.unfinished_groups import UnfinishedGroups
+    from spark_apply.driver.groups.server_slots import ServerSlots
+    from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
 
 __all__ = ["Replay"]
 

@@ -2,7 +2,7 @@
 
 The apply servers record progress with the data that they commit. A low watermark that moves without data is recorded
 here, so that the source can discard its log. Whether commits are on the destination's disk is asked here, too
-(`spark_apply.driver.flushes`).
+(`spark_apply.driver.loop.flushes`).
 
 Used by the loop's thread only.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseUnavailable
 from headrace.lcr.scn import Scn
-from spark_apply.driver.flushes import FlushGate
+from spark_apply.driver.loop.flushes import FlushGate
 
 if TYPE_CHECKING:
     from headrace.base.clock import Clock

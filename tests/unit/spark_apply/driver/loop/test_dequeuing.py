@@ -15,7 +15,7 @@ from headrace.databases.connectors import DatabaseAccess
 from headrace.lcr.scn import Scn
 from protos.wire.transport import epoch_incarnation
 from spark_apply.apply_config import ApplyConfig
-from spark_apply.driver.dequeuing import Dequeuing
+from spark_apply.driver.loop.dequeuing import Dequeuing
 from tests.support.staging import DirectLinks, one_way
 
 CONFIG = ApplyConfig(

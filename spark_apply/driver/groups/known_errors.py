@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_apply.conversation.groups import HeldTransaction, OnError
 from spark_apply.dependencies.holds import ErrorHolds
-from spark_apply.driver.executions import ErrorExecutions
+from spark_apply.driver.groups.executions import ErrorExecutions
 
 if TYPE_CHECKING:
     import numpy as np

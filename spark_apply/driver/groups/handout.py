@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from headrace.lcr.scn import FIRST_SCN, Scn
 from spark_apply.conversation.groups import GroupAssignment, GroupGo, GroupMode, GroupPart, HeldTransaction
-from spark_apply.driver.executions import ExecutionRequest
-from spark_apply.driver.formed_group import FormedGroup, GroupState
+from spark_apply.driver.groups.executions import ExecutionRequest
+from spark_apply.driver.groups.formed_group import FormedGroup, GroupState
 
 if TYPE_CHECKING:
     from spark_apply.dependencies.hashes import KeyHashes
-    from spark_apply.driver.forming import Part
-    from spark_apply.driver.known_errors import KnownErrors
-    from spark_apply.driver.next_group import NextGroup
-    from spark_apply.driver.replay import Replay
-    from spark_apply.driver.server_slots import ServerSlots
-    from spark_apply.driver.unfinished_groups import UnfinishedGroups
-    from spark_apply.driver.watermarks import Watermarks
+    from spark_apply.driver.groups.forming import Part
+    from spark_apply.driver.groups.known_errors import KnownErrors
+    from spark_apply.driver.groups.next_group import NextGroup
+    from spark_apply.driver.groups.replay import Replay
+    from spark_apply.driver.groups.server_slots import ServerSlots
+    from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
+    from spark_apply.driver.groups.watermarks import Watermarks
 
 __all__ = ["GroupHandout"]
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
+    from spark_apply.driver.loop.recorded_progress import RecordedProgress
     from spark_apply.driver.reader import ApplyReader
-    from spark_apply.driver.recorded_progress import RecordedProgress
     from spark_apply.driver.server_streams import ApplyServers
 
 __all__ = ["DESCRIBE_INTERVAL_S", "ViewWriter"]

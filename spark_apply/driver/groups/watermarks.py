@@ -17,8 +17,8 @@ from headrace.databases.ports import ApplyProgress, ScnRange
 
 if TYPE_CHECKING:
     from headrace.lcr.scn import Scn
-    from spark_apply.driver.formed_group import FormedGroup
-    from spark_apply.driver.unfinished_groups import UnfinishedGroups
+    from spark_apply.driver.groups.formed_group import FormedGroup
+    from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
 
 __all__ = ["Watermarks"]
 

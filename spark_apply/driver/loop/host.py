@@ -41,15 +41,15 @@ from typing import TYPE_CHECKING
 from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import DatabaseUnavailable, FencedError, HeadraceError
 from protos import codec
-from spark_apply.driver.destination_problem import DestinationProblem
-from spark_apply.driver.error_requests import ErrorRequests
-from spark_apply.driver.fit_checks import FitChecks
-from spark_apply.driver.joining import TableJoins
-from spark_apply.driver.loop_inbox import Call, Event, LoopInbox, QueueSpoke, ServerSpoke, StreamLost, StreamOpened
-from spark_apply.driver.newest_dequeuing import DEQUEUE_RETRY_S, NewestDequeuing
-from spark_apply.driver.recorded_progress import RECORD_INTERVAL_S, RecordedProgress
+from spark_apply.driver.loop.destination_problem import DestinationProblem
+from spark_apply.driver.loop.error_requests import ErrorRequests
+from spark_apply.driver.loop.fit_checks import FitChecks
+from spark_apply.driver.loop.inbox import Call, Event, LoopInbox, QueueSpoke, ServerSpoke, StreamLost, StreamOpened
+from spark_apply.driver.loop.joining import TableJoins
+from spark_apply.driver.loop.newest_dequeuing import DEQUEUE_RETRY_S, NewestDequeuing
+from spark_apply.driver.loop.recorded_progress import RECORD_INTERVAL_S, RecordedProgress
+from spark_apply.driver.loop.view_writer import ViewWriter
 from spark_apply.driver.server_streams import ApplyServers
-from spark_apply.driver.view_writer import ViewWriter
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.databases.ports import ScnRange
     from spark_apply.conversation.groups import Failure
     from spark_apply.dependencies.hashes import KeyHashes
-    from spark_apply.driver.forming import FormedRun, Large, Part
+    from spark_apply.driver.groups.forming import FormedRun, Large, Part
 
 __all__ = ["FormedGroup", "GroupState", "StreamedParts"]
 

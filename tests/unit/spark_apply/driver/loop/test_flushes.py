@@ -10,7 +10,7 @@ import pytest
 
 from headrace.databases.ports import LogPositions
 from headrace.lcr.scn import FIRST_SCN, Scn
-from spark_apply.driver.flushes import FORCE_AFTER_S, POLL_INTERVAL_S, FlushGate
+from spark_apply.driver.loop.flushes import FORCE_AFTER_S, POLL_INTERVAL_S, FlushGate
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.seeds import seeds
 

@@ -2,7 +2,7 @@
 
 The source may have discarded what a newer driver has applied. If an older one, which slept for a while perhaps, asked the
 queue for it, the queue would request changes that no longer exist. So the destination is asked for the newest epoch before a
-stream begins, and again once it is open: this driver may have slept in between (`spark_apply.driver.dequeuing`).
+stream begins, and again once it is open: this driver may have slept in between (`spark_apply.driver.loop.dequeuing`).
 
 Used by the loop's thread only.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.progress import check_epoch
 from headrace.lcr.scn import Scn
-from spark_apply.driver.dequeuing import Dequeuing
+from spark_apply.driver.loop.dequeuing import Dequeuing
 
 if TYPE_CHECKING:
     from headrace.base.clock import Clock
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.links.ports import Delivery
     from headrace.links.serving import Links
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.driver.destination_problem import DestinationProblem
+    from spark_apply.driver.loop.destination_problem import DestinationProblem
     from spark_apply.driver.reader import ApplyReader
 
 __all__ = ["DEQUEUE_RETRY_S", "NewestDequeuing"]

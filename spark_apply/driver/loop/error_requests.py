@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import ApplyError, DatabaseUnavailable
 from spark_apply.conversation.groups import Failure
-from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
+from spark_apply.driver.groups.executions import ErrorOutcome, ExecutionRequest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.databases.ports import DestinationDatabase, ErrorEdit
     from spark_apply.driver.coordinator import ApplyCoordinator
-    from spark_apply.driver.destination_problem import DestinationProblem
+    from spark_apply.driver.loop.destination_problem import DestinationProblem
 
 __all__ = ["ErrorRequests"]
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_apply.conversation.groups import GroupMode, OnError
-from spark_apply.driver.formed_group import FormedGroup, StreamedParts
-from spark_apply.driver.forming import FormedRun, GroupFormer, Large
+from spark_apply.driver.groups.formed_group import FormedGroup, StreamedParts
+from spark_apply.driver.groups.forming import FormedRun, GroupFormer, Large
 
 if TYPE_CHECKING:
     from headrace.lcr.scn import Scn
     from spark_apply.conversation.groups import Failure
-    from spark_apply.driver.known_errors import KnownErrors
-    from spark_apply.driver.unfinished_groups import UnfinishedGroups
-    from spark_apply.driver.watermarks import Watermarks
+    from spark_apply.driver.groups.known_errors import KnownErrors
+    from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
+    from spark_apply.driver.groups.watermarks import Watermarks
 
 __all__ = ["NextGroup"]
 
