@@ -25,6 +25,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.hosting.host import Host
@@ -36,6 +37,7 @@ from headrace.base.errors import PropagationError
 from headrace.databases.connectors import DatabaseAccess, open_destination
 from headrace.lcr.table_name import TableName
 from headrace.rules.user_code.last_call import LastCall
+from headrace.status.applies import ApplyServerStatus, ApplyStatus, TableCopy
 from topology.checks.transformations import refuse_one_name
 from topology.routing.combined import capture_of, dequeued
 from topology.routing.ways import arriving, is_sent_on, returned_by, rules_at_the_end, ways_to, writes_alone
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from headrace.databases.ports import CapturedTable, DestinationDatabase
+    from protos import apply_pb2 as pb
     from protos.wire.identity import Peer
     from spark_apply.application.task_runs import ApplicationAccess
     from spark_apply.apply_config import ApplyConfig
@@ -103,9 +106,8 @@ class ApplyHost(Host):
         self._known = None if known is None else frozenset(known)
         self._to_keep: frozenset[tuple[str, str]] = frozenset()  # (owner, name) of those that come to the driver
         self._driver: ApplyDriver | None = None
-        self._latest: dict[str, Any] = {}
+        self._latest = ApplyStatus(name=self.name)  # as the driver said last; without a state: there is none
         self._described: dict[str, Any] = {}  # of the configuration that the driver has
-        self._answered_us = 0
         self._starting_until = 0.0
 
     # ------------------------------------------------------------------ hosting
@@ -116,7 +118,7 @@ class ApplyHost(Host):
         from spark_apply.driver.described import configuration_of
 
         self._starting_until = self._clock.monotonic() + STARTING_S
-        self._latest = {"state": "INITIALIZING"}
+        self._latest = ApplyStatus(name=self.name, state="INITIALIZING")
         configuration = self._configuration()
         self._described = configuration_of(configuration)
         self._to_keep = frozenset(
@@ -139,19 +141,15 @@ class ApplyHost(Host):
         asked_us = self._clock.time_us()
         status = driver.control.status()
         # A coordinator that is busy is shown as it was when it last answered.
-        self._latest, self._answered_us = _status_dict(status), status.asked_us or asked_us
+        self._latest = replace(_status(self.name, status), answered_us=status.asked_us or asked_us)
         self._note_kept(self._latest)
         is_starting = not status.ready and self._clock.monotonic() < self._starting_until
         return STARTING_INTERVAL_S if is_starting else STATUS_INTERVAL_S
 
-    def _note_kept(self, status: Mapping[str, Any]) -> None:
+    def _note_kept(self, status: ApplyStatus) -> None:
         """Once every table of the call of `up --keep-existing` is recorded at the destination, no later driver keeps rows."""
-        recorded = {
-            (each["owner"], each["name"])
-            for each in status.get("instantiation", ())
-            if each["state"] in {"DONE", "KEPT"}
-        }
-        if self._keep_existing and status.get("ready") and self._to_keep <= recorded:
+        recorded = {(each.owner, each.name) for each in status.instantiation if each.state in {"DONE", "KEPT"}}
+        if self._keep_existing and status.ready and self._to_keep <= recorded:
             self._kept_rows.save()
             self._keep_existing = frozenset()
 
@@ -159,9 +157,9 @@ class ApplyHost(Host):
         """End the driver, orderly if possible; returns when nothing of it runs."""
         driver, self._driver = self._driver, None
         if driver is None:
-            self._latest = {}
+            self._latest = ApplyStatus(name=self.name)
             return
-        self._latest = {"state": "SHUTTING DOWN CLEANLY"}
+        self._latest = ApplyStatus(name=self.name, state="SHUTTING DOWN CLEANLY")
         try:
             driver.stop(STOP_TIMEOUT_S)
             if not driver.join(END_TIMEOUT_S):
@@ -170,35 +168,24 @@ class ApplyHost(Host):
                 log.error("%s: its driver does not end: the process ends with it", self.name)
                 _end_process()
         finally:
-            self._latest = {}
+            self._latest = ApplyStatus(name=self.name)
 
     def detail_state(self) -> str:
         """The driver's own state."""
-        return str(self._latest.get("state", "INITIALIZING"))
+        return self._latest.state or "INITIALIZING"
 
-    def details(self) -> dict[str, Any]:
-        """The driver's last status.
-
-        `recorded_scn`: the low watermark as the destination has it on disk, so that a crash of it cannot take that
-        back.
-
-        `told_scn`: what its queue may forget, which is less while a table is copied.
-        """
-        details = {key: value for key, value in self._latest.items() if key != "state"}
-        if (recorded := int(details.get("counters", {}).get("durable_scn", 0))) > 0:
-            details["recorded_scn"] = recorded
-        if (told := int(details.get("counters", {}).get("told_scn", 0))) > 0:
-            details["told_scn"] = told
-        return {
-            "site": self._apply.site,
-            "source": self._apply.source,
-            "fingerprint": self._fingerprint,
-            "combined_with": "" if (capture := capture_of(self._spec, self._apply)) is None else capture.name,
-            "dequeues_from": "" if (queue := dequeued(self._spec, self._apply)) == self._apply.queue else queue,
-            "answered_us": self._answered_us,
-            **details,
-            **wire_status(None if (driver := self._driver) is None else driver.admission),
-        }
+    def details(self) -> ApplyStatus:
+        """The driver's last status."""
+        capture, queue, driver = capture_of(self._spec, self._apply), dequeued(self._spec, self._apply), self._driver
+        return replace(
+            self._latest,
+            site=self._apply.site,
+            fingerprint=self._fingerprint,
+            wire=wire_status(None if driver is None else driver.admission),
+            source=self._apply.source,
+            combined_with="" if capture is None else capture.name,
+            dequeues_from="" if queue == self._apply.queue else queue,
+        )
 
     def late_call(self) -> str:
         """See `Host.late_call`."""
@@ -491,13 +478,75 @@ def _plain(message: Any) -> dict[str, Any]:  # noqa: ANN401 - any generated mess
     return answer
 
 
-def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatus
-    plain = _plain(status)
-    plain["rows_total"] = plain.pop("rows_applied")
-    plain["transactions_total"] = plain.pop("transactions_applied")
-    if not status.epoch:
-        del plain["errors"]  # its driver has not read the error queue yet: unknown, not empty
-    return plain
+def _status(name: str, status: pb.ApplyStatus) -> ApplyStatus:
+    """What a driver says of itself.
+
+    Args:
+        name: full name of the apply process.
+        status: as the driver says it.
+    """
+    counters = dict(status.counters)
+    return ApplyStatus(
+        name=name,
+        state=status.state,
+        detail=status.detail,
+        hint=status.hint,
+        rows_total=status.rows_applied,
+        transactions_total=status.transactions_applied,
+        reader_state=status.reader_state,
+        epoch=status.epoch,
+        low_watermark_scn=status.low_watermark_scn,
+        high_watermark_scn=status.high_watermark_scn,
+        received_scn=status.received_scn,
+        recorded_scn=counters.get("durable_scn") or None,
+        told_scn=counters.get("told_scn") or None,
+        caught_up_scn=status.caught_up_scn,
+        last_commit_time_us=status.last_commit_time_us,
+        last_applied_us=status.last_applied_us,
+        groups_total=status.groups_applied,
+        transactions_received_total=status.transactions_received,
+        rollbacks_total=status.rollbacks,
+        # Without an epoch its driver has not read the error queue yet: unknown, not empty.
+        errors=status.errors if status.epoch else None,
+        ready=status.ready,
+        servers=tuple(map(_server_status, status.servers)),
+        instantiation=tuple(map(_table_copy, status.instantiation)),
+        missing_tables=tuple(status.missing_tables),
+        counters=counters,
+    )
+
+
+def _server_status(server: pb.ServerStatus) -> ApplyServerStatus:
+    return ApplyServerStatus(
+        server=server.server,
+        state=server.state,
+        detail=server.detail,
+        pid=server.pid,
+        host=server.host,
+        attempts=server.attempts,
+        group=server.group,
+        commit_scn=server.commit_scn,
+        waits_for_group=server.waits_for_group,
+        waits_for_scn=server.waits_for_scn,
+        waits_for_server=server.waits_for_server,
+        groups_total=server.groups_applied,
+        rows_total=server.rows_applied,
+    )
+
+
+def _table_copy(table: pb.InstantiationProgress) -> TableCopy:
+    return TableCopy(
+        owner=table.owner,
+        name=table.name,
+        state=table.state,
+        rows=table.rows,
+        rows_estimated=table.rows_estimated,
+        instantiation_scn=table.instantiation_scn,
+        problem=table.problem,
+        bytes_done=table.bytes_done,
+        bytes_total=table.bytes_total,
+        obsolete_errors=table.obsolete_errors,
+    )
 
 
 def build(

@@ -41,6 +41,7 @@ Worked flow
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.hosting.host import Host
@@ -54,6 +55,7 @@ from headrace.databases.connectors import decoder_for
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.rules.user_code.last_call import LastCall
+from headrace.status.captures import CaptureStatus
 from topology.routing.combined import apply_of
 from topology.routing.downstream import keeper_of
 
@@ -257,49 +259,47 @@ class CaptureHost(Host):
             )
         return combined.endpoint
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> CaptureStatus:
         """The miner's statistics and the queue's answers."""
-        details: dict[str, Any] = {
-            "site": self._capture.site,
-            "source": self._capture.source,
-            "queue": self._capture.queue,
-            "fingerprint": self._fingerprint,
-            "durable_scn": self._durable_scn,
-            "required_checkpoint_scn": self._told_scn,
-            "rewinds": self._rewinds,
-            "bytes_sent_total": self._bytes_sent,
-            "unmatched_rules": list(self._unmatched),
-        }
-        combined = self._combined
+        left, miner, combined = self._left, self._miner, self._combined
+        status = CaptureStatus(
+            name=self.name,
+            site=self._capture.site,
+            fingerprint=self._fingerprint,
+            detail="" if left is None else left.message,
+            hint="" if left is None else left.hint,
+            source=self._capture.source,
+            queue=self._capture.queue,
+            required_checkpoint_scn=self._told_scn,
+            rewinds_total=self._rewinds,
+            bytes_sent_total=self._bytes_sent,
+            unmatched_rules=tuple(self._unmatched),
+        )
         if combined is not None:
             subscriber = combined.status()
-            details |= {
-                "combined_with": subscriber["subscriber"],
-                "subscribers": [subscriber],
-                **combined.wire_status(),
-            }
-        left, miner = self._left, self._miner
-        if left is not None:
-            details |= {"detail": left.message, "hint": left.hint}
-        if miner is not None:
-            statistics = miner.statistics()
-            details |= {
-                "applied_scn": self._durable_scn,
-                "max_checkpoint_scn": statistics.max_checkpoint_scn,
-                "captured_scn": statistics.captured_scn,
-                "sent_scn": statistics.sent_scn,
-                "bytes_total": statistics.redo_bytes,
-                "transactions_total": statistics.transactions,
-                "transactions_dropped": statistics.transactions_dropped,
-                "rows_total": statistics.rows_kept,
-                "rows_discarded": statistics.rows_discarded,
-                "batches": statistics.batches,
-                "marks": statistics.marks,
-                "full_evaluations": statistics.full_evaluations,
-                "last_commit_time_us": statistics.last_commit_time_us,
-                "labels_left_out": statistics.labels_left_out,
-            }
-        return details
+            status = replace(
+                status, wire=combined.wire_status(), combined_with=subscriber.subscriber, subscribers=(subscriber,)
+            )
+        if miner is None:
+            return status
+        statistics = miner.statistics()
+        return replace(
+            status,
+            bytes_total=statistics.redo_bytes,
+            transactions_total=statistics.transactions,
+            rows_total=statistics.rows_kept,
+            applied_scn=self._durable_scn,
+            max_checkpoint_scn=statistics.max_checkpoint_scn,
+            captured_scn=statistics.captured_scn,
+            sent_scn=statistics.sent_scn,
+            transactions_dropped_total=statistics.transactions_dropped,
+            rows_discarded_total=statistics.rows_discarded,
+            batches_total=statistics.batches,
+            marks_total=statistics.marks,
+            full_evaluations_total=statistics.full_evaluations,
+            last_commit_time_us=statistics.last_commit_time_us,
+            labels_left_out_total=statistics.labels_left_out,
+        )
 
     def capture_again(self, start_scn: int) -> None:
         """Set the start SCN, and capture everything after it again; queues and destinations drop what they have.

@@ -41,7 +41,8 @@ Worked flow
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from actors.records.files import component_file
 from actors.staging.queue import QueueCore
@@ -49,6 +50,8 @@ from actors.staging.refusals import Refusals
 from headrace.base.errors import WouldBlock
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.staging import PublisherAccount
+from headrace.status.component import WireStatus
+from headrace.status.queues import QueueSubscriber
 from topology.routing.combined import mounted
 
 if TYPE_CHECKING:
@@ -148,11 +151,11 @@ class MountedQueue:
         self._session = core.open_publisher(capture, "", source, self._told)
         self._account = account = PublisherAccount()
         account.opened(*core.resume(self._session))
-        subscriber = core.status()["subscribers"][0]
-        account.durable_scn = subscriber["acknowledged_scn"]
+        (subscriber,) = core.status().subscribers
+        account.durable_scn = Scn(subscriber.acknowledged_scn)
         # A refused apply process does not say where to begin, so mining begins by itself, as in the life in which it
         # was refused.
-        account.rewind_scn = None if subscriber["gone_scn"] is None else account.accepted_scn
+        account.rewind_scn = None if subscriber.gone_scn is None else account.accepted_scn
         # what is not DURABLE: since when, and up to which SCN; ascending in both
         self._offered: deque[tuple[float, Scn]] = deque()
         self._is_blocked = False  # there is a batch that could not be sent
@@ -163,7 +166,7 @@ class MountedQueue:
     @property
     def is_connected(self) -> bool:
         """Whether the apply process is connected."""
-        return bool(self.status()["connected"])
+        return self.status().connected
 
     def poll(self) -> PublisherProgress:
         """How the queue stands; `rewind_scn`: where the apply process wants to begin, answered once."""
@@ -199,19 +202,19 @@ class MountedQueue:
             if self._account.rewind_scn is None:  # else another stream has begun: what it needs is found out next
                 self.core.gone(self._session, first_scn)
 
-    def status(self) -> dict[str, Any]:
-        """Statistics of the apply process as a subscriber, JSON-able, as a queue's (V$BUFFERED_SUBSCRIBERS)."""
+    def status(self) -> QueueSubscriber:
+        """Statistics of the apply process as a subscriber, as a queue's (V$BUFFERED_SUBSCRIBERS)."""
         with self._serving.holding():
             self._hear()
             since = next((since for since, scn in self._offered if scn > self._account.durable_scn), None)
-            subscriber, waiting_bytes = self.core.status()["subscribers"][0], self.core.waiting_bytes
-        return {
-            **subscriber,
-            "waiting_bytes": waiting_bytes,
-            "unacknowledged_s": 0.0 if since is None else self._clock.monotonic() - since,
-        }
+            (subscriber,), waiting_bytes = self.core.status().subscribers, self.core.waiting_bytes
+        return replace(
+            subscriber,
+            waiting_bytes=waiting_bytes,
+            unacknowledged_s=0.0 if since is None else self._clock.monotonic() - since,
+        )
 
-    def wire_status(self) -> dict[str, Any]:
+    def wire_status(self) -> WireStatus | None:
         """See `Serving.wire_status`."""
         return self._serving.wire_status()
 

@@ -53,8 +53,8 @@ import contextlib
 import functools
 import hashlib
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.alerts.sending import Alerts
@@ -64,7 +64,7 @@ from actors.control.edit import Edit
 from actors.control.kept_call import KeptCall
 from actors.control.launcher import Launcher
 from actors.control.leaving import LeavingSites
-from actors.control.observation import GATHER_TIMEOUT_S, Observation, gather, told_scns
+from actors.control.observation import GATHER_TIMEOUT_S, Observation, found_problems, gather, told_scns
 from actors.control.preflight import PREFLIGHT_TIMEOUT_S, Preflight
 from actors.control.prepared_record import PreparedRecord
 from actors.control.unrecorded import Unrecorded
@@ -84,6 +84,11 @@ from actors.splitting.phases import Splitting
 from headrace.base.errors import ConfigError, HeadraceError, PropagationError
 from headrace.base.plain_data import as_json, from_json
 from headrace.databases.ports import Finding
+from headrace.status.component import ComponentStatus
+from headrace.status.controllers import ControllerStatus
+from headrace.status.overview import Overview
+from headrace.status.plain import plain_overview
+from headrace.status.sites import SiteStatus
 from topology.checks.functions import functions_of
 from topology.edits.changes import Component, bypassed_of, components_of
 from topology.edits.receivers import Receivers
@@ -206,7 +211,7 @@ class Controller(Host):
     def failed(self) -> None:
         """Tell it: nobody else can say that the controller does not bring up what the file says."""
         try:
-            self._alerts.look(self.overview)
+            self._alerts.look(self.seen)
         except Exception:  # its thread must not end over it: it may succeed the next time
             log.exception("%s: no alert is sent now", self.name)
 
@@ -231,7 +236,7 @@ class Controller(Host):
             self._shapes.follow(self._spec, told_scns(self._observation.latest), self._is_taken_over)
         if self._is_created:
             self._left.clear(self._outdated())
-        self._alerts.look(self.overview)  # at the end: `failed` looks at a step that does not come to it
+        self._alerts.look(self.seen)  # at the end: `failed` looks at a step that does not come to it
         is_settled = self._phase == "REFUSED" or (self._phase == "RUNNING" and not self._outdated())
         return OBSERVE_INTERVAL_S if is_settled else _STARTING_POLL_S
 
@@ -239,58 +244,64 @@ class Controller(Host):
         """See the module."""
         return self._phase
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> ControllerStatus:
         """The controller's own facts; `overview` has those of all components."""
-        return {"phase": self._phase, "fingerprint": self._file_fingerprint, "calls": self._calls.described()}
+        return ControllerStatus(
+            name=self.name,
+            fingerprint=self._file_fingerprint,
+            phase=self._phase,
+            calls=self._calls.described(),
+        )
 
     # ------------------------------------------------------------------ what the command line asks
 
     def overview(self) -> dict[str, Any]:
-        """The state of the whole topology at the last observation (`at_us`), JSON-able.
+        """`seen` as plain data, for other processes."""
+        return plain_overview(self.seen())
 
-        `outdated`: about to change or be replaced.
-        """
+    def seen(self) -> Overview:
+        """The state of the whole topology at the last observation."""
         # Preparing a database can take long, and `open` may fail; `step` observes nothing meanwhile.
         asks_now = self._phase == "PREPARING" or not self._observation.at_us
         latest = gather(self._actors, self._observed()) if asks_now else self._observation.latest
-        seen = {status["name"]: status for status in latest}
+        components = self._every_component({status.name: status for status in latest})
+        status = self.status()
+        error = status.last_error if status.state in {"RETRYING", "ABORTED"} else None
+        return Overview(
+            topology=self._spec.name,
+            state=status.state,
+            fingerprint=self._file_fingerprint,
+            problem=error.message if error else "",
+            fix=error.hint if error else "",
+            at_us=self._clock.time_us() if asks_now else self._observation.at_us,
+            findings=found_problems(self._findings),
+            statements={site: tuple(statements) for site, statements in self._statements.items()},
+            components=components,
+            flows=self._observation.flows(components, self._spec.applies),
+            splits=self._splitting.described(self._facts(components)),
+            left=self._left.described(),
+            calls=self._calls.described(),
+            alerts=self._alerts.described(),
+        )
+
+    def _every_component(self, seen: Mapping[str, ComponentStatus]) -> tuple[ComponentStatus, ...]:
+        """The status of every component of the topology, of those that do not run too."""
         outdated, functions = self._outdated(), functions_of(self._spec)
         components = [
-            dict(seen.get(c.name) or {"name": c.name, "kind": c.kind, "site": c.site, "state": "NOT CREATED"})
-            | {"outdated": c.name in outdated}
-            | ({"functions": {each.name: each.version for each in functions[c.name]}} if c.name in functions else {})
+            replace(
+                seen.get(c.name) or ComponentStatus(name=c.name, kind=c.kind, site=c.site, state="NOT CREATED"),
+                outdated=c.name in outdated,
+                functions={each.name: each.version for each in functions[c.name]} if c.name in functions else None,
+            )
             for c in self._components
         ]
         components += [
-            {**seen[c.name], "to_be_bypassed_by": by, "outdated": True}
+            replace(seen[c.name], to_be_bypassed_by=by, outdated=True)
             if c.name in seen
-            else {
-                "name": c.name,
-                "kind": c.kind,
-                "site": c.site,
-                "state": "BYPASSED",
-                "bypassed_by": by,
-                "outdated": False,
-            }
+            else ComponentStatus(name=c.name, kind=c.kind, site=c.site, state="BYPASSED", bypassed_by=by)
             for c, by in self._bypassed.items()
         ]
-        status = self.status()
-        error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None
-        return {
-            "topology": self._spec.name,
-            "state": status["state"],
-            "fingerprint": self._file_fingerprint,
-            **({"problem": error["message"], "fix": error["hint"]} if error else {}),
-            "at_us": self._clock.time_us() if asks_now else self._observation.at_us,
-            "findings": [asdict(finding) for finding in self._findings],
-            "statements": self._statements,
-            "components": components,
-            "flows": self._observation.flows(components, self._spec.applies),
-            "splits": self._splitting.described(self._facts(components)),
-            "left": self._left.described(),
-            "calls": self._calls.described(),
-            "alerts": self._alerts.described(),
-        }
+        return tuple(components)
 
     def retry(self, call: str, earlier: bool = False) -> None:  # noqa: FBT001, FBT002 - arguments of actors have places, not names
         """Try the set-up again after a refusal, or for tables that were created since; idempotent.
@@ -360,7 +371,7 @@ class Controller(Host):
 
     # ------------------------------------------------------------------ splitting and merging
 
-    def _facts(self, statuses: list[dict[str, Any]]) -> ObservedFacts:
+    def _facts(self, statuses: Sequence[ComponentStatus]) -> ObservedFacts:
         return ObservedFacts(statuses, self._edit.labels, self._observation.samples, self._stopped_at)
 
     def _stopped_at(self, site: str, component: str) -> bool | None:
@@ -575,12 +586,13 @@ class Controller(Host):
             self._prepare()
 
     def _sites_are_ready(self) -> bool:
-        latest = {status["name"]: status for status in self._observation.latest}
-        states = [latest.get(site.name, {}) for site in self._sites]
+        latest = {status.name: status for status in self._observation.latest if isinstance(status, SiteStatus)}
         # A site that is about to be replaced counts as ready too.
         return all(
-            state.get("ready", False) and state.get("fingerprint") in self._edit.usable(site.name)
-            for site, state in zip(self._sites, states, strict=True)
+            (status := latest.get(site.name)) is not None
+            and status.ready
+            and status.fingerprint in self._edit.usable(site.name)
+            for site in self._sites
         )
 
     @property

@@ -35,6 +35,7 @@ import contextlib
 import fcntl
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -48,6 +49,7 @@ from headrace.base.errors import HeadraceError, PropagationError, RedoError, Ret
 from headrace.base.plain_data import as_json, from_json
 from headrace.lcr.scn import scn_text
 from headrace.links.standby import Shipped
+from headrace.status.redo import RedoReceiverStatus
 from topology.edits.receivers import Receivers
 from topology.routing.downstream import receiver_of
 
@@ -235,41 +237,41 @@ class RedoReceiver(RedoKeeper, Host):
         """See the module."""
         return self._receiver_state
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> RedoReceiverStatus:
         """The standby redo log's statistics."""
-        receiver = self._receiver
-        details: dict[str, Any] = {
-            "site": receiver.site,
-            "source": receiver.source,
-            "fingerprint": self._fingerprint,
-            "mode": "archived_log" if receiver.is_archived_log else "real_time",
-            **({} if self._service is None else self._service.wire_status()),
-        }
-        if not receiver.is_archived_log:
-            details["transport"] = "sync" if receiver.is_sync else "async"
-        files = self._files
-        if files is not None:
-            details |= {"archive": receiver.archive, "problem": files.problem}
-        log = self._log
-        if log is not None:
-            statistics = log.statistics()
-            details |= {
-                "redo_bytes": statistics.redo_bytes,
-                "redo_bytes_max": statistics.redo_bytes_max,
-                "redo_segments": statistics.segments,
-                "redo_scn": statistics.position.scn,
-                "redo_segment": statistics.position.segment,
-                "redo_at_source_scn": statistics.source_scn,
-                "bytes_total": statistics.received_bytes,
-                "fsyncs_total": statistics.syncs,
-                "duplicate_bytes": statistics.duplicate_bytes,
-                "purged_bytes_total": statistics.purged_bytes,
-                "required_checkpoint_scn": statistics.required_checkpoint_scn,
-                "captures": self.capture_scns(),
-            }
-            if self._receiver_state == "PAUSED: REDO IS FULL":
-                details["problem"] = self._full(statistics)
-        return details
+        receiver, files, log = self._receiver, self._files, self._log
+        transport = "sync" if receiver.is_sync else "async"
+        status = RedoReceiverStatus(
+            name=self.name,
+            site=receiver.site,
+            fingerprint=self._fingerprint,
+            problem="" if files is None else files.problem,
+            wire=None if self._service is None else self._service.wire_status(),
+            source=receiver.source,
+            mode="archived_log" if receiver.is_archived_log else "real_time",
+            transport=None if receiver.is_archived_log else transport,
+            archive=None if files is None else receiver.archive,
+        )
+        if log is None:
+            return status
+        statistics = log.statistics()
+        is_full = self._receiver_state == "PAUSED: REDO IS FULL"
+        return replace(
+            status,
+            problem=self._full(statistics) if is_full else status.problem,
+            bytes_total=statistics.received_bytes,
+            redo_bytes=statistics.redo_bytes,
+            redo_bytes_max=statistics.redo_bytes_max,
+            redo_segments=statistics.segments,
+            redo_scn=statistics.position.scn,
+            redo_segment=statistics.position.segment,
+            redo_at_source_scn=statistics.source_scn,
+            fsyncs_total=statistics.syncs,
+            duplicate_bytes_total=statistics.duplicate_bytes,
+            purged_bytes_total=statistics.purged_bytes,
+            required_checkpoint_scn=statistics.required_checkpoint_scn,
+            captures=self.capture_scns(),
+        )
 
     def _full(self, statistics: StandbyStatistics) -> str:
         """Why nothing is taken, and how that ends, for the operator."""

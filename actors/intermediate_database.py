@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.site.host import SiteHost
 from actors.site.standby_folders import forget_standby_logs
 from actors.staging.queue_host import forget_queues
 from headrace.base.errors import ConfigError
+from headrace.status.sites import SiteStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,9 +37,9 @@ class IntermediateSite(SiteHost):
         """Always READY."""
         return "READY"
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> SiteStatus:
         """See `Host.details`."""
-        return {"site": self._name, "fingerprint": self._fingerprint, "database": "none", "ready": True}
+        return SiteStatus(name=self.name, site=self._name, fingerprint=self._fingerprint, database="none", ready=True)
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`. Only the label depends on the topology."""

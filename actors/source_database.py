@@ -33,6 +33,7 @@ import json
 import shutil
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ from headrace.lcr.table_name import TableName
 from headrace.redo.writing.source_refusal import SourceRefusal
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from headrace.status.sites import SiteStatus
 from spark_apply.apply_config import COPIES_BESIDE
 from spark_apply.copy.standing import renamed, table_findings
 from topology.routing.downstream import receivers_from
@@ -265,54 +267,56 @@ class DatabaseSite(RedoKeeper, SiteHost):
         writer = self._writer  # the component's own thread may drop it at any time
         return "WAITING FOR PREPARATION" if self._stream is None or writer is None else writer.state
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> SiteStatus:
         """The log writer's statistics and facts about the database."""
-        details: dict[str, Any] = {
-            "site": self._site.name,
-            "fingerprint": self._fingerprint,
-            "database": self._site.database.kind,
-            "ready": self._sampler.is_answering,
-            "is_source": self._is_source,
-            "heartbeats": self._heartbeats.written,
-            # Old facts about a source that does not answer say nothing about how far a destination is behind.
-            "source_scn": int(self._sampler.source_scn),
-            "source_samples": [list(sample) for sample in self._sampler.samples],
-            **({} if self._service is None else self._service.wire_status()),
-        }
-        if self._sampler.problem:
-            details["database_problem"] = self._sampler.problem
-        if self._is_source:
-            details["is_prepared"] = self._is_prepared()
-            details["source_retained_bytes"] = self._retained_bytes
-            details["uncaptured_tables"] = list(self._tables.uncaptured)
-            details["strayed_tables"] = list(self._tables.strayed)
-            details["strayed_renames"] = list(self._tables.renames)
-            details["lost_columns"] = list(self._tables.lost_columns)
-            details["held_up_by"] = list(self._sampler.held_up_by)
-        if self._server is not None:
-            details["server_pid"] = self._server.pid() or 0
         writer = self._writer  # the component's own thread may drop it at any time
-        if writer is not None:
-            statistics = writer.statistics()
-            details |= {
-                "redo_bytes": statistics.redo_bytes,
-                "redo_bytes_max": statistics.redo_bytes_max,
-                "redo_segments": statistics.segments,
-                "redo_scn": statistics.position.scn,
-                "redo_segment": statistics.position.segment,
-                "bytes_total": statistics.data_bytes,
-                "fsyncs_total": statistics.syncs,
-                "resumes_total": statistics.resumes,
-                "purged_bytes_total": statistics.purged_bytes,
-                "required_checkpoint_scn": statistics.required_checkpoint_scn,
-                "problem": statistics.problem or self._waits_in_vain(writer),
-            }
-            details["redo_receivers"] = writer.shipping.status()
-            details["captures"] = self.capture_scns()
-            options = writer.options
-            if options is not None:
-                details["stream_form"] = "binary" if options.binary else "text"
-        return details
+        status = SiteStatus(
+            name=self.name,
+            site=self._site.name,
+            fingerprint=self._fingerprint,
+            wire=None if self._service is None else self._service.wire_status(),
+            database=self._site.database.kind,
+            ready=self._sampler.is_answering,
+            is_source=self._is_source,
+            heartbeats_total=self._heartbeats.written,
+            # Old facts about a source that does not answer say nothing about how far a destination is behind.
+            source_scn=self._sampler.source_scn,
+            source_samples=tuple(self._sampler.samples),
+            database_problem=self._sampler.problem,
+            server_pid=None if self._server is None else self._server.pid() or 0,
+        )
+        if self._is_source:
+            status = replace(
+                status,
+                is_prepared=self._is_prepared(),
+                source_retained_bytes=self._retained_bytes,
+                uncaptured_tables=tuple(self._tables.uncaptured),
+                strayed_tables=tuple(self._tables.strayed),
+                strayed_renames=tuple(self._tables.renames),
+                lost_columns=tuple(self._tables.lost_columns),
+                held_up_by=tuple(self._sampler.held_up_by),
+            )
+        return status if writer is None else self._with_redo(status, writer)
+
+    def _with_redo(self, status: SiteStatus, writer: LogWriter) -> SiteStatus:
+        statistics, options = writer.statistics(), writer.options
+        return replace(
+            status,
+            problem=statistics.problem or self._waits_in_vain(writer),
+            bytes_total=statistics.data_bytes,
+            redo_bytes=statistics.redo_bytes,
+            redo_bytes_max=statistics.redo_bytes_max,
+            redo_segments=statistics.segments,
+            redo_scn=statistics.position.scn,
+            redo_segment=statistics.position.segment,
+            fsyncs_total=statistics.syncs,
+            resumes_total=statistics.resumes,
+            purged_bytes_total=statistics.purged_bytes,
+            required_checkpoint_scn=statistics.required_checkpoint_scn,
+            redo_receivers=writer.shipping.status(),
+            captures=self.capture_scns(),
+            stream_form=None if options is None else "binary" if options.binary else "text",
+        )
 
     def _waits_in_vain(self, writer: LogWriter) -> str:
         """Why nothing is confirmed to the database, for the operator; empty: it is."""

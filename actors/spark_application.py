@@ -24,12 +24,15 @@ Worked flow
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 from actors.hosting.child_process import ChildEnded, ChildProcess
 from actors.hosting.host import Host
 from actors.state_folder import site_folder
 from headrace.base.errors import HeadraceError, PropagationError
+from headrace.status.component import ComponentStatus, WireStatus
+from headrace.status.sparks import SparkStatus
 from spark_apply.application.spark import remove_left_scratch
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ class SparkHost(Host):
         self._access: dict[str, str] = {}
         self._started = 0
         self._executors = self._runs = 0
-        self._wire: dict[str, Any] = {}  # whom the process refused
+        self._wire: WireStatus | None = None  # whom the process refused, as it said last
         self._client: HealthClient | None = None
         self._answered_at = self._health_at = 0.0
 
@@ -116,14 +119,15 @@ class SparkHost(Host):
         try:
             health = self._health_client().ask(HEALTH_TIMEOUT_S)
             self._executors, self._runs = health.executors, health.runs
-            self._wire = {
-                field.name: getattr(health.refusals, field.name) for field in health.refusals.DESCRIPTOR.fields
-            }
+            refusals = health.refusals
+            self._wire = WireStatus(
+                **{field.name: getattr(refusals, field.name) for field in refusals.DESCRIPTOR.fields}
+            )
             self._answered_at = self._clock.monotonic()
         except CertificateError as error:
             # That says nothing about the application, whose runs go on over the connections that they have.
             self._answered_at = self._clock.monotonic()
-            self._wire["problem"] = error.message
+            self._wire = replace(self._wire or WireStatus(), problem=error.message)
         except HeadraceError as error:
             if not self._child.pid:
                 raise self._child.ended() from error
@@ -157,24 +161,23 @@ class SparkHost(Host):
         """See the module."""
         return "RUNNING" if self._access else "STARTING SPARK"
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ComponentStatus:
         """See `Host.status`; also shows that the process is starting."""
         status = super().status()
-        if status["state"] == "INITIALIZING":
-            status["state"] = self.detail_state()
-        return status
+        return replace(status, state=self.detail_state()) if status.state == "INITIALIZING" else status
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> SparkStatus:
         """The process and its last answer."""
-        return {
-            "site": self._site,
-            "fingerprint": self._fingerprint,
-            "application_pid": self._child.pid,
-            "applications_started": self._started,
-            "executors": self._executors,
-            "runs": self._runs,
-            "wire": dict(self._wire),
-        }
+        return SparkStatus(
+            name=self.name,
+            site=self._site,
+            fingerprint=self._fingerprint,
+            wire=self._wire,
+            application_pid=self._child.pid,
+            applications_started=self._started,
+            executors=self._executors,
+            runs=self._runs,
+        )
 
     # ------------------------------------------------------------------ what apply processes ask
 

@@ -17,6 +17,7 @@ An import may only point down this list:
     (protos, the wire, stands here)
     rules        which changes are taken, and how they are changed
     links        what a batch travels between: publishers, subscribers, and redo's receivers
+    status       what components say of themselves: typed, and as JSON at one border
     lcr          logical change records, and batches of them
     base         errors, clocks, files, failpoints
 

@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from actors.alerts.watch import Alert, AlertWatch
+from headrace.status.overview import Overview, SentAlerts
 
 if TYPE_CHECKING:
     from headrace.base.clock import Clock
@@ -259,17 +260,17 @@ class Sender:
         self._stopped.set()
         self._wake.set()
 
-    def described(self) -> dict[str, Any]:
-        """For `status --json`, without secrets."""
-        return {
-            "to": self.target.name,
-            "sent": self.sent,
-            "waiting": len(self._waiting),
-            "left_out": self.left_out,
-            "left_out_before_next": self._left_out_since,
-            "given_up": self.given_up,
-            "problem": self.problem,
-        }
+    def described(self) -> SentAlerts:
+        """For the overview, without secrets."""
+        return SentAlerts(
+            to=self.target.name,
+            sent=self.sent,
+            waiting=len(self._waiting),
+            left_out=self.left_out,
+            left_out_before_next=self._left_out_since,
+            given_up=self.given_up,
+            problem=self.problem,
+        )
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -317,11 +318,11 @@ class Alerts:
             () if wanted is None else tuple(Sender(target, wanted.per_hour_max, clock) for target in wanted.to)
         )
 
-    def look(self, overview: Callable[[], Mapping[str, Any]]) -> None:
+    def look(self, overview: Callable[[], Overview]) -> None:
         """Send what is new; returns at once.
 
         Args:
-            overview: `Controller.overview`; not called where no alerts are wanted.
+            overview: `Controller.seen`; not called where no alerts are wanted.
         """
         if self._watch is None:
             return
@@ -337,9 +338,9 @@ class Alerts:
         for sender in self._senders:
             sender.stop()
 
-    def described(self) -> list[dict[str, Any]]:
-        """What was sent where, for `status --json`."""
-        return [sender.described() for sender in self._senders]
+    def described(self) -> tuple[SentAlerts, ...]:
+        """What was sent where, for the overview."""
+        return tuple(sender.described() for sender in self._senders)
 
     def _document(self, alert: Alert) -> dict[str, Any]:
         return {"topology": self._topology, **asdict(alert)}

@@ -25,9 +25,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.base.errors import counted
+from headrace.status.applies import ApplyStatus
+from headrace.status.captures import CaptureStatus
+from headrace.status.component import ComponentStatus, Failure
+from headrace.status.overview import Flow, Overview
+from headrace.status.sites import SiteStatus
 from topology.printed_commands import with_file
 
 if TYPE_CHECKING:
@@ -120,31 +125,31 @@ class AlertWatch:
     _unknown_since: dict[str, float] = field(default_factory=dict)
     _told: dict[tuple[str, str], str] = field(default_factory=dict)  # (kind, subject) of what holds, and its message
 
-    def look(self, overview: Mapping[str, Any], now: float) -> list[Alert]:
+    def look(self, overview: Overview, now: float) -> list[Alert]:
         """What is new.
 
         Args:
-            overview: `Controller.overview`.
+            overview: `Controller.seen`.
             now: seconds on a monotonic clock.
         """
-        at_us = int(overview["at_us"])
-        applies = [component for component in overview["components"] if component["kind"] == "apply"]
+        at_us = overview.at_us
+        applies = [_apply_of(component) for component in overview.components if component.kind == "apply"]
         found: list[Alert] = []
         if self.spec.error_transaction:
             while self._error_alerts and self._error_alerts[0] <= now - _HOUR_S:
                 self._error_alerts.popleft()
             # Who was told longest ago comes first, else one of several would take every place that gets free.
-            turns = sorted(applies, key=lambda component: self._errors_told_at.get(str(component["name"]), -_HOUR_S))
+            turns = sorted(applies, key=lambda component: self._errors_told_at.get(component.name, -_HOUR_S))
             found += [alert for component in turns for alert in self._new_errors(component, now, at_us)]
         holding: dict[tuple[str, str], tuple[str, str]] = {}
         if self.spec.conflicts_count:
             holding |= dict(burst for component in applies for burst in self._burst(component, now))
         if self.spec.lag_s:
-            holding |= dict(lag for flow in overview["flows"] for lag in self._lag(flow, now))
+            holding |= dict(lag for flow in overview.flows for lag in self._lag(flow, now))
         if self.spec.component:
-            observed, is_up = (_controller(overview), *overview["components"]), overview["state"] == "RUNNING"
+            observed, is_up = (_controller(overview), *overview.components), overview.state == "RUNNING"
             holding |= dict(stopped for component in observed for stopped in self._stopped(component, now, is_up=is_up))
-            self._forget({str(component["name"]) for component in observed})
+            self._forget({component.name for component in observed})
         return [replace(each, fix=with_file(each.fix, self.file)) for each in (*found, *self._changes(holding, at_us))]
 
     # ------------------------------------------------------------------ inside
@@ -160,11 +165,10 @@ class AlertWatch:
                 kind=kind, subject=subject, message=self._told.pop((kind, subject)), fix="", is_over=True, at_us=at_us
             )
 
-    def _new_errors(self, component: Mapping[str, Any], now: float, at_us: int) -> Iterator[Alert]:
-        total = component.get("counters", {}).get("total_errors")
-        if "errors" not in component or total is None:
+    def _new_errors(self, component: ApplyStatus, now: float, at_us: int) -> Iterator[Alert]:
+        name, there, total = component.name, component.errors, (component.counters or {}).get("total_errors")
+        if there is None or total is None:
             return  # it does not answer, or its driver is starting and says 0: what it knew last counts
-        name, there, total = str(component["name"]), int(component["errors"]), int(total)
         is_first = name not in self._errors
         before, total_before = self._errors.get(name, (0, total))
         self._errors[name] = there, total
@@ -197,12 +201,12 @@ class AlertWatch:
         # to wait.
         return bool(self._error_alerts) and now - self._error_alerts[-1] < ERRORS_APART_S
 
-    def _burst(self, component: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-        name, count = str(component["name"]), component.get("counters", {}).get("total_conflicts")
+    def _burst(self, component: ApplyStatus, now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+        name, count = component.name, (component.counters or {}).get("total_conflicts")
         if count is None:
             yield from self._still("conflicts", name)
             return
-        count, seen = int(count), self._conflicts.setdefault(name, deque())
+        seen = self._conflicts.setdefault(name, deque())
         before = self._counted.get(name, count)
         self._counted[name] = count
         # Another driver counts from zero: what it says is what happened since.
@@ -220,15 +224,15 @@ class AlertWatch:
                 ),
             )
 
-    def _lag(self, flow: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-        name, lag_s = f"apply:{flow['apply']}", flow["lag_s"]
+    def _lag(self, flow: Flow, now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+        name, lag_s = f"apply:{flow.apply}", flow.lag_s
         if lag_s is None:
             since = self._unknown_since.setdefault(name, now)
             if now - since > self.spec.lag_s:
                 yield (
                     ("lag", name),
                     (
-                        f"it is unknown how far {flow['destination']} is behind {flow['source']}",
+                        f"it is unknown how far {flow.destination} is behind {flow.source}",
                         "headrace status FILE says who does not answer",
                     ),
                 )
@@ -240,15 +244,15 @@ class AlertWatch:
             yield (
                 ("lag", name),
                 (
-                    f"{flow['destination']} is more than {self.spec.lag_s:g} s behind {flow['source']}",
+                    f"{flow.destination} is more than {self.spec.lag_s:g} s behind {flow.source}",
                     "headrace status FILE says what it waits for",
                 ),
             )
 
     def _stopped(
-        self, component: Mapping[str, Any], now: float, *, is_up: bool
+        self, component: ComponentStatus, now: float, *, is_up: bool
     ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-        name, state = str(component["name"]), str(component["state"])
+        name, state = component.name, component.state
         if state == "RETRYING":
             self._retried_at[name] = now
         is_stopped = state in _STOPPED or state.startswith("PAUSED: ")
@@ -271,18 +275,13 @@ class AlertWatch:
         if now - since < after_s:
             yield from self._still("component", name)
             return
-        error = component.get("last_error") or {}
-        why = (
-            component.get("detail")
-            or component.get("problem")
-            or component.get("database_problem")
-            or error.get("message")
-            or ""
-        )
-        fix = component.get("hint") or component.get("fix") or error.get("hint") or "headrace status FILE"
-        if state == "DISABLED" and not component.get("enabled", True):
+        error = component.last_error or Failure()
+        database_problem = component.database_problem if isinstance(component, SiteStatus) else ""
+        why = component.detail or component.problem or database_problem or error.message
+        fix = component.hint or component.fix or error.hint or "headrace status FILE"
+        if state == "DISABLED" and component.enabled is False:
             why, fix = why or "an operator stopped it", f"headrace start FILE {name}"
-        yield ("component", name), (f"{state}{': ' + str(why) if why else ''}", str(fix))
+        yield ("component", name), (f"{state}{': ' + why if why else ''}", fix)
 
     def _forget(self, present: set[str]) -> None:
         """Components that left: one of the same name that comes later begins anew."""
@@ -296,30 +295,31 @@ class AlertWatch:
             yield (kind, subject), (self._told[kind, subject], "")
 
 
-def _waits_for_others(component: Mapping[str, Any], *, is_up: bool) -> bool:
+def _waits_for_others(component: ComponentStatus, *, is_up: bool) -> bool:
     """Whether a component that starts, or is not created, waits for others, which are told themselves.
 
     The controller, or the first copy of a combined apply process.
     """
-    state = component["state"]
-    if component["kind"] == "controller" or state not in _STARTING | {"NOT CREATED"}:
+    state = component.state
+    if component.kind == "controller" or state not in _STARTING | {"NOT CREATED"}:
         return False
     return not is_up or (
-        state != "NOT CREATED" and component["kind"] == "capture" and bool(component.get("combined_with"))
+        state != "NOT CREATED" and isinstance(component, CaptureStatus) and bool(component.combined_with)
     )
 
 
-def _controller(overview: Mapping[str, Any]) -> dict[str, Any]:
+def _apply_of(component: ComponentStatus) -> ApplyStatus:
+    """The status of an apply process; of one that does not answer, everything is unknown."""
+    return component if isinstance(component, ApplyStatus) else ApplyStatus(name=component.name)
+
+
+def _controller(overview: Overview) -> ComponentStatus:
     """The topology's own state as that of a component: whether the controller could bring up what the file says."""
-    refused = (
-        [finding for finding in overview.get("findings", ()) if finding["is_error"]]
-        if overview["state"] == "REFUSED"
-        else []
-    )
+    refused = [each for each in overview.findings if each.is_error] if overview.state == "REFUSED" else []
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
     problem, fix = (
-        (f"{refused[0]['path']}: {refused[0]['problem']}{more}", refused[0]["fix"])
+        (f"{refused[0].path}: {refused[0].problem}{more}", refused[0].fix)
         if refused
-        else (overview.get("problem"), overview.get("fix"))
+        else (overview.problem, overview.fix)
     )
-    return {"name": "controller", "kind": "controller", "state": overview["state"], "problem": problem, "fix": fix}
+    return ComponentStatus(name="controller", kind="controller", state=overview.state, problem=problem, fix=fix)

@@ -7,12 +7,13 @@ Durable when
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.control.observation import GATHER_TIMEOUT_S
 from actors.site.left import LeftSite, left_by, left_of
 from headrace.base.errors import HeadraceError
 from headrace.base.plain_data import as_json
+from headrace.status.overview import SiteToClear
 
 if TYPE_CHECKING:
     from actors.control.prepared_record import PreparedRecord
@@ -107,16 +108,19 @@ class LeavingSites:
                 continue
             self._save(tuple(other for other in self.sites if other != each))
 
-    def described(self) -> list[dict[str, Any]]:
-        """As `overview` shows them."""
-        return [
-            {
-                **as_json(each),
-                "problem": self._problems.get(each.name, ""),
-                "is_running": each.component in self._present or not each.is_removed,
-            }
+    def described(self) -> tuple[SiteToClear, ...]:
+        """As the overview shows them."""
+        return tuple(
+            SiteToClear(
+                name=each.name,
+                kind=each.kind,
+                slot=each.slot,
+                is_removed=each.is_removed,
+                problem=self._problems.get(each.name, ""),
+                is_running=each.component in self._present or not each.is_removed,
+            )
             for each in self.sites
-        ]
+        )
 
     def _save(self, left: tuple[LeftSite, ...]) -> None:
         if left != self.sites:

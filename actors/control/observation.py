@@ -17,15 +17,21 @@ Worked flow
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from actors.cluster.nodes import absence_of
 from actors.control.lag import PositionSamples, seen_at_us
-from actors.site.redo_keeper import add_capture_scns
+from actors.site.redo_keeper import with_capture_scns
 from headrace.base.errors import HeadraceError
+from headrace.databases.ports import Finding
 from headrace.lcr.scn import Scn
+from headrace.status.applies import ApplyStatus
+from headrace.status.component import ComponentStatus
+from headrace.status.overview import Flow, FoundProblem
+from headrace.status.plain import status_of
+from headrace.status.sites import SiteStatus
 
 if TYPE_CHECKING:
     from actors.hosting.runtime import ActorSystem
@@ -33,17 +39,16 @@ if TYPE_CHECKING:
     from topology.edits.changes import Component
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["GATHER_TIMEOUT_S", "Observation", "gather", "told_scns"]
+__all__ = ["GATHER_TIMEOUT_S", "Observation", "found_problems", "gather", "told_scns"]
 
 GATHER_TIMEOUT_S = 3.0  # a component that does not answer within this is shown as such
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
 _WORKING = frozenset({"IDLE", "APPLYING"})  # states of an apply process that works normally
-_COUNTERS = ("rows_total", "bytes_total", "transactions_total")
 
 
 def gather(
     actors: ActorSystem, components: tuple[Component, ...], timeout_s: float = GATHER_TIMEOUT_S
-) -> list[dict[str, Any]]:
+) -> list[ComponentStatus]:
     """Collect the status of all components, in their order, within the time-out; a dead one is shown as dead.
 
     Args:
@@ -52,27 +57,25 @@ def gather(
         timeout_s: for all of them together, in seconds.
     """
     answers = actors.call_all([component.name for component in components], "status", timeout_s=timeout_s)
-    gathered = []
-    for component in components:
-        answer = answers.get(component.name)
-        status: dict[str, Any] = {"name": component.name, "kind": component.kind, "site": component.site}
-        if isinstance(answer, Mapping):
-            status |= answer
-        else:
-            # As of a component that answers: who it is stands beside it.
-            words = (
-                answer.message.removeprefix(f"{component.name} ").removeprefix(f"{component.name}: ")
-                if isinstance(answer, HeadraceError)
-                else "no answer"
-            )
-            status |= {"state": "UNREACHABLE", "problem": words}
-        gathered.append(status)
-    _wait_for_databases(gathered)
-    add_capture_scns(gathered)
-    return gathered
+    gathered = [_read(component, answers.get(component.name)) for component in components]
+    return with_capture_scns(_waiting_for_databases(gathered))
 
 
-def told_scns(statuses: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def _read(component: Component, answer: object) -> ComponentStatus:
+    """The status of a component by its answer; without one it is shown as dead."""
+    name, kind, site = component.name, component.kind, component.site
+    if isinstance(answer, Mapping):
+        return status_of({"name": name, "kind": kind, "site": site, **answer})
+    # As of a component that answers: who it is stands beside it.
+    words = (
+        answer.message.removeprefix(f"{component.name} ").removeprefix(f"{component.name}: ")
+        if isinstance(answer, HeadraceError)
+        else "no answer"
+    )
+    return ComponentStatus(name=name, kind=kind, site=site, state="UNREACHABLE", problem=words)
+
+
+def told_scns(statuses: Iterable[ComponentStatus]) -> dict[str, int]:
     """What each apply process lets its queue forget, as it said last; one that did not say is missing.
 
     Not its low watermark: for a table that is copied beside, the queues keep what is below that, and send it again when
@@ -81,12 +84,19 @@ def told_scns(statuses: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     Args:
         statuses: of components of any kind.
     """
-    told = {
-        status["name"].removeprefix("apply:"): status.get("told_scn")
-        for status in statuses
-        if status["name"].startswith("apply:")
-    }
-    return {name: int(scn) for name, scn in told.items() if scn}
+    applies = (status for status in statuses if isinstance(status, ApplyStatus))
+    return {each.name.removeprefix("apply:"): each.told_scn for each in applies if each.told_scn}
+
+
+def found_problems(findings: Iterable[Finding]) -> tuple[FoundProblem, ...]:
+    """Findings of a preflight, as an overview has them.
+
+    Args:
+        findings: of the preflight.
+    """
+    return tuple(
+        FoundProblem(path=each.path, problem=each.problem, fix=each.fix, is_error=each.is_error) for each in findings
+    )
 
 
 class Observation:
@@ -105,7 +115,7 @@ class Observation:
 
     def __init__(self, actors: ActorSystem, clock: Clock) -> None:
         self._actors, self._clock = actors, clock
-        self.latest: list[dict[str, Any]] = []
+        self.latest: list[ComponentStatus] = []
         self.at_us = 0
         self.seen_labels: dict[str, str] = {}
         self.samples: dict[str, PositionSamples] = {}
@@ -114,11 +124,11 @@ class Observation:
     @property
     def labels(self) -> dict[str, str | None]:
         """The last label of each component; None: unknown."""
-        return {status["name"]: status.get("fingerprint") for status in self.latest}
+        return {status.name: status.fingerprint for status in self.latest}
 
     def answers(self, site: str) -> bool:
         """Whether a site answered when it was asked last: no time is spent on others."""
-        return any(status["name"] == f"site:{site}" and status["state"] != "UNREACHABLE" for status in self.latest)
+        return any(status.name == f"site:{site}" and status.state != "UNREACHABLE" for status in self.latest)
 
     def look(self, components: tuple[Component, ...], spec: TopologySpec, *, is_running: bool) -> None:
         """Ask the components, and remember what they say.
@@ -128,104 +138,133 @@ class Observation:
             spec: the topology that they belong to.
             is_running: everything is prepared: a source that finds nothing of that has lost it.
         """
-        latest = gather(self._actors, components)
-        self._find_absent_nodes(latest, spec)
+        latest = self._with_absent_nodes(gather(self._actors, components), spec)
         if is_running:
-            _find_empty_folders(latest, spec)
+            latest = [_without_its_folder(status, spec) for status in latest]
         now, now_us = self._clock.monotonic(), self._clock.time_us()
-        for status in latest:
-            self._add_rates(status, now)
-            for time_us, scn in status.pop("source_samples", ()):
-                # The site reports when it asked its database; an old answer proves nothing about the present.
-                self.samples.setdefault(status["site"], PositionSamples()).add(int(time_us), Scn(int(scn)))
+        latest = [self._with_rates(self._without_samples(status), now) for status in latest]
         self.latest, self.at_us = latest, now_us
         self.seen_labels |= {name: label for name, label in self.labels.items() if label is not None}
 
-    def flows(self, components: list[dict[str, Any]], applies: Iterable[ApplySpec]) -> list[dict[str, Any]]:
+    def add_uncaptured(self, tables: Mapping[str, Sequence[str]]) -> None:
+        """Name more tables as not captured.
+
+        Args:
+            tables: by component of a site, their names.
+        """
+        self.latest = [
+            replace(each, uncaptured_tables=tuple(dict.fromkeys((*each.uncaptured_tables, *tables[each.name]))))
+            if isinstance(each, SiteStatus) and each.name in tables
+            else each
+            for each in self.latest
+        ]
+
+    def flows(self, components: Iterable[ComponentStatus], applies: Iterable[ApplySpec]) -> tuple[Flow, ...]:
         """One entry per apply process with its distance from its source. An unknown value is None, never 0.
 
         Args:
             components: the status of each component.
             applies: the apply processes.
         """
-        by_name = {component["name"]: component for component in components}
-        flows = []
-        for apply in applies:
-            status = by_name.get(f"apply:{apply.name}", {})
-            source = by_name.get(f"site:{apply.source}", {})
-            applied_scn = status.get("low_watermark_scn") or None
-            samples = self.samples.get(apply.source)
-            as_of_us = seen_at_us(int(status.get("answered_us") or 0), self._clock.time_us())
-            flows.append(
-                {
-                    "apply": apply.name,
-                    "source": apply.source,
-                    "destination": apply.site,
-                    "source_scn": source.get("source_scn") or None,
-                    "applied_scn": applied_scn,
-                    "scn_gap": _gap(source.get("source_scn"), applied_scn),
-                    "lag_s": samples.lag_s(Scn(applied_scn), as_of_us) if samples and applied_scn else None,
-                    "errors": status.get("errors"),
-                }
-            )
-        return flows
+        by_name = {component.name: component for component in components}
+        return tuple(
+            self._flow(each, by_name.get(f"apply:{each.name}"), by_name.get(f"site:{each.source}")) for each in applies
+        )
 
-    def _find_absent_nodes(self, statuses: list[dict[str, Any]], spec: TopologySpec) -> None:
+    def _flow(self, apply: ApplySpec, status: ComponentStatus | None, source: ComponentStatus | None) -> Flow:
+        said = status if isinstance(status, ApplyStatus) else ApplyStatus(name=f"apply:{apply.name}")
+        source_scn = source.source_scn or None if isinstance(source, SiteStatus) else None
+        applied_scn = said.low_watermark_scn or None
+        samples, as_of_us = self.samples.get(apply.source), seen_at_us(said.answered_us, self._clock.time_us())
+        return Flow(
+            apply=apply.name,
+            source=apply.source,
+            destination=apply.site,
+            source_scn=source_scn,
+            applied_scn=applied_scn,
+            scn_gap=max(0, source_scn - applied_scn) if source_scn and applied_scn else None,
+            lag_s=samples.lag_s(Scn(applied_scn), as_of_us) if samples and applied_scn else None,
+            errors=said.errors,
+        )
+
+    def _with_absent_nodes(self, statuses: list[ComponentStatus], spec: TopologySpec) -> list[ComponentStatus]:
         """Say of sites that do not answer whether there is a node on which they could run."""
-        away = [status for status in statuses if status["state"] == "UNREACHABLE" and spec.site(status["site"]).node]
+        away = {each.name for each in statuses if each.state == "UNREACHABLE" and spec.site(each.site).node}
         if not away:
-            return
-        with contextlib.suppress(HeadraceError):
+            return statuses
+        try:
             nodes = self._actors.nodes()
-            for status in away:
-                found = absence_of(status["site"], dict(spec.site(status["site"]).node), nodes)
-                if found is None:
-                    continue
-                # The site says it for all of its components.
-                status["problem"], status["fix"] = found if status["kind"] == "site" else ("", "")
+        except HeadraceError:
+            return statuses
+        return [_without_its_node(each, spec, nodes) if each.name in away else each for each in statuses]
 
-    def _add_rates(self, status: dict[str, Any], now: float) -> None:
-        counters = {name: int(status[name]) for name in _COUNTERS if name in status}
+    def _without_samples(self, status: ComponentStatus) -> ComponentStatus:
+        """Keep the positions of a source's log that a site reports."""
+        if not isinstance(status, SiteStatus) or status.source_samples is None:
+            return status
+        for time_us, scn in status.source_samples:
+            # The site reports when it asked its database; an old answer proves nothing about the present.
+            self.samples.setdefault(status.site, PositionSamples()).add(time_us, Scn(scn))
+        return replace(status, source_samples=None)
+
+    def _with_rates(self, status: ComponentStatus, now: float) -> ComponentStatus:
+        known = {"rows": status.rows_total, "bytes": status.bytes_total, "transactions": status.transactions_total}
+        counters = {name: value for name, value in known.items() if value is not None}
         if not counters:
-            return
-        history = self._history.setdefault(status["name"], [])
+            return status
+        history = self._history.setdefault(status.name, [])
         if history and any(history[-1][1].get(name, 0) > value for name, value in counters.items()):
             history.clear()  # the component was restarted and counts from zero
         history.append((now, counters))
         del history[: -_RATE_WINDOW - 1]
         (first_at, first), (last_at, last) = history[0], history[-1]
-        for name in counters:
-            if last_at > first_at:
-                rate = (last[name] - first.get(name, 0)) / (last_at - first_at)
-                status[name.replace("_total", "_per_s")] = round(rate, 1)
+        if last_at <= first_at:
+            return status
+        rates = {name: round((value - first.get(name, 0)) / (last_at - first_at), 1) for name, value in last.items()}
+        return replace(
+            status,
+            rows_per_s=rates.get("rows"),
+            bytes_per_s=rates.get("bytes"),
+            transactions_per_s=rates.get("transactions"),
+        )
 
 
-def _find_empty_folders(statuses: list[dict[str, Any]], spec: TopologySpec) -> None:
-    """Say of sources that were prepared, and find nothing of that on their node, that their redo is gone.
+def _without_its_node(
+    status: ComponentStatus, spec: TopologySpec, nodes: Sequence[Mapping[str, float]]
+) -> ComponentStatus:
+    """Say of a component that does not answer whether there is a node on which it could run."""
+    found = absence_of(status.site, dict(spec.site(status.site).node), nodes)
+    if found is None:
+        return status
+    # The site says it for all of its components.
+    problem, fix = found if status.kind == "site" else ("", "")
+    return replace(status, problem=problem, fix=fix)
 
-    They wait for ever.
+
+def _without_its_folder(status: ComponentStatus, spec: TopologySpec) -> ComponentStatus:
+    """Say of a source that was prepared, and finds nothing of that on its node, that its redo is gone.
+
+    It waits for ever.
     """
-    for status in statuses:
-        if status.get("is_prepared") is False:
-            status["problem"] = (
-                f"was prepared, and finds nothing of that in {spec.state_dir} on its node: its redo is not there"
-            )
-            status["fix"] = (
-                "mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in"
-                " docs/operations.md"
-            )
+    if not isinstance(status, SiteStatus) or status.is_prepared is not False:
+        return status
+    return replace(
+        status,
+        problem=f"was prepared, and finds nothing of that in {spec.state_dir} on its node: its redo is not there",
+        fix="mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in"
+        " docs/operations.md",
+    )
 
 
-def _wait_for_databases(components: list[dict[str, Any]]) -> None:
+def _waiting_for_databases(components: list[ComponentStatus]) -> list[ComponentStatus]:
     """Correct the status of apply processes whose destination does not answer.
 
     They are not idle, whatever they last reported.
     """
-    away = {c["site"] for c in components if c["kind"] == "site" and c["state"] == "DATABASE DOES NOT ANSWER"}
-    for component in components:
-        if component["kind"] == "apply" and component["site"] in away and component["state"] in _WORKING:
-            component["state"] = "WAITING FOR DATABASE"
-
-
-def _gap(source_scn: Any, applied_scn: int | None) -> int | None:  # noqa: ANN401 - from a status
-    return max(0, int(source_scn) - applied_scn) if source_scn and applied_scn else None
+    away = {each.site for each in components if each.kind == "site" and each.state == "DATABASE DOES NOT ANSWER"}
+    return [
+        replace(each, state="WAITING FOR DATABASE")
+        if each.kind == "apply" and each.site in away and each.state in _WORKING
+        else each
+        for each in components
+    ]

@@ -6,8 +6,8 @@ Main path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
 
 from actors.control.earlier_shapes import on_the_way
 from actors.control.observation import gather, told_scns
@@ -17,6 +17,10 @@ from headrace.base.errors import HeadraceError
 from headrace.databases.ports import Finding, TableShape
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
+from headrace.status.applies import ApplyStatus
+from headrace.status.captures import CaptureStatus
+from headrace.status.component import ComponentStatus
+from headrace.status.queues import QueueStatus, QueueSubscriber
 from topology.checks.static import another_database, lasting_identities, one_database_twice
 from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.capture_scns import scn_findings
@@ -113,14 +117,15 @@ class Preflight:
         """
         return stopped_against_edit(self._actors, self._record.topology, spec)
 
-    def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[Mapping[str, Any]]]:
+    def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[QueueSubscriber]]:
         """What a queue says of its subscribers; nothing: it does not answer.
 
         A capture process that is combined with an apply process says of that one instead.
         """
         said = {
-            status["name"]: status.get("subscribers", ())
+            status.name: status.subscribers
             for status in (*self._observation.latest, *self._ask_leaving(prepared, {"queue", "capture"}))
+            if isinstance(status, QueueStatus | CaptureStatus)
         }
         by_queue = {
             queue.name: [
@@ -131,9 +136,9 @@ class Preflight:
         }
         return lambda queue: [subscriber for name in by_queue.get(queue, ()) for subscriber in said.get(name, ())]
 
-    def _ask_leaving(self, prepared: TopologySpec, kinds: Collection[str]) -> list[dict[str, Any]]:
+    def _ask_leaving(self, prepared: TopologySpec, kinds: Collection[str]) -> list[ComponentStatus]:
         """The status of components that leave with this edit, or are renamed; they still run."""
-        known = {status["name"] for status in self._observation.latest}
+        known = {status.name for status in self._observation.latest}
         leaving: tuple[Component, ...] = tuple(
             component
             for component in components_of(prepared)
@@ -150,7 +155,9 @@ class Preflight:
 
     def _scn_findings(self, before: TopologySpec | None, spec: TopologySpec) -> tuple[Finding, ...]:
         """Capture processes that are new or moved and would not find the redo that is needed, and SCNs that cannot be had."""
-        statuses = {status["name"]: status for status in self._observation.latest}
+        recorded = {
+            status.name: status.recorded_scn for status in self._observation.latest if isinstance(status, ApplyStatus)
+        }
 
         def oldest_scn(source: str, site: str) -> Scn | None:
             try:
@@ -160,8 +167,8 @@ class Preflight:
 
         def applied_scn(apply: ApplySpec) -> Scn | None:
             # what is above comes again after a crash of the destination
-            recorded = statuses.get(f"apply:{apply.name}", {}).get("recorded_scn")
-            return Scn(int(recorded)) if recorded else None
+            scn = recorded.get(f"apply:{apply.name}")
+            return Scn(scn) if scn else None
 
         return scn_findings(before, spec, oldest_scn=oldest_scn, applied_scn=applied_scn)
 

@@ -99,9 +99,7 @@ class Unrecorded:
                 if observation.answers(site.removeprefix("site:"))
                 and (found := self._unknown(site, spec, self._left_behind.get(site, ())))
             }
-        for status in observation.latest:
-            if named := self._left_behind.get(status["name"]):
-                status["uncaptured_tables"] = list(dict.fromkeys((*status.get("uncaptured_tables", ()), *named)))
+        observation.add_uncaptured(self._left_behind)
 
     def _unknown(self, site: str, spec: TopologySpec, before: tuple[str, ...]) -> tuple[str, ...]:
         source = site.removeprefix("site:")

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actors.records.running import Running
 from actors.records.taken_over import TakenOver
 from headrace.base.errors import ConfigError, PropagationError
+from headrace.status.plain import plain_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -175,7 +176,7 @@ class Components:
                 hint="see the log of its process, and the site's disk",
             )
         try:
-            return running.host.status()
+            return plain_status(running.host.status())
         finally:
             calls.release()
 

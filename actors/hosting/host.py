@@ -30,6 +30,7 @@ import errno
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,6 +39,7 @@ from headrace.base.backoff import Backoff
 from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import BugError, HeadraceError, RedoError, Retry
 from headrace.lcr.tracking import TrackLog
+from headrace.status.component import ComponentStatus, Failure
 
 if TYPE_CHECKING:
     from topology.spec import TopologySpec
@@ -119,9 +121,12 @@ class Host:
         """The component's own state while it is ENABLED."""
         return "ENABLED"
 
-    def details(self) -> dict[str, Any]:
-        """JSON-able facts for `status`; called from other threads at any time, even when not open."""
-        return {}
+    def details(self) -> ComponentStatus:
+        """What this kind of component says of itself; called from other threads at any time, even when not open.
+
+        `status` adds what every host knows: its state, and its last error.
+        """
+        return ComponentStatus(name=self.name)
 
     def failed(self) -> None:
         """Called when an error has become the state, before the pause; the component is closed. Must not raise."""
@@ -209,30 +214,27 @@ class Host:
         """
         return self.tracks.answer(label)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ComponentStatus:
         """The status; always returns at once."""
-        state = self._state
-        status: dict[str, Any] = {
-            "name": self.name,
-            "kind": self.kind or self.name.partition(":")[0],
-            "state": self.detail_state() if state == "ENABLED" else state,
-            "enabled": self._wanted,
-            "since_us": self._since_us,
-            "started_us": self._started_us,
-            "alive_us": self._alive_us,
-            "errors_total": self._errors_total,
-            "opens_total": self._opens_total,
-        }
-        if self._error is not None:
-            status["last_error"] = {**self._error.described(), "at_us": self._error_us}
-        status |= self.details()
+        state, error = self._state, self._error
+        status = replace(
+            self.details(),
+            name=self.name,
+            kind=self.kind or self.name.partition(":")[0],
+            state=self.detail_state() if state == "ENABLED" else state,
+            enabled=self._wanted,
+            since_us=self._since_us,
+            started_us=self._started_us,
+            alive_us=self._alive_us,
+            errors_total=self._errors_total,
+            opens_total=self._opens_total,
+            last_error=None if error is None else _failure(error, self._error_us),
+        )
         if state == "DISABLED" and (unadopted := self._unadopted) is not None:  # it has no error: it is stopped
-            status |= {
-                "problem": f"cannot adopt the changed topology: {unadopted.message.removeprefix(f'{self.name}: ')}",
-                "fix": unadopted.hint,
-            }
+            problem = f"cannot adopt the changed topology: {unadopted.message.removeprefix(f'{self.name}: ')}"
+            return replace(status, problem=problem, fix=unadopted.hint)
         if state == "ENABLED" and (late := self.late_call()):
-            status |= {"state": WAITS_FOR_FUNCTION, "detail": late, "hint": _LATE_HINT}
+            return replace(status, state=WAITS_FOR_FUNCTION, detail=late, hint=_LATE_HINT)
         return status
 
     # ------------------------------------------------------------------ inside
@@ -365,6 +367,17 @@ class Host:
     def _write_wanted(self, *, enabled: bool) -> None:
         self._wanted_file.save(enabled=enabled)
         self._wanted = enabled
+
+
+def _failure(error: HeadraceError, at_us: int) -> Failure:
+    return Failure(
+        error=type(error).__name__,
+        code=error.code,
+        message=error.message,
+        hint=error.hint,
+        retry=error.retry.value,
+        at_us=at_us,
+    )
 
 
 def _wrap(name: str, error: OSError) -> HeadraceError:

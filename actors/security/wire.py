@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headrace.status.component import WireStatus
 from protos.wire.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission
 from protos.wire.identity import Identity, Peer
 from topology.callers import publishers_of, redo_readers_of, redo_receivers_of, site_of, subscribers_of
@@ -120,9 +121,13 @@ def callers_of(spec: TopologySpec, component: str) -> Callers:
     return {} if apply is None else {SUBSCRIBE: {apply.name: apply.site}}
 
 
-def wire_status(admission: Admission | None) -> dict[str, Any]:
-    """Whom a component that serves refused, for its status; None: it does not serve now."""
-    return {} if admission is None else {"wire": admission.status()}
+def wire_status(admission: Admission | None) -> WireStatus | None:
+    """Whom a component that serves refused, for its status.
+
+    Args:
+        admission: None: it does not serve now.
+    """
+    return None if admission is None else admission.status()
 
 
 def admission_of(spec: TopologySpec, component: str) -> Admission:

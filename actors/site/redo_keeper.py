@@ -7,10 +7,14 @@ Called from the threads of calls: `headrace.redo.checkpoints` says what may come
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.base.errors import PropagationError
 from headrace.lcr.scn import Scn
+from headrace.status.captures import CaptureStatus
+from headrace.status.component import ComponentStatus
+from headrace.status.redo import CaptureScns, RedoLogStatus
 from topology.routing.downstream import keeper_of
 
 if TYPE_CHECKING:
@@ -78,13 +82,13 @@ class RedoKeeper:
         redo = self._redo()
         redo.required_checkpoints.set_start_scn(capture, Scn(scn), oldest_scn=redo.oldest_scn)
 
-    def capture_scns(self) -> dict[str, dict[str, int]]:
-        """For `status`: first and start SCN of every capture process that mines here."""
+    def capture_scns(self) -> dict[str, CaptureScns]:
+        """First and start SCN of every capture process that mines here."""
         redo = self.kept_redo()
         if redo is None:
             return {}
         found = redo.required_checkpoints.scns(redo.oldest_scn)
-        return {name: {"first_scn": each.first_scn, "start_scn": each.start_scn} for name, each in found.items()}
+        return {name: CaptureScns(first_scn=each.first_scn, start_scn=each.start_scn) for name, each in found.items()}
 
     def _redo(self) -> _Redo:
         redo = self.kept_redo()
@@ -112,15 +116,21 @@ def register_captures(checkpoints: RequiredCheckpoints, spec: TopologySpec, capt
     checkpoints.forget_others(names)
 
 
-def add_capture_scns(components: Iterable[dict[str, Any]]) -> None:
+def with_capture_scns(components: Iterable[ComponentStatus]) -> list[ComponentStatus]:
     """Add to the status of each capture process the SCNs that only who keeps its redo knows, as far as that answers.
 
     Args:
         components: statuses, of capture processes and of others.
     """
     statuses = list(components)
-    kept = {status["name"]: status.get("captures") for status in statuses}
+    kept = {status.name: status.captures or {} for status in statuses if isinstance(status, RedoLogStatus)}
+    found: list[ComponentStatus] = []
     for status in statuses:
-        if status["kind"] == "capture" and "source" in status:
-            name, source, site = status["name"].partition(":")[2], status["source"], status["site"]
-            status.update((kept.get(keeper_of(source, site)) or {}).get(name, {}))
+        if isinstance(status, CaptureStatus):
+            scns = kept.get(keeper_of(status.source, status.site), {}).get(status.name.partition(":")[2])
+            found.append(
+                status if scns is None else replace(status, first_scn=scns.first_scn, start_scn=scns.start_scn)
+            )
+        else:
+            found.append(status)
+    return found

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.lcr.scn import Scn
+from headrace.status.captures import CaptureStatus
+from headrace.status.component import ComponentStatus
+from headrace.status.queues import QueueStatus
 
 if TYPE_CHECKING:
     from actors.control.lag import PositionSamples
@@ -25,32 +28,34 @@ class ObservedFacts:
 
     def __init__(
         self,
-        statuses: Sequence[Mapping[str, Any]],
+        statuses: Sequence[ComponentStatus],
         labels: Mapping[str, str],
         samples: Mapping[str, PositionSamples],
         stopped: Callable[[str, str], bool | None],
     ) -> None:
-        self._statuses, self._labels, self._samples = {str(each["name"]): each for each in statuses}, labels, samples
+        self._statuses, self._labels, self._samples = {each.name: each for each in statuses}, labels, samples
         self._ask_stopped, self._stopped = stopped, dict[str, bool | None]()
 
     def is_quiet(self) -> bool:
         """See `Facts.is_quiet`. What runs though it should not, the controller looks for before it asks."""
-        found = ((name, status.get("fingerprint")) for name, status in self._statuses.items())
+        found = ((name, status.fingerprint) for name, status in self._statuses.items())
         return all(label is None or label == self._labels.get(name, label) for name, label in found)
 
     def is_current(self, component: str) -> bool:
         """See `Facts.is_current`."""
-        label = self._statuses.get(component, {}).get("fingerprint")
+        status = self._statuses.get(component)
+        label = None if status is None else status.fingerprint
         return label is not None and label == self._labels.get(component)
 
-    def queue(self, name: str) -> Mapping[str, Any]:
-        """See `Facts.queue`. A queue that is about to open reports no subscribers."""
-        status = self._statuses.get(f"queue:{name}", {})
-        return status if "subscribers" in status else {}
+    def queue(self, name: str) -> QueueStatus | None:
+        """See `Facts.queue`. One that is about to open does not say it."""
+        status = self._statuses.get(f"queue:{name}")
+        return status if isinstance(status, QueueStatus) else None
 
     def required_scn(self, capture: str) -> Scn | None:
         """See `Facts.required_scn`."""
-        return required_of(self._statuses.get(f"capture:{capture}", {}))
+        status = self._statuses.get(f"capture:{capture}")
+        return required_of(status) if isinstance(status, CaptureStatus) else None
 
     def is_stopped(self, component: str) -> bool | None:
         """See `Facts.is_stopped`. The component itself may not answer, and what it said last is old.
@@ -58,8 +63,8 @@ class ObservedFacts:
         Asked once: many propagations may read one queue.
         """
         if component not in self._stopped:
-            site = self._statuses.get(component, {}).get("site")
-            self._stopped[component] = None if site is None else self._ask_stopped(str(site), component)
+            status = self._statuses.get(component)
+            self._stopped[component] = None if status is None else self._ask_stopped(status.site, component)
         return self._stopped[component]
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
@@ -69,10 +74,12 @@ class ObservedFacts:
         return None if first is None or second is None else max(0, second - first) / 1e6
 
 
-def required_of(status: Mapping[str, Any]) -> Scn | None:
+def required_of(status: CaptureStatus) -> Scn | None:
     """See `Facts.required_scn`.
 
     Args:
         status: of a capture process. What it heard to be durable it tells to the site in a second at the latest.
     """
-    return max(Scn(status["required_checkpoint_scn"]), Scn(status["durable_scn"])) if "captured_scn" in status else None
+    if status.required_checkpoint_scn is None or status.applied_scn is None:
+        return None
+    return Scn(max(status.required_checkpoint_scn, status.applied_scn))

@@ -51,14 +51,16 @@ Worked flow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from actors.records.requests import Requests
 from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import ConfigError
 from headrace.lcr.scn import Scn
+from headrace.status.overview import SplitStream
+from headrace.status.queues import QueueSource, QueueStatus, QueueSubscriber
 from topology.problems import nearest
 from topology.routing.combined import directs
 from topology.routing.downstream import keeper_of
@@ -100,8 +102,8 @@ class Facts(Protocol):
         """
         ...
 
-    def queue(self, name: str) -> Mapping[str, Any]:
-        """The last status of a queue; empty: it does not answer."""
+    def queue(self, name: str) -> QueueStatus | None:
+        """The last status of a queue; None: it does not answer, or is not open."""
         ...
 
     def required_scn(self, capture: str) -> Scn | None:
@@ -273,7 +275,7 @@ class Splitting:
         elif propagation.split_after_s is None:
             is_wanted = False
         else:
-            waits = max((each["held_alone_s"] for each in self._entries(facts, queue, propagation.name)), default=0.0)
+            waits = max((each.held_alone_s for each in self._entries(facts, queue, propagation.name)), default=0.0)
             is_wanted = waits >= propagation.split_after_s
         if (
             not is_wanted
@@ -331,10 +333,11 @@ class Splitting:
             self._known_readers = self.splits, readers
         return readers.get(propagation, (propagation,))
 
-    def _entries(self, facts: Facts, queue: str, propagation: str) -> list[Mapping[str, Any]]:
+    def _entries(self, facts: Facts, queue: str, propagation: str) -> list[QueueSubscriber]:
         """What a queue knows of those who read a propagation's stream, per source."""
         readers = self._readers(propagation)
-        return [each for each in facts.queue(queue).get("subscribers", ()) if each["subscriber"] in readers]
+        status = facts.queue(queue)
+        return [] if status is None else [each for each in status.subscribers if each.subscriber in readers]
 
     def _needed(self, split: Split) -> Iterator[str]:
         """Who must have its part before the original queue may forget the propagation."""
@@ -349,7 +352,7 @@ class Splitting:
         within_s = self._file.propagation(split.propagation).merge_within_s
         own = self._entries(facts, clone_queue(split), split.propagation)
         behind_s = self.behind_s(split, facts)
-        is_there = bool(own) and all(each["connected"] for each in own) and facts.is_current(f"queue:{split.queue}")
+        is_there = bool(own) and all(each.connected for each in own) and facts.is_current(f"queue:{split.queue}")
         return is_there and behind_s is not None and behind_s <= within_s
 
     def behind_s(self, split: Split, facts: Facts) -> float | None:
@@ -361,78 +364,66 @@ class Splitting:
         """
         queue, found, readers = facts.queue(split.queue), 0.0, self._readers(split.propagation)
         own = self._entries(facts, clone_queue(split), split.propagation)
-        if not own or not queue:
+        if not own or queue is None:
             return None
         for each in own:
-            ahead = _furthest(queue, each["source"], but=readers)
-            if each["acknowledged_scn"] < ahead:
-                behind_s = facts.behind_s(each["source"], Scn(each["acknowledged_scn"]), Scn(ahead))
+            ahead = _furthest(queue, each.source, but=readers)
+            if each.acknowledged_scn < ahead:
+                behind_s = facts.behind_s(each.source, Scn(each.acknowledged_scn), Scn(ahead))
                 if behind_s is None:
                     return None
                 found = max(found, behind_s)
         return found
 
-    def described(self, facts: Facts) -> list[dict[str, Any]]:
-        """What is split off, or is to be, JSON-able (DBA_STREAMS_SPLIT_MERGE).
+    def described(self, facts: Facts) -> tuple[SplitStream, ...]:
+        """What is split off, or is to be.
 
         Args:
             facts: what is known of the components.
         """
-        found = []
-        for split in self.splits:
-            own = self._entries(facts, clone_queue(split), split.propagation)
-            found.append(
-                {
-                    "propagation": split.propagation,
-                    "queue": split.queue,
-                    "phase": split.phase,
-                    "merges": split.merges,
-                    "by": split.by,
-                    "since_us": split.since_us,
-                    "split_queue": clone_queue(split),
-                    "captures": [each.name for each in clone_captures(self._file, split)],
-                    "connected": bool(own) and all(each["connected"] for each in own),
-                    "behind_s": self.behind_s(split, facts),
-                    "merge_threshold_s": self._file.propagation(split.propagation).merge_within_s,
-                    "stopped": list(self._stopped.get(split.propagation, ())),
-                    "hindrance": "",
-                }
-            )
         known = {split.propagation for split in self.splits}
-        return found + [
+        asked = (
             self._asked(each)
             for each in self._file.propagations
             if each.name not in known and self._requests.get(each.name)
-        ]
+        )
+        return (*(self._described(each, facts) for each in self.splits), *asked)
 
-    def _asked(self, propagation: PropagationSpec) -> dict[str, Any]:
-        """A stream that an operator wants to be split off, and that waits for that: as `described`."""
-        return {
-            "propagation": propagation.name,
-            "queue": propagation.from_queue,
-            "phase": TOGETHER,
-            "merges": False,
-            "by": "operator",
-            "since_us": 0,
-            "split_queue": "",
-            "captures": [],
-            "connected": False,
-            "behind_s": None,
-            "merge_threshold_s": propagation.merge_within_s,
-            "stopped": list(self._stopped.get(propagation.name, ())),
-            "hindrance": hindrance(self._file, propagation),
-        }
+    def _described(self, split: Split, facts: Facts) -> SplitStream:
+        own = self._entries(facts, clone_queue(split), split.propagation)
+        return SplitStream(
+            propagation=split.propagation,
+            queue=split.queue,
+            phase=split.phase,
+            merges=split.merges,
+            by=split.by,
+            since_us=split.since_us,
+            split_queue=clone_queue(split),
+            captures=tuple(each.name for each in clone_captures(self._file, split)),
+            connected=bool(own) and all(each.connected for each in own),
+            behind_s=self.behind_s(split, facts),
+            merge_threshold_s=self._file.propagation(split.propagation).merge_within_s,
+            stopped=self._stopped.get(split.propagation, ()),
+        )
+
+    def _asked(self, propagation: PropagationSpec) -> SplitStream:
+        """A stream that an operator wants to be split off, and that waits for that."""
+        return SplitStream(
+            propagation=propagation.name,
+            queue=propagation.from_queue,
+            phase=TOGETHER,
+            merge_threshold_s=propagation.merge_within_s,
+            stopped=self._stopped.get(propagation.name, ()),
+            hindrance=hindrance(self._file, propagation),
+        )
 
     def _has_all(self, split: Split, facts: Facts) -> bool:
         """Whether the destination has durably what the original queue does not hold for it, and what its redo is not kept for."""
         if not facts.is_current(f"queue:{split.queue}"):
             return False
-        held = {
-            each["source"]: each["acknowledged_scn"] for each in self._entries(facts, split.queue, split.propagation)
-        }
+        held = {each.source: each.acknowledged_scn for each in self._entries(facts, split.queue, split.propagation)}
         own = {
-            each["source"]: each["acknowledged_scn"]
-            for each in self._entries(facts, clone_queue(split), split.propagation)
+            each.source: each.acknowledged_scn for each in self._entries(facts, clone_queue(split), split.propagation)
         }
         if not held or own.keys() != held.keys():
             return False
@@ -445,11 +436,9 @@ class Splitting:
         return True
 
 
-def _furthest(queue: Mapping[str, Any], source: str, *, but: Collection[str]) -> int:
+def _furthest(queue: QueueStatus, source: str, *, but: Collection[str]) -> int:
     """Where a new subscriber would begin: the position of the most advanced one."""
     known = [
-        each["acknowledged_scn"]
-        for each in queue["subscribers"]
-        if each["source"] == source and each["subscriber"] not in but
+        each.acknowledged_scn for each in queue.subscribers if each.source == source and each.subscriber not in but
     ]
-    return int(max(known, default=queue["sources"].get(source, {}).get("position_scn", 0)))
+    return max(known, default=queue.sources.get(source, QueueSource()).position_scn)

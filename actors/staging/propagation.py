@@ -51,7 +51,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from actors.staging.pacing import Gate, Pacer
 from headrace.base.clock import Clock, SystemClock
@@ -65,6 +64,7 @@ from headrace.links.serving import Links
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import RuleSet
 from headrace.rules.user_code.last_call import LastCall
+from headrace.status.propagations import CompressionStatus, PropagatedSource, PropagationStatus
 from protos import codec
 from protos.wire.compression import Compressor
 from topology.spec import PropagationSpec
@@ -81,8 +81,8 @@ class PropagationStatistics:
     """Counters of one source, kept across reconnects (V$PROPAGATION_SENDER)."""
 
     def __init__(self) -> None:
-        self.total_msgs = self.total_bytes = self.batches = self.filtered_msgs = self.rewinds = 0
-        self.high_water_mark = self.acknowledgement = self.accepted = FIRST_SCN
+        self.rows_total = self.bytes_total = self.batches_total = self.rows_discarded_total = self.rewinds_total = 0
+        self.sent_scn = self.acknowledged_scn = self.accepted_scn = FIRST_SCN
         self.last_commit_time_us = self.last_sent_us = 0
 
 
@@ -195,16 +195,16 @@ class PropagationCore:
         progress = self._destination.poll()
         statistics = self._statistics
         if progress.rewind_scn is not None:
-            statistics.rewinds += 1
+            statistics.rewinds_total += 1
             if self._begun is not None:
                 # The other end has a part of a batch, and a batch cannot be taken back but by ending the stream.
                 raise PropagationError("the destination queue asked for earlier LCRs in the middle of a batch", hint="")
             self._subscribe(progress.rewind_scn)
         if progress.rewind_scn is not None or self._origin is None:
             return
-        statistics.accepted = progress.accepted_scn
-        if progress.durable_scn > statistics.acknowledgement:
-            statistics.acknowledgement = progress.durable_scn
+        statistics.accepted_scn = progress.accepted_scn
+        if progress.durable_scn > statistics.acknowledged_scn:
+            statistics.acknowledged_scn = progress.durable_scn
             self._origin.acknowledge(self._source, progress.durable_scn)
         while self._in_flight and self._in_flight[0][0] <= progress.accepted_bytes:
             self._origin.grant(self._in_flight.popleft()[1])
@@ -231,7 +231,7 @@ class PropagationCore:
         self._origin = self._make_origin()
         self._origin.subscribe({self._source: needed}, CREDIT_BYTES)
         # The source queue may have lost the acknowledgement, or never received it.
-        self._statistics.acknowledgement = FIRST_SCN
+        self._statistics.acknowledged_scn = FIRST_SCN
 
     def _filtered(self, delivery: Delivery) -> Delivery:
         if delivery.header.row_count == 0 or self._rules.keeps_all:
@@ -240,7 +240,7 @@ class PropagationCore:
         kept = self._rules.filter(batch)
         if kept is batch:
             return delivery
-        self._statistics.filtered_msgs += batch.row_count - kept.row_count
+        self._statistics.rows_discarded_total += batch.row_count - kept.row_count
         rows = {label.order_scn: label.rows for label in kept.labels} if batch.labels else {}
         for label in batch.labels:
             if (discarded := label.rows - rows.get(label.order_scn, 0)) > 0:
@@ -265,10 +265,10 @@ class PropagationCore:
         self._in_flight.append((self._sent_bytes, size))
         self.state = "SENDING"
         statistics = self._statistics
-        statistics.batches += 1
-        statistics.total_bytes += len(delivery.data)
-        statistics.total_msgs += delivery.header.row_count
-        statistics.high_water_mark = delivery.header.through_scn
+        statistics.batches_total += 1
+        statistics.bytes_total += len(delivery.data)
+        statistics.rows_total += delivery.header.row_count
+        statistics.sent_scn = delivery.header.through_scn
         for label in delivery.header.labels:
             self._tracks.note(label, self._source, "SENT")
         if delivery.header.last_commit_time_us:
@@ -404,44 +404,43 @@ class PropagationRunner:
                 return state
         return "INITIALIZING" if self._spec.sources else "WAITING FOR LCRS"
 
-    def status(self) -> dict[str, Any]:
-        """Statistics, JSON-able; messages are row LCRs (V$PROPAGATION_SENDER). Callable from any thread."""
-        return {
-            "propagation": self._spec.name,
-            "from_queue": self._spec.from_queue,
-            "to_queue": self._spec.to_queue,
-            "state": self.state,
-            "total_msgs": sum(each.total_msgs for each in self._statistics.values()),
-            "total_bytes": sum(each.total_bytes for each in self._statistics.values()),
-            **({"compression": self._compression()} if self._compressors else {}),
-            **({} if self._spec.bandwidth_max is None else {"bandwidth_max": self._spec.bandwidth_max}),
-            **({"closed_until": self._gate.until} if self._is_closed or self._is_draining else {}),
-            "sources": {
-                source: {
-                    "high_water_mark": each.high_water_mark,
-                    "acknowledgement": each.acknowledgement,
-                    "accepted_scn": each.accepted,
-                    "total_msgs": each.total_msgs,
-                    "total_bytes": each.total_bytes,
-                    "batches": each.batches,
-                    "filtered_msgs": each.filtered_msgs,
-                    "rewinds": each.rewinds,
-                    "last_lcr_latency_s": max(0.0, (each.last_sent_us - each.last_commit_time_us) / 1e6),
-                    "last_lcr_propagation_time_us": each.last_sent_us,
-                }
+    def status(self) -> PropagationStatus:
+        """Statistics (V$PROPAGATION_SENDER). Callable from any thread."""
+        return PropagationStatus(
+            name=f"propagation:{self._spec.name}",
+            kind="propagation",
+            state=self.state,
+            propagation=self._spec.name,
+            from_queue=self._spec.from_queue,
+            to_queue=self._spec.to_queue,
+            rows_total=sum(each.rows_total for each in self._statistics.values()),
+            bytes_total=sum(each.bytes_total for each in self._statistics.values()),
+            compression=self._compression() if self._compressors else None,
+            bandwidth_max=self._spec.bandwidth_max,
+            closed_until=self._gate.until if self._is_closed or self._is_draining else None,
+            sources={
+                source: PropagatedSource(
+                    sent_scn=each.sent_scn,
+                    acknowledged_scn=each.acknowledged_scn,
+                    accepted_scn=each.accepted_scn,
+                    rows_total=each.rows_total,
+                    bytes_total=each.bytes_total,
+                    batches_total=each.batches_total,
+                    rows_discarded_total=each.rows_discarded_total,
+                    rewinds_total=each.rewinds_total,
+                    last_lcr_latency_s=max(0.0, (each.last_sent_us - each.last_commit_time_us) / 1e6),
+                    last_sent_us=each.last_sent_us,
+                )
                 for source, each in self._statistics.items()
             },
-        }
+        )
 
-    def _compression(self) -> dict[str, Any]:
-        """What compression brings and costs, since the propagation began here.
-
-        Bytes before and after, CPU seconds of the sender.
-        """
+    def _compression(self) -> CompressionStatus:
+        """What compression brings and costs, since the propagation began here."""
         each = self._compressors.values()
-        return {
-            "method": self._spec.compression,
-            "bytes_before": sum(one.bytes_before for one in each),
-            "bytes_after": sum(one.bytes_after for one in each),
-            "cpu_s": sum(one.cpu_ns for one in each) / 1e9,
-        }
+        return CompressionStatus(
+            method=self._spec.compression,
+            bytes_before=sum(one.bytes_before for one in each),
+            bytes_after=sum(one.bytes_after for one in each),
+            cpu_s=sum(one.cpu_ns for one in each) / 1e9,
+        )

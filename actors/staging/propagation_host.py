@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 from actors.hosting.host import Host
 from actors.security.wire import links_of
+from headrace.status.component import ComponentStatus
 
 if TYPE_CHECKING:
     from actors.security.wire import MakeLinks
@@ -89,15 +91,12 @@ class PropagationHost(Host):
         runner = self._runner
         return "INITIALIZING" if runner is None else runner.state
 
-    def details(self) -> dict[str, Any]:
-        """The propagation's statistics."""
-        own = {"site": self._spec.queue(self._propagation.from_queue).site, "fingerprint": self._fingerprint}
-        runner = self._runner
+    def details(self) -> ComponentStatus:
+        """The propagation's statistics, once it was opened."""
+        site, runner = self._spec.queue(self._propagation.from_queue).site, self._runner
         if runner is None:
-            return own
-        status = runner.status()
-        status.pop("state")
-        return {**status, **own, "rows_total": status["total_msgs"], "bytes_total": status["total_bytes"]}
+            return ComponentStatus(name=self.name, site=site, fingerprint=self._fingerprint)
+        return replace(runner.status(), site=site, fingerprint=self._fingerprint)
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> PropagationHost:

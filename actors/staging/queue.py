@@ -77,7 +77,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from actors.staging.positions import SAVE_PERIOD_S, Positions, PositionsFile, SavedPositions
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older, unsent
@@ -93,6 +92,7 @@ from headrace.lcr.scn import Scn
 from headrace.lcr.tracking import TrackLog
 from headrace.links.ports import BatchHeader, Delivery
 from headrace.links.staging import PublisherNews
+from headrace.status.queues import QueueStatus
 from topology.edits.changes import interests_of, places_of, published_by
 from topology.spec import TopologySpec
 
@@ -578,33 +578,35 @@ class QueueCore:
         """Of batches in memory."""
         return self._space.waiting_bytes
 
-    def status(self) -> dict[str, Any]:
-        """Statistics, JSON-able; messages are row LCRs (V$BUFFERED_QUEUES, V$BUFFERED_SUBSCRIBERS)."""
+    def status(self) -> QueueStatus:
+        """Statistics (V$BUFFERED_QUEUES, V$BUFFERED_SUBSCRIBERS)."""
         sources, space, totals = self._sources, self._space, self._totals
         heads = [head for each in sources.values() if (head := each.log.first_entry) is not None]
-        return {
-            "queue": self.name,
-            "site": self._spec.site,
-            "state": self.state,
-            "num_msgs": sum(each.log.rows_from(each.log.base) for each in sources.values()),
-            "spill_msgs": space.spilled_rows,
-            "cnum_msgs": totals.enqueued,
-            "cspill_msgs": totals.spilled,
-            "batches": space.entries,
-            "memory_bytes": space.memory_bytes,
-            "memory_bytes_max": self._spec.memory_bytes_max,
-            "spill_bytes": self._spill.used_bytes,
-            "spill_bytes_max": self._spec.spill_bytes_max,
-            "oldest_msg_enqtm_us": min((head.enqueued_us for head in heads), default=0),
-            "avg_msg_age_s": space.average_age_s,
-            "last_enqueue_time_us": totals.enqueued_us,
-            "last_dequeue_time_us": max((each.dequeued_us for each in self._subscriptions.values()), default=0),
-            "given_up_msgs": totals.given_up,
-            "rewinds": totals.rewinds,
-            "problem": space.spill_problem or self._saves.problem or space.read_problem,
-            "sources": {name: each.status() for name, each in sources.items()},
-            "subscribers": [sources[each.source].subscriber_status(each) for each in self._subscriptions.values()],
-        }
+        return QueueStatus(
+            name=f"queue:{self.name}",
+            kind="queue",
+            site=self._spec.site,
+            state=self.state,
+            problem=space.spill_problem or self._saves.problem or space.read_problem,
+            queue=self.name,
+            rows=sum(each.log.rows_from(each.log.base) for each in sources.values()),
+            rows_total=totals.enqueued,
+            spilled_rows=space.spilled_rows,
+            spilled_rows_total=totals.spilled,
+            batches=space.entries,
+            memory_bytes=space.memory_bytes,
+            memory_bytes_max=self._spec.memory_bytes_max,
+            spill_bytes=self._spill.used_bytes,
+            spill_bytes_max=self._spec.spill_bytes_max,
+            oldest_enqueued_us=min((head.enqueued_us for head in heads), default=0),
+            average_age_s=space.average_age_s,
+            last_enqueued_us=totals.enqueued_us,
+            last_dequeued_us=max((each.dequeued_us for each in self._subscriptions.values()), default=0),
+            given_up_rows_total=totals.given_up,
+            rewinds_total=totals.rewinds,
+            sources={name: each.status() for name, each in sources.items()},
+            subscribers=tuple(sources[each.source].subscriber_status(each) for each in self._subscriptions.values()),
+        )
 
     # ----------------------------------------------------------------------- inside
 

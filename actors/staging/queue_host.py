@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 from actors.hosting.host import Host
 from actors.security.wire import callers_of, links_of
@@ -12,6 +13,7 @@ from actors.staging.spill import SPILL_FOLDER, remove_left_over
 from actors.state_folder import site_folder
 from headrace.base.errors import PropagationError, QueueError
 from headrace.lcr.scn import Scn
+from headrace.status.component import ComponentStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -97,17 +99,14 @@ class QueueHost(Host):
     def detail_state(self) -> str:
         """ENABLED or PAUSED FOR FLOW CONTROL."""
         serving = self._serving
-        return "INITIALIZING" if serving is None else str(serving.status()["state"])
+        return "INITIALIZING" if serving is None else serving.status().state
 
-    def details(self) -> dict[str, Any]:
-        """The queue's statistics."""
-        own = {"site": self._queue.site, "fingerprint": self._fingerprint}
+    def details(self) -> ComponentStatus:
+        """The queue's statistics, as long as it is open."""
         serving = self._serving
         if serving is None:
-            return own
-        status = serving.status()
-        status.pop("state")
-        return {**status, **own, "rows_total": status["cnum_msgs"], **serving.wire_status()}
+            return ComponentStatus(name=self.name, site=self._queue.site, fingerprint=self._fingerprint)
+        return replace(serving.status(), fingerprint=self._fingerprint, wire=serving.wire_status())
 
     def capture_again(self, publisher: str, scn: int) -> None:
         """See `QueueCore.capture_again`.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.base.errors import COPY_ONE_AGAIN, HeadraceError, LogGone, ProtocolError, QueueError, printable
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.links.staging import PublisherNews
+from headrace.status.queues import LostCommits, QueueSubscriber
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,7 @@ class Subscription:
         # enough.
         self.gone_scn: Scn | None = None
         self.held_until = 0.0  # of a refused one, monotonic: until then `held_scn` holds
-        self.lost: tuple[Scn, Scn, int] | None = None  # it returned from the first to the second SCN, and when
+        self.lost: LostCommits | None = None
 
     @property
     def needed_scn(self) -> Scn:
@@ -101,20 +102,29 @@ class Subscription:
         self.session, self.before_scn, self.awaits_scn = session, self.acknowledged_scn, None
         self.acknowledged_scn = min(self.acknowledged_scn, needed)
 
-    def described(self) -> dict[str, Any]:
-        """Its statistics, JSON-able, without what waits for it (V$BUFFERED_SUBSCRIBERS)."""
-        return {
-            "subscriber": self.subscriber,
-            "source": self.source,
-            "connected": self.session is not None,
-            "credit_bytes": self.session.credit_bytes if self.session else 0,
-            "sent_scn": self.sent_scn,
-            "acknowledged_scn": self.acknowledged_scn,
-            "gone_scn": self.gone_scn,
-            "lost": list(self.lost or ()),
-            "total_dequeued_msg": self.dequeued_rows,
-            "last_dequeue_time_us": self.dequeued_us,
-        }
+    def status(self, *, rows: int, held_alone_s: float, unacknowledged_s: float) -> QueueSubscriber:
+        """Its statistics (V$BUFFERED_SUBSCRIBERS).
+
+        Args:
+            rows: that wait for it.
+            held_alone_s: see `QueueSubscriber`.
+            unacknowledged_s: see `QueueSubscriber`.
+        """
+        return QueueSubscriber(
+            subscriber=self.subscriber,
+            source=self.source,
+            connected=self.session is not None,
+            credit_bytes=self.session.credit_bytes if self.session else 0,
+            sent_scn=self.sent_scn,
+            acknowledged_scn=self.acknowledged_scn,
+            gone_scn=self.gone_scn,
+            lost=self.lost,
+            rows_total=self.dequeued_rows,
+            last_dequeued_us=self.dequeued_us,
+            rows=rows,
+            held_alone_s=held_alone_s,
+            unacknowledged_s=unacknowledged_s,
+        )
 
     def refuse(self, gone_scn: Scn, now: float) -> None:
         """End its session, if any: it needs changes that are gone.

@@ -8,11 +8,12 @@ subscriber is sent next, what may go because all have it, and where a publisher 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.staging.queue_log import SourceLog, fitted, mark
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import Delivery
+from headrace.status.queues import LostCommits, QueueSource, QueueSubscriber
 
 if TYPE_CHECKING:
     from actors.staging.queue_log import Entry
@@ -276,7 +277,9 @@ class StagedSource:
             held = self.floor_scn if needed == FIRST_SCN else FIRST_SCN
             subscription.acknowledged_scn, subscription.gone_scn = max(subscription.acknowledged_scn, gone, held), None
         elif FIRST_SCN < needed < subscription.acknowledged_scn and not subscription.is_propagation:
-            subscription.lost = (subscription.acknowledged_scn, needed, self._clock.time_us())
+            subscription.lost = LostCommits(
+                acknowledged_scn=subscription.acknowledged_scn, found_scn=needed, at_us=self._clock.time_us()
+            )
 
     def _beginning(self, subscription: Subscription) -> Scn:
         """Where a subscriber that never had anything begins: its assigned position, or the oldest entry."""
@@ -312,28 +315,27 @@ class StagedSource:
 
     # ----------------------------------------------------------------------- statistics
 
-    def status(self) -> dict[str, Any]:
-        """Its positions, JSON-able."""
-        return {
-            "position_scn": self.log.position,
-            "oldest_scn": self.log.first_scn,
-            "durable_scn": self.durable_scn,
-            "publisher": self.publisher.component if self.publisher else "",
-            "open_transaction": self.log.open_from is not None,
-        }
+    def status(self) -> QueueSource:
+        """Its positions."""
+        return QueueSource(
+            position_scn=self.log.position,
+            oldest_scn=self.log.first_scn,
+            durable_scn=self.durable_scn,
+            publisher=self.publisher.component if self.publisher else "",
+            open_transaction=self.log.open_from is not None,
+        )
 
-    def subscriber_status(self, subscription: Subscription) -> dict[str, Any]:
-        """What waits for a subscriber, and its statistics, JSON-able (V$BUFFERED_SUBSCRIBERS)."""
+    def subscriber_status(self, subscription: Subscription) -> QueueSubscriber:
+        """What waits for a subscriber, and its statistics (V$BUFFERED_SUBSCRIBERS)."""
         log = self.log
         # A disconnected subscriber resumes at what it has acknowledged, about the first entry that is left.
         number = log.base if subscription.session is None else subscription.number
         first = log.first_after(subscription.acknowledged_scn)
-        return {
-            **subscription.described(),
-            "num_msgs": log.rows_from(number),
-            "held_alone_s": self._held_alone_s(subscription),
-            "unacknowledged_s": 0.0 if first is None else self._clock.monotonic() - first[1].enqueued_s,
-        }
+        return subscription.status(
+            rows=log.rows_from(number),
+            held_alone_s=self._held_alone_s(subscription),
+            unacknowledged_s=0.0 if first is None else self._clock.monotonic() - first[1].enqueued_s,
+        )
 
     def _held_alone_s(self, subscription: Subscription) -> float:
         """For how long there has been something that this subscriber has not acknowledged and another one has.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
+from functools import cache
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from headrace.base.errors import ConfigError
 
@@ -24,18 +25,19 @@ def as_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
     return plain
 
 
-def from_json(kind: type[T], document: Any) -> T:  # noqa: ANN401 - what `json` made of a file
+def from_json(kind: type[T], document: Any, *, is_complete: bool = True) -> T:  # noqa: ANN401 - what `json` made of a file
     """Read what `as_json` wrote.
 
     Args:
         kind: the dataclass.
         document: plain data.
+        is_complete: this version knows every key; False: the others are left out.
 
     Raises:
         ConfigError: it is not such a document: another version of Headrace wrote it.
     """
     try:
-        found: T = _read(kind, document)
+        found: T = _read(kind, document, is_complete=is_complete)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"the stored {kind.__name__} cannot be read ({type(error).__name__})") from error
     return found
@@ -80,26 +82,36 @@ def _plain(value: object) -> str:
     raise TypeError(message)
 
 
-def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401 - by the types of the fields
+def _read(kind: Any, value: Any, *, is_complete: bool) -> Any:  # noqa: ANN401 - by the types of the fields
     """Build a value of the type `kind` from plain data."""
     if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{name: _read(hints[name], each) for name, each in value.items()})  # type: ignore[operator]
+        hints = _hints(cast("type", kind))
+        known = value.items() if is_complete else [(name, each) for name, each in value.items() if name in hints]
+        return kind(**{name: _read(hints[name], each, is_complete=is_complete) for name, each in known})  # type: ignore[operator]
     if get_origin(kind) is types.UnionType:  # "or None", or dataclasses that no two have the same fields
         kinds = [each for each in get_args(kind) if each is not type(None)]
         if value is None or len(kinds) == 1:
-            return None if value is None else _read(kinds[0], value)
+            return None if value is None else _read(kinds[0], value, is_complete=is_complete)
         return _read(
-            next(each for each in kinds if {field.name for field in dataclasses.fields(each)} == set(value)), value
+            next(each for each in kinds if {field.name for field in dataclasses.fields(each)} == set(value)),
+            value,
+            is_complete=is_complete,
         )
     if get_origin(kind) is tuple:
         members = get_args(kind)
         if len(members) == 2 and members[1] is Ellipsis:
-            return tuple(_read(members[0], each) for each in value)
-        return tuple(_read(member, each) for member, each in zip(members, value, strict=True))
+            return tuple(_read(members[0], each, is_complete=is_complete) for each in value)
+        return tuple(_read(member, each, is_complete=is_complete) for member, each in zip(members, value, strict=True))
     if get_origin(kind) is dict:
         _, members = get_args(kind)
-        return {str(name): _read(members, each) for name, each in value.items()}
+        return {str(name): _read(members, each, is_complete=is_complete) for name, each in value.items()}
+    if kind is Any:
+        return value
     if kind is bytes:
         return bytes.fromhex(value)
     return kind(value)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -120,8 +120,8 @@ class _KillDriver(_Kill):
         return self.field.processes.driver(self.target)
 
     def missing(self) -> str:
-        pid = self.field.processes.status(f"spark:{self.target}").get("application_pid")
-        return "" if pid not in {None, 0, self._process.pid} else f"spark:{self.target} has no new driver"
+        pid = self.field.processes.application_pid(self.target)
+        return "" if pid not in {0, self._process.pid} else f"spark:{self.target} has no new driver"
 
 
 class _KillWorker(_Kill):
@@ -334,7 +334,7 @@ class _DiskFull(Fault):
 
     def watch(self) -> None:
         status = self.field.processes.status(f"site:{self.target}")
-        if status.get("state") == _DISK_FULL:
+        if status is not None and status.state == _DISK_FULL:
             self.evidence = f"site:{self.target}: {_DISK_FULL}"
         elif not self.evidence:
             # Its own log grows by this even where nobody else writes.
@@ -345,7 +345,8 @@ class _DiskFull(Fault):
         self.field.in_force.undo()
 
     def missing(self) -> str:
-        state = str(self.field.processes.status(f"site:{self.target}").get("state", "it does not answer"))
+        status = self.field.processes.status(f"site:{self.target}")
+        state = "it does not answer" if status is None else status.state
         return f"site:{self.target}: {state}" if state.startswith(("PAUSED", "it ")) else ""
 
 

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from headrace.status.applies import ApplyStatus
+from headrace.status.captures import CaptureStatus
+from headrace.status.component import ComponentStatus
+from headrace.status.overview import Overview
+from headrace.status.queues import QueueStatus, QueueSubscriber
 
 __all__ = ["INVARIANTS", "Invariants", "Violated"]
 
@@ -55,37 +60,32 @@ class Invariants:
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set)
 
-    def look(self, overview: Mapping[str, Any]) -> None:
+    def look(self, overview: Overview) -> None:
         """Check one overview; what does not hold is noted once."""
-        for component in overview["components"]:
-            name = str(component["name"])
-            self._look_at_watermark(name, component)
-            self._look_at_count("errors", name, component.get("errors"), "transactions are in its error queue")
-            self._look_at_count(
-                "home",
-                name,
-                (component.get("counters") or {}).get("returned_changes"),
-                "changes came back to their site",
-                restarts=True,
-            )
-            wire = component.get("wire") or {}
-            self._look_at_count(
-                "refused",
-                name,
-                wire.get("refused_calls"),
-                f"calls were refused, the last one: {wire.get('last_refusal')}",
-                restarts=True,
-            )
+        for component in overview.components:
+            name = component.name
+            if isinstance(component, ApplyStatus):
+                self._look_at_apply(component)
+            if component.wire is not None:
+                self._look_at_count(
+                    "refused",
+                    name,
+                    component.wire.refused_calls,
+                    f"calls were refused, the last one: {component.wire.last_refusal}",
+                    restarts=True,
+                )
             self._look_at_refusals(name, component)
         # Behind the watermarks: components answer one after the other, and what is acknowledged meanwhile may be news
         # to them.
-        for component in overview["components"]:
-            for subscriber in component.get("subscribers", ()):
-                self._note_acknowledged(
-                    f"apply:{subscriber['subscriber']}",
-                    int(subscriber.get("acknowledged_scn") or 0),
-                    int(overview["at_us"]),
-                )
+        for component in overview.components:
+            for subscriber in _subscribers(component):
+                self._note_acknowledged(f"apply:{subscriber.subscriber}", subscriber.acknowledged_scn, overview.at_us)
+
+    def _look_at_apply(self, apply: ApplyStatus) -> None:
+        self._look_at_watermark(apply)
+        self._look_at_count("errors", apply.name, apply.errors, "transactions are in its error queue")
+        returned = (apply.counters or {}).get("returned_changes")
+        self._look_at_count("home", apply.name, returned, "changes came back to their site", restarts=True)
 
     def _note_acknowledged(self, name: str, scn: int, at_us: int) -> None:
         """Remember what was acknowledged.
@@ -98,15 +98,15 @@ class Invariants:
         if scn > self._acknowledged.get(name, (0, 0))[0]:
             self._acknowledged[name] = scn, at_us
 
-    def _look_at_watermark(self, name: str, component: Mapping[str, Any]) -> None:
-        if not (watermark := int(component.get("low_watermark_scn") or 0)):
+    def _look_at_watermark(self, apply: ApplyStatus) -> None:
+        name, watermark, answered_us = apply.name, apply.low_watermark_scn, apply.answered_us
+        if not watermark:
             return  # unknown, while it starts
-        answered_us = int(component.get("answered_us") or 0)
         if answered_us < self._answered_us.get(name, 0):
             return  # of an overview that was begun before an earlier one and ended after it
         self._answered_us[name] = answered_us
         self.checked["watermarks"] += 1
-        key = name, int(component.get("epoch") or 0)
+        key = name, apply.epoch or 0
         before = self._watermarks.get(key, 0)
         if watermark < before:
             self._violated(
@@ -118,7 +118,9 @@ class Invariants:
         if watermark < acknowledged and answered_us > seen_us:
             self._violated("watermarks", name, f"the low watermark is {watermark}, and {acknowledged} was acknowledged")
 
-    def _look_at_count(self, invariant: str, name: str, value: Any, words: str, *, restarts: bool = False) -> None:  # noqa: ANN401 - of a status
+    def _look_at_count(
+        self, invariant: str, name: str, value: int | None, words: str, *, restarts: bool = False
+    ) -> None:
         """A count that must not grow.
 
         Args:
@@ -132,24 +134,27 @@ class Invariants:
             return
         self.checked[invariant] += 1
         before = self._counts.get((invariant, name))
-        if before is not None and int(value) > before:
-            self._violated(invariant, name, f"{int(value) - before} {words}")
-        if before is None or restarts or int(value) > before:
+        if before is not None and value > before:
+            self._violated(invariant, name, f"{value - before} {words}")
+        if before is None or restarts or value > before:
             # What was there before anything broke is no news, and what was told once is told.
-            self._counts[invariant, name] = int(value)
+            self._counts[invariant, name] = value
 
-    def _look_at_refusals(self, name: str, component: Mapping[str, Any]) -> None:
+    def _look_at_refusals(self, name: str, component: ComponentStatus) -> None:
         self.checked["refused"] += 1
-        if component["state"] == "ABORTED":
-            self._violated(
-                "refused", name, f"aborted: {(component.get('last_error') or {}).get('message', 'no reason is known')}"
-            )
-        for subscriber in component.get("subscribers", ()):
-            if subscriber.get("gone_scn") is not None:
-                self._violated("refused", name, f"{subscriber['subscriber']} is refused: its redo is gone")
+        if component.state == "ABORTED":
+            why = "no reason is known" if component.last_error is None else component.last_error.message
+            self._violated("refused", name, f"aborted: {why}")
+        for subscriber in _subscribers(component):
+            if subscriber.gone_scn is not None:
+                self._violated("refused", name, f"{subscriber.subscriber} is refused: its redo is gone")
 
     def _violated(self, invariant: str, name: str, problem: str) -> None:
         found = Violated(invariant=invariant, component=name, problem=problem, during=self.during)
         if (name, problem) not in self._told:
             self._told.add((name, problem))
             self.violated.append(found)
+
+
+def _subscribers(component: ComponentStatus) -> tuple[QueueSubscriber, ...]:
+    return component.subscribers if isinstance(component, QueueStatus | CaptureStatus) else ()

@@ -16,6 +16,8 @@ from headrace.base.errors import ConfigError
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.load.clients import NumberedClients
 from headrace.load.sessions import session
+from headrace.status.applies import ApplyStatus
+from headrace.status.overview import Overview
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -159,20 +161,16 @@ def _schema(spec: TopologySpec, source: str) -> str:
     )
 
 
-def _check_replicated(overview: Mapping[str, Any], schemas: Mapping[str, str]) -> None:
+def _check_replicated(overview: Overview, schemas: Mapping[str, str]) -> None:
     """Every apply process must have both tables, or what the load writes would prove nothing there."""
-    for component in overview["components"]:
-        if component["kind"] != "apply":
+    for component in overview.components:
+        if not isinstance(component, ApplyStatus):
             continue
-        there = {
-            (table["owner"], table["name"])
-            for table in component.get("instantiation", ())
-            if table["state"] in {"DONE", "KEPT"}
-        }
+        there = {(table.owner, table.name) for table in component.instantiation if table.state in {"DONE", "KEPT"}}
         for name in (ROWS_TABLE, LOG_TABLE):
-            if (schemas[component["source"]], name) not in there:
+            if (schemas[component.source], name) not in there:
                 raise ConfigError(
-                    f"{component['name']} does not take {schemas[component['source']]}.{name}",
+                    f"{component.name} does not take {schemas[component.source]}.{name}",
                     hint="write at the sources yourself, without --load",
                 )
 

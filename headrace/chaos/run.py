@@ -16,10 +16,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.chaos.faults import Field, action_of
@@ -34,6 +34,7 @@ from headrace.faults.errors import NotFired
 from headrace.faults.in_force import ProcessesInForce
 from headrace.faults.links import Links, links_of
 from headrace.faults.processes import Processes
+from headrace.status.overview import Overview
 
 if TYPE_CHECKING:
     from headrace.chaos.faults import Fault
@@ -120,7 +121,7 @@ class Chaos:
     invariants: Invariants = field(default_factory=Invariants)
     report: Report = field(default_factory=Report)
     _looked_at: float = 0.0
-    _latest: Mapping[str, Any] = field(default_factory=dict)
+    _latest: Overview | None = None
     _load: list[SiteLoad] = field(default_factory=list)
 
     def run(self) -> Report:
@@ -264,14 +265,14 @@ class Chaos:
         since_us = time.time_ns() // 1000
         while True:
             overview = self._look()
-            is_new = int(overview.get("at_us") or 0) > since_us
-            if is_new and is_healthy(overview):
+            new = overview if overview is not None and overview.at_us > since_us else None
+            if new is not None and is_healthy(new):
                 return
             if time.monotonic() > deadline:
-                raise NotHealed(_unwell(overview) if is_new else "the controller does not answer")
+                raise NotHealed("the controller does not answer" if new is None else _unwell(new))
             time.sleep(POLL_S)
 
-    def _look(self) -> Mapping[str, Any]:
+    def _look(self) -> Overview | None:
         """The latest overview, at most a second old where it can be had; checks what must hold."""
         self.ground.links.renew()
         if time.monotonic() - self._looked_at >= LOOK_INTERVAL_S:
@@ -285,12 +286,12 @@ class Chaos:
             self.invariants.look(self._latest)
         return self._latest
 
-    def _seen(self) -> Mapping[str, Any]:
+    def _seen(self) -> Overview:
         """See `headrace.deployment.waiting.Look`."""
-        return self._look()
+        return self._look() or Overview(topology=self.deployment.spec.name, state="CONTROLLER UNREACHABLE")
 
 
-def _unwell(overview: Mapping[str, Any]) -> str:
+def _unwell(overview: Overview) -> str:
     """What keeps a topology from being well, in words."""
     problems = [f"{note.component}: {note.problem}" for note in notes(overview) if not note.is_remark]
     return "; ".join(dict.fromkeys([summary_line(overview), *problems]))

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -359,9 +359,11 @@ def up(
     verbose: Verbose = False,
 ) -> int:
     """Start a topology, or bring a running one in line with the file. Idempotent."""
+    from actors.control.observation import found_problems
     from actors.security.links import ray_findings
     from headrace.console.progress import live_lines
     from headrace.console.status_view import render, summary_line
+    from headrace.status.plain import plain_overview
 
     output = Output(as_json=as_json)
     started = goes_on(output, "what was started goes on: `headrace status FILE` shows it, `headrace down FILE` ends it")
@@ -380,12 +382,13 @@ def up(
             progress=lambda overview: show(summary_line(overview, is_starting=True)),
         )
         shells = deployment.embedded_shells()
-        overview = {**overview, "findings": [*overview["findings"], *map(asdict, ray_findings(deployment.address))]}
-    output.json(overview)
-    output.findings(overview["findings"], is_verbose=verbose)
+        found = found_problems(ray_findings(deployment.address))
+        overview = replace(overview, findings=(*overview.findings, *found))
+    output.json(plain_overview(overview))
+    output.findings(overview.findings, is_verbose=verbose)
     for line in shells:
         output.say(line)
-    if overview["state"] == "REFUSED":
+    if overview.state == "REFUSED":
         return FINDING
     output.result(render(overview))
     return DONE
@@ -578,7 +581,8 @@ def status(
         if watch:
             watch_forever(output, lambda: render(deployment.overview(), is_verbose=verbose))
         overview = deployment.overview()
-        output.json(with_descriptions(overview, deployment.connect) if as_json else overview)
+        if as_json:
+            output.json(with_descriptions(overview, deployment.connect))
     output.result(render(overview, is_verbose=verbose))
     return DONE if is_healthy(overview) else FINDING
 
@@ -586,9 +590,10 @@ def status(
 def _watch_in_lines(output: Output, deployment: Deployment) -> NoReturn:
     """Print the overview repeatedly until Ctrl-C, one JSON document per line."""
     from headrace.console.progress import WATCH_INTERVAL_S
+    from headrace.status.plain import plain_overview
 
     while True:
-        output.json(deployment.overview())
+        output.json(plain_overview(deployment.overview()))
         time.sleep(WATCH_INTERVAL_S)
 
 

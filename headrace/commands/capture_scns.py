@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.base.errors import ConfigError, PropagationError
 from headrace.console.output import scn_text
 from headrace.lcr.scn import Scn, parse_scn
+from headrace.status.captures import CaptureStatus
 from topology.routing.downstream import keeper_of
 
 if TYPE_CHECKING:
@@ -92,10 +93,19 @@ def scns_of(deployment: Deployment, name: str) -> dict[str, Any]:
         PropagationError: it does not answer.
     """
     full = f"capture:{_name(deployment, name)}"
-    found = next((each for each in deployment.overview()["components"] if each["name"] == full), None)
+    found = next((each for each in deployment.overview().components if each.name == full), None)
     if found is None:
         raise PropagationError(f"{full} does not answer", hint="see `headrace status`")
-    return {"name": found["name"], "state": found["state"], **{key: found.get(key) or None for key in SHOWN}}
+    said = found if isinstance(found, CaptureStatus) else CaptureStatus(name=full)
+    scns = {
+        "first_scn": said.first_scn,
+        "start_scn": said.start_scn,
+        "required_checkpoint_scn": said.required_checkpoint_scn,
+        "applied_scn": said.applied_scn,
+        "max_checkpoint_scn": said.max_checkpoint_scn,
+        "captured_scn": said.captured_scn,
+    }
+    return {"name": found.name, "state": found.state, **{key: scn or None for key, scn in scns.items()}}
 
 
 def text_of(scns: Mapping[str, Any]) -> str:

@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import HeadraceError
 from headrace.databases.destination_views import ERRORS_MAX, error_rows
+from headrace.status.applies import ApplyStatus
+from headrace.status.component import ComponentStatus
+from headrace.status.overview import Overview
+from headrace.status.plain import plain_overview
 
 if TYPE_CHECKING:
     from actors.hosting.runtime import ActorSystem
@@ -22,8 +26,8 @@ __all__ = ["with_descriptions"]
 ASK_TIMEOUT_S = 3.0  # per question, of all apply processes together: one that does not answer is shown without it
 
 
-def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSystem]) -> dict[str, Any]:
-    """The overview, with each apply process's `configuration`, `error_transactions` and `views`.
+def with_descriptions(overview: Overview, connect: Callable[[], ActorSystem]) -> dict[str, Any]:
+    """The overview as plain data, with each apply process's `configuration`, `error_transactions` and `views`.
 
     Without what does not answer.
 
@@ -33,34 +37,27 @@ def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSy
     """
     # Those that did not answer the controller just now are not waited for again: each question would take its whole
     # time.
-    applies = {
-        each["name"]: each
-        for each in overview["components"]
-        if each.get("kind") == "apply" and each.get("state") != "UNREACHABLE"
-    }
+    applies = {each.name: each for each in overview.components if each.kind == "apply" and each.state != "UNREACHABLE"}
+    plain = plain_overview(overview)
     if not applies:
-        return dict(overview)
+        return plain
     try:
         actors = connect()
         configurations, views = _asked(actors, applies, "configuration"), _asked(actors, applies, "views")
         # One that is stopped or starting does not know its error queue, but its process reads it.
-        errors = _asked(actors, [name for name, each in applies.items() if each.get("errors") != 0], "first_errors")
+        errors = _asked(actors, [name for name, each in applies.items() if _errors_of(each) != 0], "first_errors")
     except HeadraceError:
-        return dict(overview)
-    return {
-        **overview,
-        "components": [
-            {
-                **each,
-                **_with_views(
-                    overview["topology"], each, _found(configurations, errors, each), views.get(each["name"])
-                ),
-            }
-            if each["name"] in applies
-            else each
-            for each in overview["components"]
-        ],
-    }
+        return plain
+    for component in plain["components"]:
+        name = component["name"]
+        if name in applies:
+            found = _found(configurations, errors, name, _errors_of(applies[name]))
+            component.update(_with_views(overview.topology, name, found, views.get(name)))
+    return plain
+
+
+def _errors_of(component: ComponentStatus) -> int | None:
+    return component.errors if isinstance(component, ApplyStatus) else None
 
 
 def _asked(actors: ActorSystem, names: Iterable[str], method: str) -> dict[str, Any]:
@@ -68,9 +65,7 @@ def _asked(actors: ActorSystem, names: Iterable[str], method: str) -> dict[str, 
     return {name: answer for name, answer in answers.items() if not isinstance(answer, HeadraceError)}
 
 
-def _with_views(
-    topology: str, component: Mapping[str, Any], found: dict[str, Any], views: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _with_views(topology: str, name: str, found: dict[str, Any], views: Mapping[str, Any] | None) -> dict[str, Any]:
     """What was found, and the rows of the views by the views' names and columns.
 
     Those of the error queue only where it answered.
@@ -78,17 +73,17 @@ def _with_views(
     if not views:
         return found
     errors = found.get("error_transactions")
-    queue = {} if errors is None else error_rows(topology, component["name"].removeprefix("apply:"), errors)
+    queue = {} if errors is None else error_rows(topology, name.removeprefix("apply:"), errors)
     return {**found, "views": {**views, **queue}}
 
 
 def _found(
-    configurations: Mapping[str, Any], errors: Mapping[str, Any], component: Mapping[str, Any]
+    configurations: Mapping[str, Any], errors: Mapping[str, Any], name: str, errors_count: int | None
 ) -> dict[str, Any]:
-    name, found = component["name"], dict[str, Any]()
+    found: dict[str, Any] = {}
     if configurations.get(name):
         found["configuration"] = configurations[name]
-    if component.get("errors") == 0:
+    if errors_count == 0:
         found["error_transactions"] = []
     elif name in errors:
         shown = errors[name][:ERRORS_MAX]

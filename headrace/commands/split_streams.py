@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.controller import CONTROLLER
+from headrace.base.plain_data import as_json
 from headrace.console.output import seconds_text
 from headrace.console.status_view import split_waits_for
+from headrace.status.overview import SplitStream
 
 if TYPE_CHECKING:
     from headrace.deployment.deployment import Deployment
@@ -49,18 +51,18 @@ def split_off(deployment: Deployment, propagation: str) -> Answer:
         HeadraceError: the controller does not answer.
     """
     deployment.connect().call(CONTROLLER, "split", propagation)
-    found = _await(deployment, propagation, lambda each: each["phase"] == "split", SPLIT_TIMEOUT_S)
-    if found["phase"] == "split":
+    found = _await(deployment, propagation, lambda each: each.phase == "split", SPLIT_TIMEOUT_S)
+    if found.phase == "split":
         return Answer(
-            text=f"{propagation} is split off: it reads queue {found['split_queue']}, and {found['queue']} holds"
+            text=f"{propagation} is split off: it reads queue {found.split_queue}, and {found.queue} holds"
             " nothing for it",
-            document=found,
+            document=as_json(found),
             is_done=True,
         )
     return Answer(
-        text=f"{propagation} is not split off yet ({found['phase']}): {split_waits_for(found)}; headrace status FILE"
+        text=f"{propagation} is not split off yet ({found.phase}): {split_waits_for(found)}; headrace status FILE"
         " shows it",
-        document=found,
+        document=as_json(found),
         is_done=False,
     )
 
@@ -77,37 +79,34 @@ def merge(deployment: Deployment, propagation: str) -> Answer:
         HeadraceError: the controller does not answer.
     """
     deployment.connect().call(CONTROLLER, "merge", propagation)
-    found = _await(deployment, propagation, lambda each: each["phase"] == "together", MERGE_TIMEOUT_S)
-    if found["phase"] == "together":
-        return Answer(text=f"{propagation} is merged", document=found, is_done=True)
-    if stopped := ", ".join(found.get("stopped", ())):
+    found = _await(deployment, propagation, lambda each: each.phase == "together", MERGE_TIMEOUT_S)
+    if found.phase == "together":
+        return Answer(text=f"{propagation} is merged", document=as_json(found), is_done=True)
+    if stopped := ", ".join(found.stopped):
         return Answer(
             text=f"{propagation} will be merged once {stopped} is started (headrace start FILE NAME): the stop would"
             " end with the merge",
-            document=found,
+            document=as_json(found),
             is_done=False,
         )
-    behind = (
-        "it is unknown how far behind" if found["behind_s"] is None else f"{seconds_text(found['behind_s'])} behind"
-    )
+    behind = "it is unknown how far behind" if found.behind_s is None else f"{seconds_text(found.behind_s)} behind"
     return Answer(
-        text=f"{propagation} will be merged once it is connected and at most {seconds_text(found['merge_threshold_s'])}"
-        f" behind the others; now it is {'connected' if found['connected'] else 'not connected'}, and {behind}",
-        document=found,
+        text=f"{propagation} will be merged once it is connected and at most {seconds_text(found.merge_threshold_s)}"
+        f" behind the others; now it is {'connected' if found.connected else 'not connected'}, and {behind}",
+        document=as_json(found),
         is_done=False,
     )
 
 
 def _await(
-    deployment: Deployment, propagation: str, is_done: Callable[[Mapping[str, Any]], bool], timeout_s: float
-) -> Mapping[str, Any]:
+    deployment: Deployment, propagation: str, is_done: Callable[[SplitStream], bool], timeout_s: float
+) -> SplitStream:
     """What is known of a stream once it is as wanted, or when the time is over."""
     deadline = time.monotonic() + timeout_s
     while True:
-        splits = deployment.overview().get("splits", ())
         found = next(
-            (each for each in splits if each["propagation"] == propagation),
-            {"propagation": propagation, "phase": "together"},
+            (each for each in deployment.overview().splits if each.propagation == propagation),
+            SplitStream(propagation=propagation, queue="", phase="together"),
         )
         if is_done(found) or time.monotonic() > deadline:
             return found

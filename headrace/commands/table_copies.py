@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import NOT_REPLICATED, ApplyError, ConfigError, HeadraceError, counted
+from headrace.base.plain_data import as_json
 from headrace.commands.verification import KNOWN_TABLES
 from headrace.console.status_view import copying_line
+from headrace.status.applies import ApplyStatus, TableCopy
+from headrace.status.component import ComponentStatus
 
 if TYPE_CHECKING:
     from actors.hosting.runtime import RayActors
@@ -121,13 +124,15 @@ def wait_copied(
     began = moved_at = time.monotonic()
     last: list[dict[str, Any]] = []
     while True:
-        components = {str(c["name"]): c for c in overview()["components"]}
-        now = [
-            {**before, **found}
+        components = {each.name: each for each in overview().components}
+        copies = [
+            (before, found)
             for before in begun
-            for found in components.get(f"apply:{before['apply']}", {}).get("instantiation", ())
-            if (found["owner"], found["name"]) == (before["owner"], before["name"])
+            for found in _tables_of(components.get(f"apply:{before['apply']}"))
+            if (found.owner, found.name) == (before["owner"], before["name"])
         ]
+        now = [{**before, **as_json(found)} for before, found in copies]
+        line = copying_line([found for _, found in copies])
         if now != last:
             last, moved_at = now, time.monotonic()
         for found in now:
@@ -142,13 +147,13 @@ def wait_copied(
         ):
             return now
         if time.monotonic() - began > FAILED_AFTER_S:
-            _check_runs([components.get(f"apply:{before['apply']}", {}) for before in begun])
+            _check_runs(components[name] for before in begun if (name := f"apply:{before['apply']}") in components)
         if time.monotonic() - moved_at > STALLED_S:
             raise ApplyError(
-                f"{copying_line(now) or 'the copy'}: nothing has moved for {STALLED_S / 60:.0f} minutes",
+                f"{line or 'the copy'}: nothing has moved for {STALLED_S / 60:.0f} minutes",
                 hint="headrace status FILE says what it waits for; the copy goes on by itself",
             )
-        progress(copying_line(now) or "to be copied")
+        progress(line or "to be copied")
         time.sleep(POLL_S)
 
 
@@ -174,17 +179,21 @@ def _key(table: Mapping[str, Any]) -> tuple[str, str, str]:
     return table["apply"], table["owner"], table["name"]
 
 
-def _check_runs(applies: Sequence[Mapping[str, Any]]) -> None:
+def _tables_of(component: ComponentStatus | None) -> tuple[TableCopy, ...]:
+    return component.instantiation if isinstance(component, ApplyStatus) else ()
+
+
+def _check_runs(applies: Iterable[ComponentStatus]) -> None:
     """See that no apply process waits for an operator: then nothing is copied.
 
     Raises:
         ApplyError: one does.
     """
     for component in applies:
-        if component.get("state") in _ENDED:
-            error = component.get("last_error") or {}
-            why = f": {error['message']}" if component["state"] == "ABORTED" and error else ""
+        if component.state in _ENDED:
+            error = component.last_error
+            why = f": {error.message}" if component.state == "ABORTED" and error is not None else ""
             raise ApplyError(
-                f"{component['name']} is {component['state']}{why}: the copy waits",
-                hint=f"headrace start FILE {component['name']}; the copy then goes on by itself",
+                f"{component.name} is {component.state}{why}: the copy waits",
+                hint=f"headrace start FILE {component.name}; the copy then goes on by itself",
             )

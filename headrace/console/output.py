@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.console.exit_codes import FAILURE, FINDING, WRONG_USE
 from headrace.lcr.scn import scn_text as position_text
+from headrace.status.overview import FoundProblem
 from topology.printed_commands import commands_with_file, with_file
 
 if TYPE_CHECKING:
@@ -188,7 +189,9 @@ class Output:
         if error.hint:
             self._console(err=True).print(f"fix: {error.hint}")
 
-    def findings(self, findings: Iterable[Finding | Mapping[str, Any]], *, is_verbose: bool = False) -> None:
+    def findings(
+        self, findings: Iterable[Finding | FoundProblem | Mapping[str, Any]], *, is_verbose: bool = False
+    ) -> None:
         """List findings where the verdict goes, errors first.
 
         With `--json`, where it is in the document, they go to standard error.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from headrace.base.errors import COPY_ONE_AGAIN, INSTANTIATE_AGAIN, LATER_BACKUP, LOST_AT_SOURCE
+from headrace.status.overview import Flow
 
 __all__ = ["for_component", "for_topology"]
 
 
-def for_component(fix: str, name: str, flows: Sequence[Mapping[str, Any]]) -> str:
+def for_component(fix: str, name: str, flows: Sequence[Flow]) -> str:
     """As `for_topology`, of what a component says.
 
     Args:
@@ -21,8 +21,8 @@ def for_component(fix: str, name: str, flows: Sequence[Mapping[str, Any]]) -> st
     kind, _, short = name.rpartition(":")
     at = short if kind == "site" else ""
     if kind in {"", "apply"}:
-        at = next((flow["destination"] for flow in flows if flow["apply"] == short), "")
-    return for_topology(fix, [(flow["source"], flow["destination"]) for flow in flows], at=at)
+        at = next((flow.destination for flow in flows if flow.apply == short), "")
+    return for_topology(fix, [(flow.source, flow.destination) for flow in flows], at=at)
 
 
 def for_topology(fix: str, flows: Collection[tuple[str, str]], *, at: str = "") -> str:

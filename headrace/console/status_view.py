@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.base.errors import COPY_ONE_AGAIN, counted
 from headrace.console.output import bytes_text, scn_text, seconds_text
 from headrace.console.remedies import for_component
 from headrace.lcr.table_name import literal, quoted
+from headrace.status.applies import ApplyStatus, TableCopy
+from headrace.status.captures import CaptureStatus
+from headrace.status.component import ComponentStatus, WireStatus
+from headrace.status.overview import Flow, Overview, SiteToClear, SplitStream
+from headrace.status.propagations import CompressionStatus, PropagationStatus
+from headrace.status.queues import QueueStatus, QueueSubscriber
+from headrace.status.redo import RedoLogStatus
+from headrace.status.sites import SiteStatus
 from protos.wire.revoked import LIST_FIX
 
 if TYPE_CHECKING:
@@ -32,6 +40,8 @@ __all__ = [
     "stuck_notes",
     "summary_line",
 ]
+
+_T = TypeVar("_T")
 
 # An overview older than this shows a problem of the controller, not the state of the topology.
 STALE_S = 10.0
@@ -78,218 +88,237 @@ class Note:
     subscriber: str = ""
 
 
-def is_healthy(overview: Mapping[str, Any]) -> bool:
+def is_healthy(overview: Overview) -> bool:
     """Whether everything runs that should and nothing needs an operator: `headrace status` exits with 0."""
     return (
-        overview["state"] == "RUNNING"
+        overview.state == "RUNNING"
         and not any(
-            component["state"] in _BAD | {_NOT_CREATED} or _is_paused(component) for component in overview["components"]
+            component.state in _BAD | {_NOT_CREATED} or _is_paused(component) for component in overview.components
         )
         and all(note.is_remark for note in notes(overview))
     )
 
 
-def everything_runs(overview: Mapping[str, Any]) -> bool:
+def everything_runs(overview: Overview) -> bool:
     """Whether every component runs that is not stopped; tables may still need an operator."""
-    return overview["state"] == "RUNNING" and not any(
-        component["state"] in _BAD | STARTING | {_NOT_CREATED} for component in overview["components"]
+    return overview.state == "RUNNING" and not any(
+        component.state in _BAD | STARTING | {_NOT_CREATED} for component in overview.components
     )
 
 
-def _is_paused(component: Mapping[str, Any]) -> bool:
+def _is_held_up(component: ComponentStatus) -> bool:
+    """Whether a transaction holds up its preparation, or its schedule has closed it."""
+    return (isinstance(component, SiteStatus) and bool(component.held_up_by)) or (
+        isinstance(component, PropagationStatus) and bool(component.closed_until)
+    )
+
+
+def _is_paused(component: ComponentStatus) -> bool:
     """Whether it waits for something other than credit: an ALTER, or free disk space."""
-    return str(component["state"]).startswith("PAUSED: ")
+    return component.state.startswith("PAUSED: ")
 
 
-def notes(overview: Mapping[str, Any]) -> list[Note]:
+def notes(overview: Overview) -> list[Note]:
     """The findings about the components, in their order."""
-    flows = overview.get("flows", ())
     return [
-        replace(note, fix=for_component(note.fix, note.subscriber or note.component, flows))
+        replace(note, fix=for_component(note.fix, note.subscriber or note.component, overview.flows))
         for note in _all_notes(overview)
     ]
 
 
-def _all_notes(overview: Mapping[str, Any]) -> list[Note]:
+def _all_notes(overview: Overview) -> list[Note]:
     return [
-        *(_split_note(split) for split in overview.get("splits", ())),
-        *(note for component in overview["components"] for note in _notes(component)),
-        *(_left_note(site) for site in overview.get("left", ()) if site["is_running"] or site["kind"] != "embedded"),
+        *(_split_note(split) for split in overview.splits),
+        *(note for component in overview.components for note in _notes(component)),
+        *(_left_note(site) for site in overview.left if site.is_running or site.kind != "embedded"),
         *(
             Note(
                 component="controller",
-                problem=f"alerts cannot be sent to {target['to']}: {target['problem']}",
+                problem=f"alerts cannot be sent to {target.to}: {target.problem}",
                 fix="repair it; or correct `alerts.to` in the file, then headrace up FILE",
             )
-            for target in overview.get("alerts", ())
-            if target["problem"]
+            for target in overview.alerts
+            if target.problem
         ),
         *(
             Note(
                 component="controller",
-                problem=f"{counted(target['left_out_before_next'], 'alert')} to {target['to']} left out: the hour's"
+                problem=f"{counted(target.left_out_before_next, 'alert')} to {target.to} left out: the hour's"
                 " limit, or its queue, is full",
                 fix="set `alerts.per_hour_max` in the file higher, then headrace up FILE; the next alert says how many"
                 " were left out",
                 is_remark=True,
             )
-            for target in overview.get("alerts", ())
-            if target.get("left_out_before_next")
+            for target in overview.alerts
+            if target.left_out_before_next
         ),
     ]
 
 
-def _left_note(site: Mapping[str, Any]) -> Note:
+def _left_note(site: SiteToClear) -> Note:
     """A site that left the file, or is no source any more, and whose database was not cleared yet."""
-    what = "was taken out of the file" if site["is_removed"] else "is no source any more"
-    keeps = f": its database keeps WAL for slot {site['slot']} until it is dropped" if site["slot"] else ""
-    drop = f"there, SELECT pg_drop_replication_slot({literal(site['slot'])})"
-    if not site["is_running"]:  # nobody has its connection string
+    what = "was taken out of the file" if site.is_removed else "is no source any more"
+    keeps = f": its database keeps WAL for slot {site.slot} until it is dropped" if site.slot else ""
+    drop = f"there, SELECT pg_drop_replication_slot({literal(site.slot)})"
+    if not site.is_running:  # nobody has its connection string
         return Note(
-            component=f"site:{site['name']}",
+            component=f"site:{site.name}",
             problem=what + keeps,
-            fix=f"{drop}, and DROP PUBLICATION {quoted(site['slot'])}",
+            fix=f"{drop}, and DROP PUBLICATION {quoted(site.slot)}",
             is_remark=True,
         )
-    why = f" ({site['problem']})" if site["problem"] else ""
+    why = f" ({site.problem})" if site.problem else ""
     return Note(
-        component=f"site:{site['name']}",
+        component=f"site:{site.name}",
         problem=f"{what}, and is not cleared yet{why}{keeps}",
         fix=f"let its database answer: it is tried every few seconds; or, {drop}"
-        if site["slot"]
+        if site.slot
         else "it is tried every few seconds",
     )
 
 
-def _split_note(split: Mapping[str, Any]) -> Note:
+def _split_note(split: SplitStream) -> Note:
     """A propagation that is split off: since when, by whom, how far behind, and what becomes of it.
 
     Or that is to be, and what that waits for.
     """
-    if split["phase"] == "together":
+    if split.phase == "together":
         return Note(
-            component=f"propagation:{split['propagation']}",
+            component=f"propagation:{split.propagation}",
             is_remark=True,
-            problem=f"is to be split off from queue {split['queue']}: {split_waits_for(split)}",
+            problem=f"is to be split off from queue {split.queue}: {split_waits_for(split)}",
         )
-    behind = "unknown" if split["behind_s"] is None else seconds_text(split["behind_s"])
-    by = "by its split_threshold" if split["by"] == "threshold" else "by the operator"
-    stopped = ", ".join(split.get("stopped", ()))  # not in what an earlier version's controller says
-    if stopped and split["phase"] == "splitting":
-        then = f"it reads {split['queue']} until {stopped} is started: it would get what the stop holds back"
+    behind = "unknown" if split.behind_s is None else seconds_text(split.behind_s)
+    by = "by its split_threshold" if split.by == "threshold" else "by the operator"
+    stopped = ", ".join(split.stopped)
+    if stopped and split.phase == "splitting":
+        then = f"it reads {split.queue} until {stopped} is started: it would get what the stop holds back"
     elif stopped:
         then = f"it is merged once {stopped} is started: the stop would end with the merge"
-    elif split["phase"] == "merging":
-        then = f"it is being merged with queue {split['queue']}"
-    elif split["merges"]:
-        then = f"it is merged once it is connected and at most {seconds_text(split['merge_threshold_s'])} behind"
+    elif split.phase == "merging":
+        then = f"it is being merged with queue {split.queue}"
+    elif split.merges:
+        then = f"it is merged once it is connected and at most {seconds_text(split.merge_threshold_s)} behind"
     else:
-        then = f"it stays so until `headrace merge FILE {split['propagation']}`"
-    since_s = max(0.0, time.time() - split["since_us"] / 1e6)
+        then = f"it stays so until `headrace merge FILE {split.propagation}`"
+    since_s = max(0.0, time.time() - split.since_us / 1e6)
     return Note(
-        component=f"propagation:{split['propagation']}",
+        component=f"propagation:{split.propagation}",
         is_remark=True,
-        problem=f"is split off from queue {split['queue']} for {seconds_text(since_s)}, {by}; {behind} behind the"
+        problem=f"is split off from queue {split.queue} for {seconds_text(since_s)}, {by}; {behind} behind the"
         f" others; {then}",
     )
 
 
-def split_waits_for(split: Mapping[str, Any]) -> str:
+def split_waits_for(split: SplitStream) -> str:
     """What a stream waits for that an operator wants to be split off, and is not.
 
     Args:
         split: what the controller says of it.
     """
-    if split.get("hindrance"):
-        return f"{split['hindrance']}; `headrace merge FILE {split['propagation']}` takes that back"
-    if stopped := ", ".join(split.get("stopped", ())):
+    if split.hindrance:
+        return f"{split.hindrance}; `headrace merge FILE {split.propagation}` takes that back"
+    if stopped := ", ".join(split.stopped):
         return f"it waits until {stopped} is started: it would get what the stop holds back"
     return "every component must have its part of the last change first, and the queue and its site must answer"
 
 
-def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:
+def stuck_notes(overview: Overview) -> list[Note]:
     """The findings that stop changes until an operator acts."""
     return [note for note in notes(overview) if note.is_stuck]
 
 
-def holding_notes(overview: Mapping[str, Any]) -> list[Note]:
+def holding_notes(overview: Overview) -> list[Note]:
     """The findings that stop changes until an operator acts, a database answers, or a window opens."""
     return [note for note in notes(overview) if note.is_stuck or note.is_outage or note.is_scheduled]
 
 
-def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
-    name, state, error = str(component["name"]), component["state"], component.get("last_error")
-    if state == "DISABLED" and not component.get("enabled", True):
-        yield Note(
-            component=name, problem="is stopped", fix=f"headrace start FILE {name}", is_stuck=True, is_remark=True
-        )
-    elif error and state in _BAD:
+def _notes(component: ComponentStatus) -> Iterator[Note]:
+    """The findings about one component."""
+    yield from _state_notes(component)
+    if isinstance(component, SiteStatus) and component.database_problem:
+        yield Note(component=component.name, problem=component.database_problem, fix=_START_DATABASE, is_outage=True)
+    if component.wire is not None:
+        yield from _refusals(component.name, component.wire)
+    yield from _waiting_notes(component)
+    match component:
+        case ApplyStatus():
+            yield from _apply_notes(component)
+        case CaptureStatus() if component.unmatched_rules:
+            problem = f"no table matches {', '.join(component.unmatched_rules)}"
+            yield Note(component=component.name, problem=problem, is_remark=True)
+        case SiteStatus():
+            yield from _captured_notes(component)
+        case _:
+            pass
+
+
+def _state_notes(component: ComponentStatus) -> Iterator[Note]:
+    """Why it is in a bad state, and what else it says is wrong."""
+    name, state, error = component.name, component.state, component.last_error
+    if state == "DISABLED" and component.enabled is False:
+        fix = f"headrace start FILE {name}"
+        yield Note(component=name, problem="is stopped", fix=fix, is_stuck=True, is_remark=True)
+    elif error is not None and state in _BAD:
         yield Note(
             component=name,
-            problem=error["message"].removeprefix(f"{name}: "),
-            fix=error["hint"],
+            problem=error.message.removeprefix(f"{name}: "),
+            fix=error.hint,
             is_stuck=state == "ABORTED",
             is_outage=state in _NO_DATABASE,
         )
-    if component.get("problem"):
-        yield Note(
-            component=name,
-            problem=str(component["problem"]),
-            fix=str(component.get("fix", "")),
-            is_stuck=_is_paused(component),
-        )
-    if component.get("database_problem"):
-        yield Note(component=name, problem=str(component["database_problem"]), fix=_START_DATABASE, is_outage=True)
-    yield from _refusals(name, component.get("wire") or {})
-    for held_up in component.get("held_up_by", ()):
-        yield Note(component=name, problem=f"waits for {held_up}", fix=_END_TRANSACTION, is_remark=True)
-    if component.get("closed_until"):
-        yield Note(
-            component=name,
-            is_remark=True,
-            is_scheduled=True,
-            problem=f"is closed by its schedule until {component['closed_until']}: changes wait in queue"
-            f" {component['from_queue']}",
-        )
-    for subscriber in component.get("subscribers", ()):
-        yield from _losses(name, subscriber)
-    if component.get("detail"):
-        hint = str(component.get("hint") or "")
-        problem = str(component["detail"]).removesuffix(hint).removesuffix(": ")  # a message may end with the statement
-        is_stuck = _is_paused(component)
-        yield Note(component=name, problem=problem, fix=hint, is_stuck=is_stuck, is_remark=not is_stuck)
-    yield from _table_notes(name, component.get("instantiation", ()))
-    if component.get("unmatched_rules"):
-        yield Note(
-            component=name, problem=f"no table matches {', '.join(component['unmatched_rules'])}", is_remark=True
-        )
-    if component.get("missing_tables"):
-        yield Note(
-            component=name,
-            problem=f"its virtual dependency definitions name {', '.join(component['missing_tables'])}, which is not at"
-            " its site: nothing keeps such rows in order with others",
-            fix="name the table in FILE as it is called now, then headrace up FILE",
-        )
+    if component.problem:
+        yield Note(component=name, problem=component.problem, fix=component.fix, is_stuck=_is_paused(component))
+
+
+def _waiting_notes(component: ComponentStatus) -> Iterator[Note]:
+    """What it waits for, and whose destination lost commits."""
+    name = component.name
+    match component:
+        case SiteStatus():
+            for held_up in component.held_up_by:
+                yield Note(component=name, problem=f"waits for {held_up}", fix=_END_TRANSACTION, is_remark=True)
+        case PropagationStatus() if component.closed_until:
+            yield Note(
+                component=name,
+                is_remark=True,
+                is_scheduled=True,
+                problem=f"is closed by its schedule until {component.closed_until}: changes wait in queue"
+                f" {component.from_queue}",
+            )
+        case QueueStatus() | CaptureStatus():
+            for subscriber in component.subscribers:
+                yield from _losses(name, subscriber)
+        case _:
+            pass
+    if component.detail:
+        # a message may end with the statement
+        problem, is_stuck = component.detail.removesuffix(component.hint).removesuffix(": "), _is_paused(component)
+        yield Note(component=name, problem=problem, fix=component.hint, is_stuck=is_stuck, is_remark=not is_stuck)
+
+
+def _captured_notes(site: SiteStatus) -> Iterator[Note]:
+    """Tables and columns of a source that are captured no more, or not yet."""
     # before that, `up` is about to capture them
-    if component.get("uncaptured_tables") and component.get("is_prepared", True):
+    if site.uncaptured_tables and site.is_prepared is not False:
         yield Note(
-            component=name,
-            problem=f"created after `up`, and not replicated yet: {', '.join(component['uncaptured_tables'])}",
+            component=site.name,
+            problem=f"created after `up`, and not replicated yet: {', '.join(site.uncaptured_tables)}",
             fix="headrace up FILE",
         )
-    if component.get("strayed_tables"):
+    if site.strayed_tables:
         yield Note(
-            component=name,
-            problem=f"renamed since `up`, and matched by no rule now: {', '.join(component['strayed_tables'])}; "
+            component=site.name,
+            problem=f"renamed since `up`, and matched by no rule now: {', '.join(site.strayed_tables)}; "
             "the next change of such a table holds up the capture process",
-            fix=f"to replicate them on, rename them at the destinations, too{_statements(component)}, and name the new"
+            fix=f"to replicate them on, rename them at the destinations, too{_statements(site)}, and name the new"
             " names in the rules; to leave them out, leave the rules as they are; then headrace up FILE",
         )
-    if component.get("lost_columns"):
+    if site.lost_columns:
         yield Note(
-            component=name,
+            component=site.name,
             problem="renamed or dropped since `up`, and named by a transformation:"
-            f" {', '.join(component['lost_columns'])}; under another name a column that is to be kept is left out, and"
+            f" {', '.join(site.lost_columns)}; under another name a column that is to be kept is left out, and"
             " one that is to be left out or masked travels as it is",
             # Where a column is to be left out, apply waits for it at the destination; where it is to be kept, rows came
             # without it.
@@ -299,77 +328,88 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
             " write the table, too, it is not copied: give the column its name back, then headrace verify FILE TABLE,"
             " and the fix that it prints",
         )
-    if component.get("errors"):
+
+
+def _statements(site: SiteStatus) -> str:
+    """Where destinations have the source's names; elsewhere rules name their tables."""
+    return f" ({'; '.join(site.strayed_renames)};)" if site.strayed_renames else ""
+
+
+def _apply_notes(apply: ApplyStatus) -> Iterator[Note]:
+    """Tables that cannot be copied, tables that are missing, and the error queue."""
+    yield from _table_notes(apply.name, apply.instantiation)
+    if apply.missing_tables:
         yield Note(
-            component=name,
-            problem=f"{counted(component['errors'], 'error transaction')} in the error queue",
+            component=apply.name,
+            problem=f"its virtual dependency definitions name {', '.join(apply.missing_tables)}, which is not at"
+            " its site: nothing keeps such rows in order with others",
+            fix="name the table in FILE as it is called now, then headrace up FILE",
+        )
+    if apply.errors:
+        yield Note(
+            component=apply.name,
+            problem=f"{counted(apply.errors, 'error transaction')} in the error queue",
             fix="headrace errors list FILE",
         )
 
 
-def _statements(component: Mapping[str, Any]) -> str:
-    """Where destinations have the source's names; elsewhere rules name their tables."""
-    found = component.get("strayed_renames", ())  # not in what an earlier version's site says
-    return f" ({'; '.join(found)};)" if found else ""
-
-
-def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
+def _refusals(component: str, wire: WireStatus) -> Iterator[Note]:
     """Callers that were refused or held back within the last day: a wrong certificate of our own, or nobody of ours."""
-    if problem := wire.get("problem"):
+    if wire.problem:
         yield Note(
-            component=component, problem=str(problem), fix="replace the certificate; new connections fail until then"
+            component=component, problem=wire.problem, fix="replace the certificate; new connections fail until then"
         )
-    if problem := wire.get("revoked_problem"):
+    if wire.revoked_problem:
         yield Note(
             component=component,
-            problem=f"{problem}; what the component had read there before stays revoked",
+            problem=f"{wire.revoked_problem}; what the component had read there before stays revoked",
             fix=LIST_FIX,
         )
-    calls, connections = wire.get("refused_calls", 0), wire.get("refused_connections", 0)
-    if wire.get("tls") and calls and time.time() - wire["last_refusal_us"] / 1e6 < REFUSAL_TOLD_S:
-        yield Note(
-            component=component, problem=f"refused {calls} calls; the last one: {wire['last_refusal']}", is_remark=True
-        )
-    held = wire.get("held_back", 0)
-    if held and time.time() - wire["last_held_back_us"] / 1e6 < REFUSAL_TOLD_S:
+    if wire.tls and wire.refused_calls and time.time() - wire.last_refusal_us / 1e6 < REFUSAL_TOLD_S:
         yield Note(
             component=component,
-            problem=f"held back {counted(held, 'time')} a caller that sends more than any component does; the last one: "
-            f"{wire['last_held_back']}",
+            problem=f"refused {wire.refused_calls} calls; the last one: {wire.last_refusal}",
             is_remark=True,
         )
-    # Of a process that tells no time it is now.
-    if connections and time.time() - wire.get("last_refused_connection_us", time.time() * 1e6) / 1e6 < REFUSAL_TOLD_S:
+    if wire.held_back and time.time() - wire.last_held_back_us / 1e6 < REFUSAL_TOLD_S:
         yield Note(
             component=component,
-            problem=f"{connections} connections failed: they showed no certificate that the authority signed, "
-            "or broke off",
+            problem=f"held back {counted(wire.held_back, 'time')} a caller that sends more than any component does;"
+            f" the last one: {wire.last_held_back}",
+            is_remark=True,
+        )
+    at_us = wire.last_refused_connection_us  # None: a process that tells no time: it is now
+    if wire.refused_connections and (at_us is None or time.time() - at_us / 1e6 < REFUSAL_TOLD_S):
+        yield Note(
+            component=component,
+            problem=f"{wire.refused_connections} connections failed: they showed no certificate that the authority"
+            " signed, or broke off",
             is_remark=True,
         )
 
 
-def _table_notes(component: str, tables: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
+def _table_notes(component: str, tables: Sequence[TableCopy]) -> Iterator[Note]:
     """Tables of an apply process that cannot be copied, were not copied, or left."""
     for table in tables:
-        if table["state"] == "FAILED":
+        if table.state == "FAILED":
             yield Note(
                 component=component,
-                problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
+                problem=f"table {table.owner}.{table.name}: {table.problem}",
                 fix="correct it: the table is checked again every few seconds; the others are applied meanwhile",
                 is_stuck=True,
                 is_of_table=True,
             )
-        elif table.get("problem"):
-            problem, _, fix = str(table["problem"]).partition("; fix: ")
+        elif table.problem:
+            problem, _, fix = table.problem.partition("; fix: ")
             yield Note(
                 component=component,
-                problem=f"table {table['owner']}.{table['name']}: {problem}",
+                problem=f"table {table.owner}.{table.name}: {problem}",
                 fix=fix,
-                is_stuck=table["state"] not in _APPLIED,
+                is_stuck=table.state not in _APPLIED,
                 is_of_table=True,
             )
     kept, left = (
-        ", ".join(f"{table['owner']}.{table['name']}" for table in tables if table["state"] == state)
+        ", ".join(f"{table.owner}.{table.name}" for table in tables if table.state == state)
         for state in ("KEPT", "LEFT OUT")
     )
     if kept:
@@ -389,7 +429,7 @@ def _table_notes(component: str, tables: Sequence[Mapping[str, Any]]) -> Iterato
         )
 
 
-def render(overview: Mapping[str, Any], *, is_verbose: bool = False) -> RenderableType:
+def render(overview: Overview, *, is_verbose: bool = False) -> RenderableType:
     """Render the findings first, so that a terminal never cuts them off, then the flows and the components.
 
     Args:
@@ -399,51 +439,46 @@ def render(overview: Mapping[str, Any], *, is_verbose: bool = False) -> Renderab
     from rich.console import Group
 
     parts: list[RenderableType] = [_head(overview), *_told_first(overview)]
-    if overview["flows"]:
-        parts += [_flows(overview["flows"], is_verbose=is_verbose), ""]
-    return Group(
-        *parts, *(_every_component(overview["components"]) if is_verbose else _components(overview["components"]))
-    )
+    if overview.flows:
+        parts += [_flows(overview.flows, is_verbose=is_verbose), ""]
+    return Group(*parts, *(_every_component(overview.components) if is_verbose else _components(overview.components)))
 
 
-def _flows(flows: Sequence[Mapping[str, Any]], *, is_verbose: bool) -> RenderableType:
+def _flows(flows: Sequence[Flow], *, is_verbose: bool) -> RenderableType:
     table = _table(
         "flow", "lag", *(("applied SCN", "source SCN") if is_verbose else ()), "behind", "errors", whole="lag"
     )
-    ways = Counter((flow["source"], flow["destination"]) for flow in flows)
+    ways = Counter((flow.source, flow.destination) for flow in flows)
     for flow in flows:
-        is_one_of_several = ways[flow["source"], flow["destination"]] > 1
+        is_one_of_several = ways[flow.source, flow.destination] > 1
         table.add_row(
-            f"{flow['source']} -> {flow['destination']}"
-            + (f" ({flow['apply']})" if is_verbose or is_one_of_several else ""),
-            seconds_text(flow["lag_s"]),
-            *((scn_text(flow["applied_scn"]), scn_text(flow["source_scn"])) if is_verbose else ()),
-            bytes_text(flow["scn_gap"]),
-            "unknown" if flow["errors"] is None else str(flow["errors"]),
+            f"{flow.source} -> {flow.destination}" + (f" ({flow.apply})" if is_verbose or is_one_of_several else ""),
+            seconds_text(flow.lag_s),
+            *((scn_text(flow.applied_scn), scn_text(flow.source_scn)) if is_verbose else ()),
+            bytes_text(flow.scn_gap),
+            "unknown" if flow.errors is None else str(flow.errors),
         )
     return table
 
 
-def _every_component(components: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+def _every_component(components: Sequence[ComponentStatus]) -> Iterator[RenderableType]:
     table = _table("component", "site", "state", "throughput", "details", whole="component")
     for component in components:
-        table.add_row(
-            component["name"], component.get("site", ""), _state(component), _throughput(component), _details(component)
-        )
+        table.add_row(component.name, component.site, _state(component), _throughput(component), _details(component))
     yield table
 
 
-def _components(components: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+def _components(components: Sequence[ComponentStatus]) -> Iterator[RenderableType]:
     """What does not run because of a bypass is left out; of many, those that work are counted alone."""
     from rich.text import Text
 
-    present = [component for component in components if component["state"] != "BYPASSED"]
+    present = [component for component in components if component.state != "BYPASSED"]
     shown = (
         present if len(present) <= SHOWN_MAX else [component for component in present if _style(component) != "green"]
     )
     table = _table("component", "state", "throughput", whole="component")
     for component in shown:
-        table.add_row(component["name"], _state(component), _throughput(component))
+        table.add_row(component.name, _state(component), _throughput(component))
     if shown:
         yield table
     if len(shown) < len(present):
@@ -463,8 +498,8 @@ def _table(*columns: str, whole: str) -> Table:
     return table
 
 
-def _style(component: Mapping[str, Any]) -> str:
-    state = str(component["state"])
+def _style(component: ComponentStatus) -> str:
+    state = component.state
     return (
         "red"
         if state in _BAD
@@ -474,28 +509,29 @@ def _style(component: Mapping[str, Any]) -> str:
     )
 
 
-def _state(component: Mapping[str, Any]) -> Text:
+def _state(component: ComponentStatus) -> Text:
     from rich.text import Text
 
+    closed_until = component.closed_until if isinstance(component, PropagationStatus) else None
     return Text(
-        str(component["state"]) + (f" until {component['closed_until']}" if component.get("closed_until") else ""),
+        component.state + (f" until {closed_until}" if closed_until else ""),
         style=_style(component),
     )
 
 
-def _told_first(overview: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _told_first(overview: Overview) -> Iterator[RenderableType]:
     """Findings of a refused `up` and the components' notes, problems before remarks."""
     from rich.text import Text
 
-    if overview["state"] == "REFUSED":
+    if overview.state == "REFUSED":
         yield Text(
             "the last `headrace up` was refused for what is below, and changed nothing. Fix it, then run headrace up"
             " FILE: only that looks again\n",
             style="red",
         )
-        for finding in overview["findings"]:
-            if finding["is_error"]:
-                yield Text(f"refused: {finding['path']}: {finding['problem']}\n  fix: {finding['fix']}\n", style="red")
+        for finding in overview.findings:
+            if finding.is_error:
+                yield Text(f"refused: {finding.path}: {finding.problem}\n  fix: {finding.fix}\n", style="red")
     for note in sorted(notes(overview), key=lambda note: note.is_remark):
         # Outside the table, where a statement is not wrapped and can be copied.
         style = "" if note.is_remark else "red" if note.is_stuck else "yellow"
@@ -504,146 +540,176 @@ def _told_first(overview: Mapping[str, Any]) -> Iterator[RenderableType]:
         )
 
 
-def summary_line(overview: Mapping[str, Any], *, is_starting: bool = False) -> str:
+def summary_line(overview: Overview, *, is_starting: bool = False) -> str:
     """One line while a command waits: what is not ready yet, and why.
 
     Args:
         overview: of the topology.
         is_starting: `up` waits: what does not answer is being replaced by it, or started.
     """
-    components = overview["components"]
-    if is_starting and overview["state"] == "CONTROLLER UNREACHABLE":
+    components: Sequence[ComponentStatus] = overview.components
+    if is_starting and overview.state == "CONTROLLER UNREACHABLE":
         return "starting the controller"
     if is_starting:
         components = [
-            {**each, "state": "RESTARTING", "problem": ""}
-            if each["state"] == "UNREACHABLE" and each.get("outdated")
-            else each
+            replace(each, state="RESTARTING", problem="") if each.state == "UNREACHABLE" and each.outdated else each
             for each in components
         ]
     waiting: dict[str, list[str]] = {}
     for component in components:
-        if component["state"] in _BAD | STARTING | {"RESTARTING"}:
-            waiting.setdefault(str(component["state"]).lower(), []).append(str(component["name"]))
+        if component.state in _BAD | STARTING | {"RESTARTING"}:
+            waiting.setdefault(component.state.lower(), []).append(component.name)
     parts = [f"{', '.join(names)} {state}" for state, names in waiting.items()]
-    if created_later := sum(component["state"] == _NOT_CREATED for component in components):
+    if created_later := sum(component.state == _NOT_CREATED for component in components):
         parts.append(f"{created_later} components to be created")
-    parts += filter(None, [copying_line([table for c in components for table in c.get("instantiation", ())])])
-    parts += [overview["problem"]] if overview.get("problem") else []
+    parts += filter(
+        None, [copying_line([table for c in components if isinstance(c, ApplyStatus) for table in c.instantiation])]
+    )
+    parts += [overview.problem] if overview.problem else []
     alike: dict[str, list[str]] = {}  # when a site's process is busy, all of its components say the same
     for component in components:
-        if component["state"] in _BAD | STARTING or component.get("held_up_by") or component.get("closed_until"):
+        if component.state in _BAD | STARTING or _is_held_up(component):
             for note in _notes(component):
                 alike.setdefault(note.problem, []).append(note.component)
     parts += [f"{', '.join(dict.fromkeys(names))}: {problem}" for problem, names in alike.items()]
-    return f"{overview['state'].lower()}" + (f": {'; '.join(parts)}" if parts else "")
+    return f"{overview.state.lower()}" + (f": {'; '.join(parts)}" if parts else "")
 
 
-def copying_line(tables: Sequence[Mapping[str, Any]]) -> str:
+def copying_line(tables: Sequence[TableCopy]) -> str:
     """Progress of all copies as a sum, with the largest table in progress; empty: every table is copied."""
-    tables = [table for table in tables if table["state"] != "LEFT OUT"]
-    left = [table for table in tables if table["state"] not in {"DONE", "KEPT"}]
+    tables = [table for table in tables if table.state != "LEFT OUT"]
+    left = [table for table in tables if table.state not in {"DONE", "KEPT"}]
     if not left:
         return ""
-    failed = sum(table["state"] == "FAILED" for table in left)
+    failed = sum(table.state == "FAILED" for table in left)
     words = [f"copying {len(left) - failed} of {len(tables)} tables"]
-    sized = [table for table in left if table["state"] != "FAILED" and table.get("bytes_total")]
+    sized = [table for table in left if table.state != "FAILED" and table.bytes_total]
     if sized:
-        done, total = (sum(int(table[key]) for table in sized) for key in ("bytes_done", "bytes_total"))
+        done, total = sum(table.bytes_done for table in sized), sum(table.bytes_total for table in sized)
         words.append(f"{bytes_text(done)} of {bytes_text(total)}")
-        largest = max(sized, key=lambda table: table["bytes_total"] - table["bytes_done"])
-        share = 100 * largest["bytes_done"] // largest["bytes_total"]
-        words.append(f"largest: {largest['owner']}.{largest['name']} {share} %")
+        largest = max(sized, key=lambda table: table.bytes_total - table.bytes_done)
+        share = 100 * largest.bytes_done // largest.bytes_total
+        words.append(f"largest: {largest.owner}.{largest.name} {share} %")
     if failed:
         words.append(f"{failed} cannot be copied")
     return ", ".join(words)
 
 
-def _head(overview: Mapping[str, Any]) -> RenderableType:
+def _head(overview: Overview) -> RenderableType:
     from rich.text import Text
 
-    head = Text(f"topology {overview['topology']}: {overview['state']}\n", style="bold")
-    age_s = time.time() - overview["at_us"] / 1e6
-    if overview["at_us"] and age_s > STALE_S:
+    head = Text(f"topology {overview.topology}: {overview.state}\n", style="bold")
+    age_s = time.time() - overview.at_us / 1e6
+    if overview.at_us and age_s > STALE_S:
         head.append(f"as of {seconds_text(age_s)} ago\n", style="yellow")
-    if overview.get("problem"):
-        fix = f"\n  fix: {overview['fix']}" if overview.get("fix") else ""
-        head.append(f"{overview['problem']}{fix}\n", style="red")
+    if overview.problem:
+        fix = f"\n  fix: {overview.fix}" if overview.fix else ""
+        head.append(f"{overview.problem}{fix}\n", style="red")
     return head
 
 
-def _losses(queue: str, subscriber: Mapping[str, Any]) -> Iterator[Note]:
+def _losses(queue: str, subscriber: QueueSubscriber) -> Iterator[Note]:
     """Destinations that lost acknowledged commits: while the changes are applied again, and for a while after."""
-    if subscriber.get("gone_scn") is not None:
+    if subscriber.gone_scn is not None:
         yield Note(
             component=queue,
-            subscriber=str(subscriber["subscriber"]),
+            subscriber=subscriber.subscriber,
             is_stuck=True,
             fix=COPY_ONE_AGAIN,
-            problem=f"{subscriber['subscriber']} is refused: the changes of {subscriber['source']} that its destination"
-            f" lost are gone from the redo log up to SCN {scn_text(subscriber['gone_scn'])}",
+            problem=f"{subscriber.subscriber} is refused: the changes of {subscriber.source} that its destination"
+            f" lost are gone from the redo log up to SCN {scn_text(subscriber.gone_scn)}",
         )
-    elif subscriber.get("lost"):
-        acknowledged, found, at_us = subscriber["lost"]
-        is_over = subscriber["acknowledged_scn"] >= acknowledged
-        if not is_over or time.time() - at_us / 1e6 < LOSS_TOLD_S:
+    elif (lost := subscriber.lost) is not None:
+        is_over = subscriber.acknowledged_scn >= lost.acknowledged_scn
+        if not is_over or time.time() - lost.at_us / 1e6 < LOSS_TOLD_S:
             yield Note(
                 component=queue,
                 is_remark=is_over,
-                problem=f"the destination of {subscriber['subscriber']} lost commits (a failover, or a restored"
-                f" backup): the changes of {subscriber['source']} from SCN {scn_text(found)} to"
-                f" {scn_text(acknowledged)}" + (" were applied again" if is_over else " are applied again"),
+                problem=f"the destination of {subscriber.subscriber} lost commits (a failover, or a restored"
+                f" backup): the changes of {subscriber.source} from SCN {scn_text(lost.found_scn)} to"
+                f" {scn_text(lost.acknowledged_scn)}" + (" were applied again" if is_over else " are applied again"),
                 fix=_LOST_COMMITS,
             )
 
 
-def _throughput(component: Mapping[str, Any]) -> str:
+def _throughput(component: ComponentStatus) -> str:
     parts = []
-    if "transactions_per_s" in component:
-        parts.append(f"{component['transactions_per_s']:.0f} tx/s")
-    if "rows_per_s" in component:
-        parts.append(f"{component['rows_per_s']:.0f} rows/s")
-    elif "bytes_per_s" in component:
-        parts.append(f"{bytes_text(int(component['bytes_per_s']))}/s")
+    if component.transactions_per_s is not None:
+        parts.append(f"{component.transactions_per_s:.0f} tx/s")
+    if component.rows_per_s is not None:
+        parts.append(f"{component.rows_per_s:.0f} rows/s")
+    elif component.bytes_per_s is not None:
+        parts.append(f"{bytes_text(int(component.bytes_per_s))}/s")
     return " ".join(parts)
 
 
-def _compression(found: Mapping[str, Any]) -> str:
+def _compression(found: CompressionStatus) -> str:
     """How much smaller a propagation makes what it sends, and what that costs its machine."""
-    if not found["bytes_after"]:
-        return str(found["method"])
-    ratio, ms = found["bytes_before"] / found["bytes_after"], 1e3 * found["cpu_s"] / (found["bytes_before"] / 1e6)
-    return f"{found['method']} {ratio:.1f}:1, {ms:.1f} ms CPU per MB"
+    if not found.bytes_after:
+        return found.method
+    ratio, ms = found.bytes_before / found.bytes_after, 1e3 * found.cpu_s / (found.bytes_before / 1e6)
+    return f"{found.method} {ratio:.1f}:1, {ms:.1f} ms CPU per MB"
 
 
-def _details(component: Mapping[str, Any]) -> str:
-    known = (
-        ("redo_bytes", "redo {}", bytes_text),
-        ("source_retained_bytes", "WAL retained {}", bytes_text),
-        ("redo_scn", "redo to {}", scn_text),
-        ("captured_scn", "captured to {}", scn_text),
-        ("applied_scn", "applied to {}", scn_text),
-        ("required_checkpoint_scn", "needs redo from {}", scn_text),
-        ("first_scn", "first SCN {}", scn_text),
-        ("start_scn", "start SCN {}", scn_text),
-        ("max_checkpoint_scn", "checkpoint at {}", scn_text),
-        ("memory_bytes", "memory {}", bytes_text),
-        ("spill_bytes", "spilled {}", bytes_text),
-        ("through_scn", "to {}", scn_text),
-        ("bandwidth_max", "at most {}/s", bytes_text),
-        ("compression", "{}", _compression),
-        ("combined_with", "combined with {}", str),
-        ("dequeues_from", "dequeues from {}", str),
-        ("bypassed_by", "by {}", str),
-        ("to_be_bypassed_by", "until {} bypasses it", str),
-        ("low_watermark_scn", "applied to {}", scn_text),
-        ("recorded_scn", "recorded to {}", scn_text),
-        ("errors", "errors {}", str),
-        ("errors_total", "retried {}", str),
-        (
-            "functions",
-            "runs {}",
-            lambda functions: ", ".join(f"{name} ({version})" for name, version in functions.items()),
-        ),
+def _details(component: ComponentStatus) -> str:
+    own: Iterable[str] = ()
+    match component:
+        case RedoLogStatus():
+            own = _redo_details(component)
+        case CaptureStatus():
+            own = _capture_details(component)
+        case QueueStatus():
+            own = (
+                _shown("memory {}", component.memory_bytes, bytes_text),
+                _shown("spilled {}", component.spill_bytes, bytes_text),
+            )
+        case PropagationStatus():
+            own = (
+                _shown("at most {}/s", component.bandwidth_max, bytes_text),
+                _shown("{}", component.compression, _compression),
+            )
+        case ApplyStatus():
+            own = (
+                _shown("combined with {}", component.combined_with, str),
+                _shown("dequeues from {}", component.dequeues_from, str),
+                _shown("applied to {}", component.low_watermark_scn, scn_text),
+                _shown("recorded to {}", component.recorded_scn, scn_text),
+                _shown("errors {}", component.errors, str),
+            )
+        case _:
+            pass
+    common = (
+        _shown("by {}", component.bypassed_by, str),
+        _shown("until {} bypasses it", component.to_be_bypassed_by, str),
+        _shown("retried {}", component.errors_total, str),
+        _shown("runs {}", component.functions, _versions),
     )
-    return ", ".join(words.format(text(component[key])) for key, words, text in known if component.get(key))
+    return ", ".join(filter(None, (*own, *common)))
+
+
+def _redo_details(component: RedoLogStatus) -> Iterator[str]:
+    yield _shown("redo {}", component.redo_bytes, bytes_text)
+    if isinstance(component, SiteStatus):
+        yield _shown("WAL retained {}", component.source_retained_bytes, bytes_text)
+    yield _shown("redo to {}", component.redo_scn, scn_text)
+    yield _shown("needs redo from {}", component.required_checkpoint_scn, scn_text)
+
+
+def _capture_details(component: CaptureStatus) -> tuple[str, ...]:
+    return (
+        _shown("captured to {}", component.captured_scn, scn_text),
+        _shown("applied to {}", component.applied_scn, scn_text),
+        _shown("needs redo from {}", component.required_checkpoint_scn, scn_text),
+        _shown("first SCN {}", component.first_scn, scn_text),
+        _shown("start SCN {}", component.start_scn, scn_text),
+        _shown("checkpoint at {}", component.max_checkpoint_scn, scn_text),
+        _shown("combined with {}", component.combined_with, str),
+    )
+
+
+def _shown(words: str, value: _T | None, text: Callable[[_T], str]) -> str:
+    return words.format(text(value)) if value else ""
+
+
+def _versions(functions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({version})" for name, version in functions.items())

@@ -35,6 +35,10 @@ from headrace.deployment.deployment import STATE_PARENT, Deployment
 from headrace.deployment.waiting import wait_caught_up
 from headrace.faults.processes import Processes, kill
 from headrace.rules.rule import ANY_TAG
+from headrace.status.applies import ApplyStatus
+from headrace.status.component import ComponentStatus
+from headrace.status.overview import Overview
+from headrace.status.plain import status_of
 from topology.edits.changes import components_of
 from topology.edits.stored import prepared_document
 from topology.file.reading import read_topology
@@ -147,8 +151,8 @@ class _Demo:
         self.output.say(self._plan_line())
         self._starting_since = time.monotonic()
         overview = self.deployment.up(progress=self._show_start)
-        if overview["state"] == "REFUSED":
-            self.output.findings(overview["findings"])
+        if overview.state == "REFUSED":
+            self.output.findings(overview.findings)
             raise ConfigError("the preflight refused the demo's topology", hint="headrace doctor")
         self.output.say(f"replication runs after {time.monotonic() - began:.0f} s")
         load.prepare()
@@ -179,7 +183,7 @@ class _Demo:
         self.output.result(summary_text(summary, rate=self.options.rate))
         return summary
 
-    def _show_start(self, overview: Mapping[str, Any]) -> None:
+    def _show_start(self, overview: Overview) -> None:
         """Show the progress of the start until a time-out.
 
         Unlike in a topology started by hand, no operator fixes problems.
@@ -321,12 +325,14 @@ class _Demo:
         """The number of changes of a site's own clients that came back to it, as its apply process counted them."""
         returned = 0
         for apply in self.spec.applies:
-            status = self.deployment.connect().call(f"apply:{apply.name}", "status", timeout_s=CALL_TIMEOUT_S)
-            returned += int(status["counters"].get("returned_changes", 0))
+            answer = self.deployment.connect().call(f"apply:{apply.name}", "status", timeout_s=CALL_TIMEOUT_S)
+            status = status_of(answer)
+            assert isinstance(status, ApplyStatus), "an apply process says what one is"
+            returned += (status.counters or {}).get("returned_changes", 0)
         return returned
 
 
-def progress_text(done: int, wanted: int, overview: Mapping[str, Any], *, width: int | None) -> str:
+def progress_text(done: int, wanted: int, overview: Overview, *, width: int | None) -> str:
     """Progress in text form: transactions and throughput, every flow's lag and SCN, the state of every component.
 
     Args:
@@ -336,13 +342,12 @@ def progress_text(done: int, wanted: int, overview: Mapping[str, Any], *, width:
         width: columns of the terminal, which cuts longer lines; None: one line.
     """
     flows = [
-        f"{flow['source']}->{flow['destination']} lag {seconds_text(flow['lag_s'])}, SCN"
-        f" {scn_text(flow['applied_scn'])}"
-        for flow in overview["flows"]
+        f"{flow.source}->{flow.destination} lag {seconds_text(flow.lag_s)}, SCN {scn_text(flow.applied_scn)}"
+        for flow in overview.flows
     ]
-    applied = sum(c.get("rows_per_s", 0.0) for c in overview["components"] if c["kind"] == "apply")
+    applied = sum(each.rows_per_s or 0.0 for each in overview.components if each.kind == "apply")
     numbers = f"{done}/{wanted} tx, {applied:.0f} rows/s"
-    states = _states_text(overview["components"]) + ("" if is_healthy(overview) else " !")
+    states = _states_text(overview.components) + ("" if is_healthy(overview) else " !")
     if width is None:
         return f"{', '.join([numbers, *flows])} | {states}"
     # What is shown before it takes a part of the first line only.
@@ -351,17 +356,17 @@ def progress_text(done: int, wanted: int, overview: Mapping[str, Any], *, width:
     return f"\n{INDENT}".join([f"{numbers}, {first}", *others, *wrapped])
 
 
-def _states_text(components: Sequence[Mapping[str, Any]]) -> str:
+def _states_text(components: Sequence[ComponentStatus]) -> str:
     """The state of every component; by kind where all of a kind are in the same one."""
-    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    by_kind: dict[str, list[ComponentStatus]] = {}
     for component in components:
-        by_kind.setdefault(str(component["kind"]), []).append(component)
+        by_kind.setdefault(component.kind, []).append(component)
     parts = []
     for kind, members in by_kind.items():
-        if len({member["state"] for member in members}) == 1:
-            parts.append(f"{kind} {members[0]['state'].lower()}")
+        if len({member.state for member in members}) == 1:
+            parts.append(f"{kind} {members[0].state.lower()}")
         else:
-            parts += [f"{member['name']} {member['state'].lower()}" for member in members]
+            parts += [f"{member.name} {member.state.lower()}" for member in members]
     return ", ".join(parts)
 
 

@@ -11,15 +11,15 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
 
 from actors.cluster.local import LocalCluster
 from actors.control.calls import SETTLED
-from actors.control.observation import gather
+from actors.control.observation import found_problems, gather
 from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of
 from actors.hosting.processes import process_of
 from actors.records.requests import REQUESTS_FILE
@@ -35,6 +35,11 @@ from headrace.deployment.administrators import Administrators
 from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.deployment.remembered_cluster import RememberedCluster
 from headrace.lcr.table_name import literal
+from headrace.status.applies import ApplyStatus
+from headrace.status.controllers import ControllerStatus
+from headrace.status.overview import Overview
+from headrace.status.plain import overview_of, status_of
+from headrace.status.sparks import SparkStatus
 from topology.edits.changes import bypassed_of, components_of
 from topology.edits.stored import KEY_FILE, PREPARED_FILE
 from topology.file.reading import read_topology
@@ -61,7 +66,7 @@ KILL_AGAIN_S = 1.0  # after it: what is there was begun again by what was killed
 LOST_TIMEOUT_S = 90.0  # a process whose cluster has lost its head ends within a minute
 NODE_UNITS = 1000.0  # amount of every custom resource that a topology names, on the only node of a local cluster
 
-Progress = Callable[[Mapping[str, Any]], None]
+Progress = Callable[[Overview], None]
 """Called with each new overview of the topology."""
 
 
@@ -195,7 +200,7 @@ class Deployment:
 
         disconnect()
 
-    def overview(self) -> dict[str, Any]:
+    def overview(self) -> Overview:
         """The topology's state as reported by the controller or, if that is dead, by the components.
 
         Raises:
@@ -203,22 +208,17 @@ class Deployment:
         """
         actors = self.connect()
         try:
-            overview: dict[str, Any] = actors.call(CONTROLLER, "overview", timeout_s=CONTROLLER_TIMEOUT_S)
+            return overview_of(actors.call(CONTROLLER, "overview", timeout_s=CONTROLLER_TIMEOUT_S))
         except PropagationError as error:
             if not self.address and self.cluster.address() is None:
                 raise NotUp(f"topology {self.spec.name} was ended meanwhile", hint="headrace up FILE") from error
-            components = gather(actors, components_of(self.running))
-            return {
-                "topology": self.spec.name,
-                "state": "CONTROLLER UNREACHABLE",
-                "problem": error.message,
-                "at_us": time.time_ns() // 1000,
-                "findings": [],
-                "statements": {},
-                "components": components,
-                "flows": [],
-            }
-        return overview
+            return Overview(
+                topology=self.spec.name,
+                state="CONTROLLER UNREACHABLE",
+                problem=error.message,
+                at_us=time.time_ns() // 1000,
+                components=tuple(gather(actors, components_of(self.running))),
+            )
 
     def component(self, name: str) -> str:
         """The full name of a component given by full or short name.
@@ -317,7 +317,7 @@ class Deployment:
         wait: bool = True,
         timeout_s: float | None = None,
         progress: Progress | None = None,
-    ) -> dict[str, Any]:
+    ) -> Overview:
         """Start missing components and update outdated ones; idempotent. Returns the last overview.
 
         Args:
@@ -362,14 +362,14 @@ class Deployment:
             if progress is not None:
                 progress(overview)
             self._check_same(overview)
-            if (state := overview.get("calls", {}).get(call)) is None:
+            if (state := (overview.calls or {}).get(call)) is None:
                 was_asked |= self._ask(call, earlier=was_asked)
-            if state == SETTLED and overview["state"] != "REFUSED" and administrators.publishes_late():
+            if state == SETTLED and overview.state != "REFUSED" and administrators.publishes_late():
                 call = secrets.token_hex(8)  # the controller may keep rows for a call that came in between: `was_asked`
                 continue
-            if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
-                told = administrators.end(is_refused=overview["state"] == "REFUSED")
-                return overview | {"findings": [*overview["findings"], *map(asdict, told)]} if told else overview
+            if state == SETTLED and (overview.state == "REFUSED" or _is_running(overview, ready=wait)):
+                told = administrators.end(is_refused=overview.state == "REFUSED")
+                return replace(overview, findings=(*overview.findings, *found_problems(told)))
             is_settled = state == SETTLED
             if is_settled not in tried_again:
                 tried_again.add(is_settled)
@@ -385,13 +385,13 @@ class Deployment:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
 
-    def _check_same(self, overview: Mapping[str, Any]) -> None:
+    def _check_same(self, overview: Overview) -> None:
         """Refuse to wait for what another call of `up` has wanted since.
 
         Raises:
             ConfigError: the controller runs by another file, or by another version of this one.
         """
-        if overview.get("fingerprint", wanted := fingerprint_of(self.spec)) != wanted:
+        if overview.fingerprint not in {None, fingerprint_of(self.spec)}:
             raise ConfigError(
                 f"topology {self.spec.name} runs by another file, or another version of {self.spec.file}: another"
                 " `headrace up` has replaced this one",
@@ -511,7 +511,7 @@ class Deployment:
                         raise
                     time.sleep(POLL_S)
 
-    def _not_ready(self, overview: Mapping[str, Any], timeout_s: float) -> NotReady:
+    def _not_ready(self, overview: Overview, timeout_s: float) -> NotReady:
         places: dict[str, list[str]] = {}
         for note in notes(overview):
             if note.fix:
@@ -525,22 +525,22 @@ class Deployment:
             hint="; ".join(fixes),
         )
 
-    def _start_again(self, overview: Mapping[str, Any]) -> None:
+    def _start_again(self, overview: Overview) -> None:
         """Restart aborted components."""
-        for component in overview["components"]:
-            if component["state"] == "ABORTED":
-                self.connect().call(component["name"], "start_component")
+        for component in overview.components:
+            if component.state == "ABORTED":
+                self.connect().call(component.name, "start_component")
 
     def _ensure_controller(self, environment: Mapping[str, str], *, keep_call: str) -> None:
         actors = self.connect()
         wanted = fingerprint_of(self.spec)
         if CONTROLLER in actors.names():
             try:
-                status = actors.call(CONTROLLER, "status")
+                status = status_of(actors.call(CONTROLLER, "status"))
             except PropagationError:
-                status = {}
-            # One that settles no calls is of an earlier version.
-            if status.get("fingerprint") == wanted and "calls" in status and not environment and not keep_call:
+                status = ControllerStatus(name=CONTROLLER)
+            settles = isinstance(status, ControllerStatus) and status.calls is not None
+            if status.fingerprint == wanted and settles and not environment and not keep_call:
                 actors.call(CONTROLLER, "start_component")
                 return
             left = self._kill_and_wait(_is_controller)  # first: it creates what it misses
@@ -749,13 +749,11 @@ class Deployment:
         """The processes of Spark applications that run on this machine."""
         sparks = [name for name in names if name.startswith("spark:")]
         found = []
-        for status in actors.call_all(sparks, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
-            pid = status.get("application_pid") if isinstance(status, Mapping) else None
-            if pid and not self.address:
-                try:
-                    found.append(psutil.Process(pid))
-                except psutil.Error:
-                    continue
+        for answer in actors.call_all(sparks, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
+            status = status_of(answer) if isinstance(answer, Mapping) else None
+            if isinstance(status, SparkStatus) and status.application_pid and not self.address:
+                with suppress(psutil.Error):
+                    found.append(psutil.Process(status.application_pid))
         return found
 
     def _remove_from_databases(
@@ -919,31 +917,31 @@ def _connect(address: str, topology: str, environment: Mapping[str, str]) -> Ray
     return connect(address, topology)
 
 
-def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
-    if overview["state"] != "RUNNING":
+def _is_running(overview: Overview, *, ready: bool) -> bool:
+    if overview.state != "RUNNING":
         return False
-    components = overview["components"]
+    components = overview.components
     # After a change of the file: a component with its old part is about to change or to be replaced.
-    if any(component.get("outdated", False) for component in components):
+    if any(component.outdated for component in components):
         return False
     missing = {"NOT CREATED", "UNREACHABLE", "ABORTED"}
     starting = STARTING | {"RETRYING"}
-    if any(component["state"] in missing or (ready and component["state"] in starting) for component in components):
+    if any(component.state in missing or (ready and component.state in starting) for component in components):
         return False
-    applies = [component for component in components if component["kind"] == "apply" and component.get("enabled", True)]
-    return not ready or all(component.get("ready", False) for component in applies)
+    applies = [each for each in components if each.kind == "apply" and each.enabled is not False]
+    return not ready or all(isinstance(each, ApplyStatus) and each.ready for each in applies)
 
 
-def _others_start(overview: Mapping[str, Any], errors: Sequence[ApplyError]) -> bool:
+def _others_start(overview: Overview, errors: Sequence[ApplyError]) -> bool:
     """Whether only tables have failed, and a component that has none of them is starting.
 
     Whether all else runs is not known yet.
     """
     names = {error.context["component"] for error in errors if isinstance(error, TablesNotCopied)}
     return all(isinstance(error, TablesNotCopied) for error in errors) and any(
-        component["state"] in STARTING or component.get("outdated", False)
-        for component in overview["components"]
-        if component["name"] not in names
+        component.state in STARTING or component.outdated
+        for component in overview.components
+        if component.name not in names
     )
 
 

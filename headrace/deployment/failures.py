@@ -15,6 +15,9 @@ from typing import Any
 from headrace.base.errors import ApplyError
 from headrace.console.remedies import for_component
 from headrace.databases.ports import Finding
+from headrace.status.applies import ApplyStatus
+from headrace.status.component import Failure
+from headrace.status.overview import Overview
 
 __all__ = ["LOOK_CALL_S", "Failures", "TablesNotCopied", "together"]
 
@@ -64,7 +67,7 @@ class Failures:
         self._tried_again: set[str] = set()  # components that are tried once more before the call ends
         self._failed_at: float | None = None
 
-    def told(self, overview: Mapping[str, Any], now: float, *, is_settled: bool) -> list[ApplyError]:
+    def told(self, overview: Overview, now: float, *, is_settled: bool) -> list[ApplyError]:
         """The failures that end the call; none while one may be of an earlier process, or others are about to be known.
 
         Args:
@@ -76,7 +79,7 @@ class Failures:
         if self._before is None:  # an operator may have mended it since, and the retry happens only now
             self._before = set(found)
         self._since = {what: self._since.get(what, now) for what in found}
-        outdated = {each["name"] for each in overview["components"] if each.get("outdated", False)}
+        outdated = {each.name for each in overview.components if each.outdated}
         if is_settled:
             self._ask_to_look(
                 {what: component for what, (component, _) in found.items() if component and component not in outdated},
@@ -96,7 +99,7 @@ class Failures:
         is_all = len(errors) == len(found) and _all_looked_at(overview)
         return errors if is_all or now - self._failed_at > LOOK_AT_ALL_S else []
 
-    def started(self, overview: Mapping[str, Any], *, once_more: bool) -> None:
+    def started(self, overview: Overview, *, once_more: bool) -> None:
         """Components that gave up were started again: what is shown of them is of before.
 
         Args:
@@ -144,46 +147,51 @@ def together(failures: Sequence[ApplyError], *, everything_runs: bool) -> ApplyE
     return ApplyError(message, hint=hint)
 
 
-def _found(overview: Mapping[str, Any]) -> dict[str, tuple[str, ApplyError]]:
+def _found(overview: Overview) -> dict[str, tuple[str, ApplyError]]:
     """By what has failed, in which process: whose tables are to be looked at (empty: it is no table), and the error.
 
     These are not all stuck components (`status_view.stuck_notes`): `up` succeeds while one is stopped or waits for an
     ALTER.
     """
     failures: dict[str, tuple[str, ApplyError]] = {}
-    if overview["state"] == "ABORTED":
+    if overview.state == "ABORTED":
         failures["controller"] = (
             "",
-            ApplyError(str(overview.get("problem", "the controller gave up")), hint=str(overview.get("fix", ""))),
+            ApplyError(overview.problem or "the controller gave up", hint=overview.fix),
         )
-    for component in overview["components"]:
-        name, process = str(component["name"]), component.get("started_us", 0)
-        for table in component.get("instantiation", ()):
-            if table["state"] == "FAILED":
+    for component in overview.components:
+        name, process = component.name, component.started_us or 0
+        for table in component.instantiation if isinstance(component, ApplyStatus) else ():
+            if table.state == "FAILED":
                 full, fix = (
-                    f"{table['owner']}.{table['name']}",
+                    f"{table.owner}.{table.name}",
                     "correct it: the table is checked again every few seconds, and everything else continues meanwhile",
                 )
                 failures[f"{name} {process} {full}"] = (
                     name,
                     TablesNotCopied(
-                        f"{name}: table {full}: {table['problem']}",
+                        f"{name}: table {full}: {table.problem}",
                         hint=fix,
-                        findings=(Finding(path=f"{name} table {full}", problem=table["problem"], fix=fix),),
+                        findings=(Finding(path=f"{name} table {full}", problem=table.problem, fix=fix),),
                         component=name,
                     ),
                 )
         # One that is about to be bypassed ends with its error.
-        if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:
-            error = component.get("last_error", {})
-            hint = for_component(error.get("hint", ""), name, overview.get("flows", ()))
-            failures[f"{name} {process} {error.get('at_us', 0)}"] = (
+        if component.state == "ABORTED" and component.to_be_bypassed_by is None:
+            error = component.last_error or Failure(message="aborted")
+            hint = for_component(error.hint, name, overview.flows)
+            failures[f"{name} {process} {error.at_us}"] = (
                 "",
-                ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=hint),
+                ApplyError(f"{name}: {error.message}", hint=hint),
             )
     return failures
 
 
-def _all_looked_at(overview: Mapping[str, Any]) -> bool:
+def _all_looked_at(overview: Overview) -> bool:
     """Whether every table was checked: then all tables that cannot be copied are known."""
-    return not any(table["state"] == "PENDING" for c in overview["components"] for table in c.get("instantiation", ()))
+    return not any(
+        table.state == "PENDING"
+        for each in overview.components
+        if isinstance(each, ApplyStatus)
+        for table in each.instantiation
+    )

@@ -6,15 +6,17 @@ Repeat for sites that forward.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.base.errors import HeadraceError, PropagationError
 from headrace.console.output import bytes_text, scn_text
 from headrace.console.status_view import Note, holding_notes
 from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
+from headrace.status.applies import ApplyStatus
+from headrace.status.overview import Overview
 from topology.proof.reach import applies_in_a_row
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ CALL_TIMEOUT_S = 5.0
 _AT_REST = frozenset({"DONE", "KEPT", "LEFT OUT", "FAILED"})  # states of tables that are not being copied
 TABLES_TIMEOUT_S = 10.0  # an apply process answers after five, whether its look has ended or not
 
-Look = Callable[[], Mapping[str, Any]]
+Look = Callable[[], Overview]
 """Returns the overview of the topology."""
 
 
@@ -132,7 +134,7 @@ class _Wait:
             return
         overview = self.overview()
         self.looked_at = time.monotonic()
-        if overview["state"] == "REFUSED" and any(c["state"] == "NOT CREATED" for c in overview["components"]):
+        if overview.state == "REFUSED" and any(each.state == "NOT CREATED" for each in overview.components):
             raise NotCaughtUp(
                 f"topology {self.spec.name} does not replicate: the databases are not ready for it",
                 hint="headrace check FILE says what is missing; then headrace up FILE",
@@ -147,14 +149,15 @@ class _Wait:
             )
         self.look_for_failed_tables(overview)
 
-    def look_for_failed_tables(self, overview: Mapping[str, Any]) -> None:
+    def look_for_failed_tables(self, overview: Overview) -> None:
         """Find tables that need an operator: they are not waited for where nothing else is being copied."""
         errors = [
             e for e in self.failures.told(overview, self.looked_at, is_settled=True) if isinstance(e, TablesNotCopied)
         ]
         self.failed = {}
-        for component in overview["components"]:
-            name, states = str(component["name"]), {table["state"] for table in component.get("instantiation", ())}
+        for component in overview.components:
+            tables = component.instantiation if isinstance(component, ApplyStatus) else ()
+            name, states = component.name, {table.state for table in tables}
             own = [error for error in errors if error.context["component"] == name]
             if own and states <= _AT_REST:
                 self.failed[name] = own

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
 
 from actors.site.connection import embedded_server
 from headrace.base.errors import HeadraceError
 from headrace.faults.errors import NotFired
+from headrace.status.applies import ApplyStatus
+from headrace.status.component import ComponentStatus
+from headrace.status.plain import status_of
+from headrace.status.sparks import SparkStatus
 
 if TYPE_CHECKING:
     from headrace.databases.embedded.servers import EmbeddedServer
@@ -60,13 +64,17 @@ class Processes:
         except HeadraceError:
             return 0
 
-    def status(self, component: str) -> Mapping[str, Any]:
-        """The status of a component; empty: it does not answer now."""
+    def status(self, component: str) -> ComponentStatus | None:
+        """The status of a component; None: it does not answer now."""
         try:
-            found: Mapping[str, Any] = self.deployment.connect().call(component, "status", timeout_s=CALL_TIMEOUT_S)
+            return status_of(self.deployment.connect().call(component, "status", timeout_s=CALL_TIMEOUT_S))
         except HeadraceError:
-            return {}
-        return found
+            return None
+
+    def application_pid(self, site: str) -> int:
+        """The process id of the driver of a site's Spark application; 0: there is none now."""
+        status = self.status(f"spark:{site}")
+        return status.application_pid if isinstance(status, SparkStatus) else 0
 
     def driver(self, site: str) -> psutil.Process:
         """The driver of a site's Spark application.
@@ -74,14 +82,14 @@ class Processes:
         Raises:
             NotFired: there is none now.
         """
-        return self._own(int(self.status(f"spark:{site}").get("application_pid") or 0))
+        return self._own(self.application_pid(site))
 
     def workers(self, apply: str) -> list[psutil.Process]:
         """The Python workers that are the apply servers of an apply process, on this machine."""
-        found = []
-        for server in self.status(f"apply:{apply}").get("servers", ()):
+        found, status = [], self.status(f"apply:{apply}")
+        for server in status.servers if isinstance(status, ApplyStatus) else ():
             with contextlib.suppress(NotFired):
-                found.append(self._own(int(server.get("pid") or 0)))
+                found.append(self._own(server.pid))
         return found
 
     def server(self, site: str) -> list[psutil.Process]:

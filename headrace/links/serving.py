@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace.status.component import WireStatus
+from headrace.status.queues import QueueStatus
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
@@ -32,8 +35,8 @@ class Serving(Protocol):
         """
         ...
 
-    def wire_status(self) -> dict[str, Any]:
-        """Whom it refused, for the status of the component."""
+    def wire_status(self) -> WireStatus | None:
+        """Whom it refused, for the status of the component; None: it refuses nobody."""
         ...
 
     def stop(self) -> None:
@@ -60,7 +63,7 @@ class ServingQueue(Serving, Protocol):
         """Do what time asks of the queue; answers the seconds until the next time."""
         ...
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> QueueStatus:
         """The queue's statistics, always at once."""
         ...
 

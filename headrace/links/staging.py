@@ -10,12 +10,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from headrace.base.errors import HeadraceError, WouldBlock
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import BatchHeader, Delivery, PublisherProgress
+from headrace.status.queues import QueueStatus
 
 __all__ = ["LockedQueue", "PublisherAccount", "PublisherNews", "QueuePort", "SessionPort"]
 
@@ -273,8 +274,8 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         """
         ...
 
-    def status(self) -> dict[str, Any]:
-        """Statistics, JSON-able."""
+    def status(self) -> QueueStatus:
+        """Its statistics."""
         ...
 
     def close(self) -> None:
@@ -328,7 +329,7 @@ class LockedQueue(Generic[_Publisher, _Subscriber]):
                 self._changed.notify_all()
         return pause_s
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> QueueStatus:
         """The queue's statistics.
 
         While something holds the queue (a disk that hangs) the last ones, with that as their `problem`.
@@ -336,12 +337,12 @@ class LockedQueue(Generic[_Publisher, _Subscriber]):
         if not self._changed.acquire(timeout=_STATUS_WAIT_S):
             age_s = time.monotonic() - self._seen_at
             problem = f"the queue is held, by a write to its disk perhaps; these figures are {age_s:.0f} s old"
-            return {**self._seen, "problem": self._seen["problem"] or problem}
+            return replace(self._seen, problem=self._seen.problem or problem)
         try:
             self._seen, self._seen_at = self._core.status(), time.monotonic()
         finally:
             self._changed.release()
-        return dict(self._seen)
+        return self._seen
 
     def close(self) -> None:
         """Close the queue; its streams have ended before. Idempotent.

@@ -352,13 +352,16 @@ class CaptureProcess(Component):
         """See `Component.work`."""
         self.sim.network.serve(self.capture)
         self.host.step()
-        for status in self.host.details().get("subscribers", ()):
-            self.sim.seen["combined"] += status["connected"]
-            self.sim.seen["combined without credit"] += status["connected"] and status["credit_bytes"] <= 0
-            self.sim.seen["refused while combined"] += status["gone_scn"] is not None
+        for status in self.host.details().subscribers:
+            self.sim.seen["combined"] += status.connected
+            self.sim.seen["combined without credit"] += status.connected and status.credit_bytes <= 0
+            self.sim.seen["refused while combined"] += status.gone_scn is not None
             # One batch may be larger than what was left.
             require(
-                status["waiting_bytes"] <= AHEAD_BYTES + 4000, Invariant.BOUNDS, self.name, "more waits than its bound"
+                status.waiting_bytes is not None and status.waiting_bytes <= AHEAD_BYTES + 4000,
+                Invariant.BOUNDS,
+                self.name,
+                "more waits than its bound",
             )
 
     def close(self) -> None:
@@ -415,12 +418,12 @@ class BufferedQueue(Component):
         host.step()
         bounds = self.sim.topology.queue(self._queue)
         status = core.status()
-        self.sim.seen["spilled"] += status["spill_bytes"] > 0
-        self.sim.seen["queue paused"] += status["state"] != "ENABLED"
-        self.sim.seen["rewound"] += status["rewinds"] > 0
-        self.sim.seen["spill problem"] += bool(status["problem"])
+        self.sim.seen["spilled"] += status.spill_bytes > 0
+        self.sim.seen["queue paused"] += status.state != "ENABLED"
+        self.sim.seen["rewound"] += status.rewinds_total > 0
+        self.sim.seen["spill problem"] += bool(status.problem)
         require(
-            status["spill_bytes"] <= bounds.spill_bytes_max,
+            status.spill_bytes <= bounds.spill_bytes_max,
             Invariant.BOUNDS,
             self.name,
             "it spilled more than its bound",
@@ -428,7 +431,7 @@ class BufferedQueue(Component):
         # One batch may be larger than what was left, and what cannot be spilled stays in memory.
         memory_max = bounds.memory_bytes_max + bounds.spill_bytes_max + 4000
         require(
-            status["memory_bytes"] <= memory_max, Invariant.BOUNDS, self.name, "it holds more in memory than its bounds"
+            status.memory_bytes <= memory_max, Invariant.BOUNDS, self.name, "it holds more in memory than its bounds"
         )
 
     def close(self) -> None:

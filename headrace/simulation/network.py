@@ -27,6 +27,7 @@ from headrace.lcr.scn import Scn
 from headrace.links.ports import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, RedoWatch, Resume
 from headrace.links.staging import LockedQueue, PublisherAccount, PublisherNews, QueuePort
 from headrace.simulation.observing.trace import Trace
+from headrace.status.component import WireStatus
 
 __all__ = ["DequeueStream", "EnqueueStream", "Network", "SimulatedLinks", "Unserved"]
 
@@ -172,9 +173,9 @@ class Unserved(LockedQueue[PublisherSession, SubscriberSession]):
     def admit(self, callers: Mapping[str, Mapping[str, str]]) -> None:
         """See `Serving.admit`: who may come is not looked at."""
 
-    def wire_status(self) -> dict[str, Any]:
+    def wire_status(self) -> WireStatus | None:
         """See `Serving.wire_status`."""
-        return {}
+        return None
 
     def stop(self) -> None:
         """See `Serving.stop`."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,11 @@ from actors.control.lag import PositionSamples
 from actors.records.requests import Requests
 from actors.splitting.facts import required_of
 from actors.splitting.phases import Splitting
+from actors.staging.queue import QueueCore
 from headrace.base.errors import ConfigError
 from headrace.lcr.scn import Scn
 from headrace.simulation.observing.violations import Invariant, require
+from headrace.status.queues import QueueStatus
 from topology import split
 from topology.routing.combined import readers_of
 from topology.split import MERGING, SPLIT, clone_queue
@@ -167,7 +168,7 @@ class SplitStreams:
             queue = self._sim.queues.get(stream.queue)
             if stream.phase != SPLIT or queue is None or queue.core is None or queue.name in self.pending:
                 continue
-            known = {each["subscriber"] for each in queue.core.status()["subscribers"]}
+            known = {each.subscriber for each in queue.core.status().subscribers}
             readers = readers_of(self._sim.topology, self._sim.topology.propagation(stream.propagation))
             require(
                 known.isdisjoint(readers),
@@ -181,10 +182,10 @@ class SplitStreams:
             )
 
     @staticmethod
-    def _is_behind(queue: Mapping[str, Any], clone: Any) -> bool:
-        own = [] if clone is None else clone.status()["subscribers"]
-        durable = {source: each["durable_scn"] for source, each in queue["sources"].items()}
-        return any(0 < each["acknowledged_scn"] < durable.get(each["source"], 0) for each in own)
+    def _is_behind(queue: QueueStatus, clone: QueueCore | None) -> bool:
+        own = () if clone is None else clone.status().subscribers
+        durable = {source: each.durable_scn for source, each in queue.sources.items()}
+        return any(0 < each.acknowledged_scn < durable.get(each.source, 0) for each in own)
 
     # ------------------------------------------------------------------ facts
 
@@ -199,10 +200,10 @@ class SplitStreams:
     def _answers(self, component: str) -> bool:
         return any(each.is_open for each in self._sim.components if each.name == component)
 
-    def queue(self, name: str) -> Mapping[str, Any]:
+    def queue(self, name: str) -> QueueStatus | None:
         """See `Facts.queue`."""
         queue = self._sim.queues.get(name)
-        return {} if queue is None or queue.core is None else queue.core.status()
+        return None if queue is None or queue.core is None else queue.core.status()
 
     def required_scn(self, capture: str) -> Scn | None:
         """See `Facts.required_scn`."""

@@ -485,7 +485,7 @@ class Simulation:
                     f"its tables are not all copied, or made up for; low watermark {apply.observer.low_watermark}",
                 )
         for name, queue in self.queues.items():
-            batches = queue.core.status()["batches"] if queue.core else -1
+            batches = queue.core.status().batches if queue.core else -1
             if batches:
                 return f"queue:{name}", "it is down" if batches < 0 else f"{batches} batches are left in it"
         return ()

@@ -37,6 +37,11 @@ from headrace.lcr.table_name import argument
 from headrace.rules.conditions.nodes import ConditionError
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.transformations.transformation import TransformationError
+from headrace.status.applies import ApplyStatus
+from headrace.status.captures import CaptureStatus
+from headrace.status.component import ComponentStatus
+from headrace.status.queues import QueueStatus
+from headrace.tracing.following import low_watermark_of
 from spark_apply.copy.standing import correct_alone
 from spark_apply.tables.arriving import restart_hint
 from topology.routing.combined import bypassed_on
@@ -89,14 +94,14 @@ class Evidence:
     source_scn: int
     instantiation: Instantiation | None
     errors: Sequence[ErrorTransaction] | None
-    statuses: Mapping[str, Mapping[str, Any]]
+    statuses: Mapping[str, ComponentStatus]
     unknown: Sequence[str] = ()
     is_destination_read: bool = True
 
     @property
     def low_watermark_scn(self) -> int:
         """Of the apply process; 0: not known."""
-        return int(self.statuses.get(f"apply:{self.way.apply.name}", {}).get("low_watermark_scn", 0))
+        return low_watermark_of(self.statuses, self.way.apply.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,15 +332,14 @@ def _under_way(found: Evidence, change: FoundChange) -> _Stop | None:
     if change.commit_scn <= found.low_watermark_scn:
         return None
     place, text = _first_behind(found, change.commit_scn)
-    status = found.statuses.get(place, {})
-    detail = str(status.get("detail") or status.get("problem") or status.get("last_error", {}).get("message", ""))
-    state = f", which is {status['state']}" if status.get("state") else ""
+    status = found.statuses.get(place, ComponentStatus(name=place))
+    detail = status.detail or status.problem or ("" if status.last_error is None else status.last_error.message)
+    state = f", which is {status.state}" if status.state else ""
     return _Stop(
         "ON THE WAY",
         place,
         f"{text}{state}{f': {detail}' if detail else ''}",
-        str(status.get("hint") or "")
-        or f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
+        status.hint or f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
     )
 
 
@@ -347,14 +351,15 @@ def _not_in_redo(found: Evidence) -> _Stop | None:
     if found.searched is None or found.searched[1] >= found.source_scn:
         return None
     capture, source = f"capture:{found.way.capture.name}", found.way.capture.source
-    reads = found.statuses.get(capture, {}).get("state") in {"CAPTURING CHANGES", "WAITING FOR REDO"}
+    reads = capture in found.statuses and found.statuses[capture].state in {"CAPTURING CHANGES", "WAITING FOR REDO"}
     place = f"site:{source}" if reads else capture
+    state = found.statuses[place].state if place in found.statuses else "unknown"
     return _Stop(
         "ON THE WAY",
         place,
         f"the log of {source} is at SCN {scn_text(found.source_scn)}, and {capture} has redo up to SCN"
         f" {scn_text(found.searched[1])}: a change may be in between; {place} is"
-        f" {found.statuses.get(place, {}).get('state', 'unknown')}",
+        f" {state}",
         f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
     )
 
@@ -363,22 +368,25 @@ def _first_behind(found: Evidence, scn: int) -> tuple[str, str]:
     """The first component on the way whose position is below `scn`, and in words what it lacks."""
     way, source, statuses = found.way, found.way.capture.source, found.statuses
     capture = f"capture:{way.capture.name}"
-    at = int(statuses.get(capture, {}).get("sent_scn", 0))
+    captured, applied = statuses.get(capture), statuses.get(f"apply:{way.apply.name}")
+    at = (captured.sent_scn or 0) if isinstance(captured, CaptureStatus) else 0
     if at < scn:
         return capture, f"{capture} has sent what was committed up to SCN {scn_text(at)}"
     without = bypassed_on(found.spec, way)
     for name, next_queue in ((None, way.capture.queue), *((each.name, each.to_queue) for each in way.propagations)):
         if f"queue:{next_queue}" not in without:
-            position = statuses.get(f"queue:{next_queue}", {}).get("sources", {}).get(source, {}).get("position_scn", 0)
-            if int(position) < scn:
+            queue = statuses.get(f"queue:{next_queue}")
+            arrived = queue.sources.get(source) if isinstance(queue, QueueStatus) else None
+            position = 0 if arrived is None else arrived.position_scn
+            if position < scn:
                 place = capture if name is None else f"propagation:{name}"
                 return (
                     place,
                     f"{place} has not brought it to queue {next_queue}, which has what was committed up to SCN"
-                    f" {scn_text(int(position))}",
+                    f" {scn_text(position)}",
                 )
     apply = f"apply:{way.apply.name}"
-    received = int(statuses.get(apply, {}).get("received_scn", 0))
+    received = (applied.received_scn or 0) if isinstance(applied, ApplyStatus) else 0
     if received < scn:
         return apply, f"{apply} has read what was committed up to SCN {scn_text(received)}"
     return apply, f"{apply} has read it, and has applied everything up to SCN {scn_text(found.low_watermark_scn)}"

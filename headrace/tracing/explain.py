@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.base.errors import ConfigError, DatabaseUnavailable, HeadraceError, LogGone
 from headrace.console.exit_codes import DONE, FINDING
@@ -15,7 +15,9 @@ from headrace.lcr.scn import FIRST_SCN
 from headrace.redo.mining.key_search import CHANGES_MAX
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
 from headrace.rules.transformations.transformation import columns_at_the_end
+from headrace.status.overview import Overview
 from headrace.tracing.causes import Evidence, Verdict, explain
+from headrace.tracing.following import low_watermark_of
 from topology.routing.ways import ways_to
 
 if TYPE_CHECKING:
@@ -133,7 +135,7 @@ def explain_row(
     actors: RayActors,
     question: RowQuestion,
     *,
-    overview: Mapping[str, Any],
+    overview: Overview,
     progress: Callable[[str], None],
 ) -> int:
     """Explain a row for each destination, and print it.
@@ -246,11 +248,11 @@ class _Asked:
         spec: TopologySpec,
         actors: RayActors,
         question: RowQuestion,
-        overview: Mapping[str, Any],
+        overview: Overview,
         progress: Callable[[str], None],
     ) -> None:
         self._spec, self._actors, self._question, self._progress = spec, actors, question, progress
-        self._statuses = {each["name"]: each for each in overview["components"]}
+        self._statuses = {each.name: each for each in overview.components}
         self._rows: dict[tuple[str, TableName], Mapping[str, str | None] | None] = {}
         self._redo: dict[str, Findings] = {}
         self._source_scns: dict[str, int] = {}
@@ -283,7 +285,7 @@ class _Asked:
             instantiation, errors = self._recorded(way)
         except HeadraceError as error:
             unknown.append(f"the instantiation and the error queue at {apply.site}: {error.message}")
-        if not self._statuses.get(f"apply:{apply.name}", {}).get("low_watermark_scn"):
+        if not low_watermark_of(self._statuses, apply.name):
             unknown.append(f"apply:{apply.name} does not tell its low watermark")
         return Evidence(
             spec=self._spec,

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import HeadraceError
+from headrace.status.applies import ApplyStatus
+from headrace.status.captures import CaptureStatus
+from headrace.status.component import ComponentStatus
 from topology.routing.combined import bypassed_on
 from topology.routing.ways import ways_to
 
@@ -117,7 +120,7 @@ def follow(
     spec: TopologySpec,
     label: str,
     answers: Mapping[str, Mapping[str, Any] | HeadraceError],
-    statuses: Mapping[str, Mapping[str, Any]],
+    statuses: Mapping[str, ComponentStatus],
     *,
     queued: Mapping[str, Iterable[int]] | None = None,
 ) -> Tracking:
@@ -144,10 +147,24 @@ def follow(
         since_us={name: answer["since_us"] for name, answer in known.items()},
         silent={name: answer.message for name, answer in answers.items() if isinstance(answer, HeadraceError)},
         captured={
-            f"capture:{each.name}": int(statuses.get(f"capture:{each.name}", {}).get("captured_scn", 0))
-            for each in spec.captures
+            f"capture:{each.name}": _captured_scn(statuses.get(f"capture:{each.name}")) for each in spec.captures
         },
     )
+
+
+def low_watermark_of(statuses: Mapping[str, ComponentStatus], apply: str) -> int:
+    """The low watermark of an apply process; 0: not known.
+
+    Args:
+        statuses: by component, its status.
+        apply: name of the apply process.
+    """
+    status = statuses.get(f"apply:{apply}")
+    return (status.low_watermark_scn or 0) if isinstance(status, ApplyStatus) else 0
+
+
+def _captured_scn(status: ComponentStatus | None) -> int:
+    return (status.captured_scn or 0) if isinstance(status, CaptureStatus) else 0
 
 
 def _followed(
@@ -155,7 +172,7 @@ def _followed(
     source: str,
     notes: list[tuple[str, Mapping[str, Any]]],
     known: Mapping[str, Mapping[str, Any]],
-    statuses: Mapping[str, Mapping[str, Any]],
+    statuses: Mapping[str, ComponentStatus],
     queued: Mapping[str, Iterable[int]],
 ) -> Followed:
     steps = tuple(
@@ -177,7 +194,7 @@ def _followed(
             steps=steps,
             commit_scn=commit_scn,
             since_us=known.get(name, {}).get("since_us", 0),
-            low_watermark_scn=int(statuses.get(name, {}).get("low_watermark_scn", 0)),
+            low_watermark_scn=low_watermark_of(statuses, apply.name),
             queued=None if apply.name not in queued else frozenset(queued[apply.name]),
         )
         arrivals.append(looked.arrival())

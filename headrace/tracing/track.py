@@ -13,6 +13,7 @@ from headrace.console.exit_codes import DONE, FINDING
 from headrace.console.output import scn_text
 from headrace.lcr.table_name import literal
 from headrace.lcr.tracking import LABEL_BYTES_MAX, TRACK_PREFIX
+from headrace.status.overview import Overview
 from headrace.tracing.following import Tracking, follow
 from topology.edits.changes import components_of
 
@@ -54,7 +55,7 @@ def labelling(label: str) -> str:
     )
 
 
-def look(spec: TopologySpec, actors: RayActors, label: str, overview: Mapping[str, Any]) -> Tracking:
+def look(spec: TopologySpec, actors: RayActors, label: str, overview: Overview) -> Tracking:
     """Ask every component that runs.
 
     Args:
@@ -63,7 +64,7 @@ def look(spec: TopologySpec, actors: RayActors, label: str, overview: Mapping[st
         label: the label.
         overview: of the topology, for the positions and for who does not answer.
     """
-    statuses = {each["name"]: each for each in overview["components"]}
+    statuses = {each.name: each for each in overview.components}
     answers: dict[str, Mapping[str, Any] | HeadraceError] = {}
     for component in components_of(spec):
         if component.kind not in _TRACKING:

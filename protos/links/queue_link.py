@@ -36,6 +36,7 @@ from headrace.base.errors import ConfigError, HeadraceError, PropagationError, P
 from headrace.lcr.scn import Scn
 from headrace.links.ports import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, Resume
 from headrace.links.staging import LockedQueue, PublisherAccount, PublisherNews, QueuePort, SessionPort
+from headrace.status.component import WireStatus
 from protos import codec, queue_pb2, queue_pb2_grpc
 from protos.codec import scn_from_message
 from protos.wire import transport
@@ -284,9 +285,9 @@ class QueueServer(Generic[_Publisher, _Subscriber]):
         if self._admission is not None:
             self._admission.change(callers)
 
-    def wire_status(self) -> dict[str, Any]:
+    def wire_status(self) -> WireStatus | None:
         """See `Serving.wire_status`."""
-        return {} if self._admission is None else {"wire": self._admission.status()}
+        return None if self._admission is None else self._admission.status()
 
     def stop(self) -> None:
         """End every stream, then close the queue; idempotent.

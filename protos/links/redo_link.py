@@ -25,6 +25,7 @@ from headrace.base.errors import HeadraceError, PropagationError
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import RedoPosition
 from headrace.links.standby import RedoShipper, RedoWriter
+from headrace.status.component import WireStatus
 from protos import queue_pb2, redo_pb2, redo_pb2_grpc
 from protos.codec import scn_from_message
 from protos.links.redo_transport import ShippingService
@@ -172,9 +173,9 @@ class RedoServer:
         if self._admission is not None:
             self._admission.change(callers)
 
-    def wire_status(self) -> dict[str, Any]:
+    def wire_status(self) -> WireStatus | None:
         """See `Serving.wire_status`."""
-        return {} if self._admission is None else {"wire": self._admission.status()}
+        return None if self._admission is None else self._admission.status()
 
     def stop(self) -> None:
         """End every stream; idempotent."""

@@ -84,7 +84,9 @@ class _SparkTasks(apply_pb2_grpc.SparkTasksServicer):  # type: ignore[misc]
         try:
             self._admit(request.application_token, context)
             reply = self._handler.health()
-            reply.refusals.CopyFrom(pb.Refusals(**self._admission.status()))
+            refused = self._admission.status()
+            names = [field.name for field in pb.Refusals.DESCRIPTOR.fields]
+            reply.refusals.CopyFrom(pb.Refusals(**{name: getattr(refused, name) for name in names}))
             return reply
         except HeadraceError as error:
             abort(context, error)

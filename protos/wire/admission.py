@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.base.errors import NotAdmitted, ProtocolError, printable
+from headrace.status.component import WireStatus
 from protos.wire.identity import Identity, principal_of
 from protos.wire.rates import Meter, Rates
 from protos.wire.revoked import Revoked, fingerprints_of, printed_fingerprint
@@ -245,24 +246,24 @@ class Admission:
         if self.identity is not None:
             self._check_site(context, self.identity.site, "a process of this site")
 
-    def status(self) -> dict[str, Any]:
-        """Who was refused, JSON-able. `refused_connections` lags by the time that a handshake may take."""
+    def status(self) -> WireStatus:
+        """Who was refused."""
         with self._lock:
             connections = self._refused_connections()
             if connections > self._told_connections:
                 self._told_connections, self._last_connection_us = connections, time.time_ns() // 1000
-            return {
-                "tls": self.identity is not None,
-                "refused_calls": self._refused.count,
-                "refused_connections": connections,
-                "last_refused_connection_us": self._last_connection_us,  # when this was asked for first after it
-                "last_refusal": self._refused.last,
-                "last_refusal_us": self._refused.last_us,
-                "revoked_problem": "" if self._revoked is None else self._revoked.problem,
-                "held_back": self._held_back.count,
-                "last_held_back": self._held_back.last,
-                "last_held_back_us": self._held_back.last_us,
-            }
+            return WireStatus(
+                tls=self.identity is not None,
+                refused_calls=self._refused.count,
+                refused_connections=connections,
+                last_refused_connection_us=self._last_connection_us,
+                last_refusal=self._refused.last,
+                last_refusal_us=self._refused.last_us,
+                revoked_problem="" if self._revoked is None else self._revoked.problem,
+                held_back=self._held_back.count,
+                last_held_back=self._held_back.last,
+                last_held_back_us=self._held_back.last_us,
+            )
 
     # ------------------------------------------------------------------ what is noted; see `protos.wire.rates.RateListener`
 

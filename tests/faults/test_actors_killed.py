@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
     ),
 )
 def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System, kind: str):
-    names = [component["name"] for component in one_way.deployment.overview()["components"]]
+    names = [component.name for component in one_way.deployment.overview().components]
     victims = [kind] if kind == CONTROLLER else [name for name in names if name.startswith(kind)]
     assert victims
     with pgbench_through(one_way) as running:
@@ -55,7 +55,7 @@ def test_processes_come_apart_and_together_and_one_that_is_killed_alone_takes_no
         running.wait_arriving()
         together = wait_processes(one_way)
         at_first = pids(one_way)
-        assert apart.deployment.up()["state"] == "RUNNING"
+        assert apart.deployment.up().state == "RUNNING"
         processes = wait_processes(apart)
         assert processes == {name: {name} for name in processes} != together
 
@@ -66,7 +66,7 @@ def test_processes_come_apart_and_together_and_one_that_is_killed_alone_takes_no
         assert {name for name in after if after[name] != before[name]} == {"queue:q_src"}
         running.wait_arriving(running.arrived + 1)
 
-        assert one_way.deployment.up()["state"] == "RUNNING"
+        assert one_way.deployment.up().state == "RUNNING"
         assert wait_processes(one_way) == together
         own = [name for name in at_first if name.startswith(("site:", "spark:"))]
         assert (

@@ -6,7 +6,6 @@ with all its files, and the destination gets every acknowledged commit.
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import psutil
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from actors.state_folder import site_folder
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.faults.processes import kill, server_processes
+from headrace.status.captures import CaptureStatus
 from tests.support.downstream_sites import ROWS, Writer
 from tests.support.server_settings import reload_settings
 from tests.support.sites import NAME, Sites
@@ -92,14 +92,15 @@ def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit
     assert system.status("capture:c_local")["combined_with"] == "apply_rows"
     system, before = _replaced(system)
 
-    def scns() -> dict[str, Any] | None:
-        found = next(each for each in system.deployment.overview()["components"] if each["name"] == "capture:c")
-        return found if found.get("start_scn") and found["required_checkpoint_scn"] else None
+    def scns() -> CaptureStatus | None:
+        found = next(each for each in system.deployment.overview().components if each.name == "capture:c")
+        is_known = isinstance(found, CaptureStatus) and found.start_scn and found.required_checkpoint_scn
+        return found if is_known else None
 
     shown = wait_until("it tells what it needs", scns)
-    assert 0 < shown["first_scn"] <= shown["required_checkpoint_scn"] <= shown["applied_scn"] <= shown["captured_scn"]
-    assert shown["start_scn"] >= shown["first_scn"]
-    assert shown["max_checkpoint_scn"] <= shown["captured_scn"]
+    assert 0 < shown.first_scn <= shown.required_checkpoint_scn <= shown.applied_scn <= shown.captured_scn
+    assert shown.start_scn >= shown.first_scn
+    assert shown.max_checkpoint_scn <= shown.captured_scn
     assert system.status("redo:a@b")["transport"] == "sync"
     assert system.status("capture:c")["combined_with"] == "apply_rows"
     with system.connection("a") as user:

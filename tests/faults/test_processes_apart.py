@@ -42,7 +42,7 @@ def apart(one_way: System) -> Iterator[System]:
         one_way, deployment=Deployment(replace(one_way.spec, processes_apart=True), one_way.deployment.address)
     )
     one_way.execute("dst", _ACCEPT)
-    assert one_way.deployment.up()["state"] == "RUNNING"
+    assert one_way.deployment.up().state == "RUNNING"
     wait_processes(one_way)
 
 
@@ -80,7 +80,7 @@ def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_al
     # Back, while it is aborted and the cause is gone: nobody needs to start it.
     _abort(apart, 3)
     one_way.execute("dst", _ACCEPT)
-    assert one_way.deployment.up()["state"] == "RUNNING"
+    assert one_way.deployment.up().state == "RUNNING"
     assert name in next(held for held in wait_processes(one_way).values() if name in held)
     one_way.assert_converged(["notes"])
     assert one_way.execute("dst", "SELECT count(*) FROM notes") == [(3,)]

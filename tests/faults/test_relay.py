@@ -39,8 +39,8 @@ def test_changes_pass_through_a_site_without_a_database_whose_actors_are_killed(
         writers.wait_arriving("b")
         relay.call(onward, "stop_component")
         relay.wait_state(onward, "DISABLED")
-        passed = relay.status(queue)["cnum_msgs"]
-        wait_until("the queue has changes that nobody took", lambda: relay.status(queue)["cnum_msgs"] > passed)
+        passed = relay.status(queue)["rows_total"]
+        wait_until("the queue has changes that nobody took", lambda: relay.status(queue)["rows_total"] > passed)
         old = relay.kill(queue)
         assert relay.wait_restarted(queue, old) != old
         relay.call(onward, "start_component")

@@ -70,7 +70,7 @@ def test_archived_logs_bring_every_row_to_the_destination(
             for file in list_segments(redo):
                 if is_copied and file.is_archived and not (archive / file.path.name).exists():
                     shutil.copy(file.path, archive)
-            return receiver.details().get("redo_scn", 0) >= scn
+            return (receiver.details().redo_scn or 0) >= scn
 
         user = stack.enter_context(psycopg.connect(there, autocommit=True))
         user.execute(ROWS)
@@ -101,5 +101,5 @@ def test_archived_logs_bring_every_row_to_the_destination(
             assert user.execute("SELECT * FROM rows ORDER BY id").fetchall() == rows
             assert len(rows) > 1500 * (turn + 1)
         assert destination.errors("topo", "a") == ()
-        assert receiver.details()["mode"] == "archived_log"
-        assert receiver.details()["redo_segments"] >= 2
+        assert receiver.details().mode == "archived_log"
+        assert receiver.details().redo_segments >= 2

@@ -63,7 +63,7 @@ class Capture(CaptureHost):
     def catch_up(self) -> None:
         """Send everything that is committed."""
         end = self._site.catch_up()
-        while self.details().get("sent_scn", 0) < end:
+        while (self.details().sent_scn or 0) < end:
             self.step()
 
 
@@ -191,7 +191,7 @@ def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
     again = a.take(queue, "003")
     assert 2000 < rows(again) < 2000 + 2000
     assert a.content() == before
-    assert capture.details()["rewinds"] >= 1
+    assert capture.details().rewinds_total >= 1
     assert rows(b.take(queue, "003")) == 0
     assert checkpoints.lowest == required
 
@@ -199,10 +199,10 @@ def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
     settle()
     first = checkpoints.scns(site.writer.oldest_scn)["capture_dbs1"].first_scn
     checkpoints.set_start_scn("capture_dbs1", first, oldest_scn=site.writer.oldest_scn)
-    mined = capture.details()["bytes_total"]
+    mined = capture.details().bytes_total
     queue.capture_again("capture_dbs1", first)
     capture.step()
     write(9001, 9010)
     assert rows(a.take(queue, "004")) == rows(b.take(queue, "004")) < 1000
-    assert capture.details()["bytes_total"] > mined, "all redo was mined again"
+    assert capture.details().bytes_total > mined, "all redo was mined again"
     assert a.content() == b.content() == site.user.execute("SELECT id, body FROM rows ORDER BY id").fetchall()

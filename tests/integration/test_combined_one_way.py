@@ -47,7 +47,7 @@ def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_los
         wait_arrived(last[0] + 1)
         for _ in range(3):
             combined.take("combined: never\n")
-            wait_for("them to be parted", lambda: "subscribers" not in combined.hosts[CAPTURE].status(), WAIT_S)
+            wait_for("them to be parted", lambda: not combined.hosts[CAPTURE].status().subscribers, WAIT_S)
             wait_arrived(last[0] + 50)
             combined.take()
             wait_for("them to be combined", combined.is_combined, WAIT_S)
@@ -64,8 +64,8 @@ def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_los
                     rows = f"generate_series({number * 1000}, {number * 1000 + 999}) i"
                     big.execute(f"INSERT INTO first SELECT 1000000 + i, repeat(md5(i::text), 30) FROM {rows}")
             capture = combined.hosts[CAPTURE]
-            wait_for("no credit to be left", lambda: capture.status()["state"] == "PAUSED FOR FLOW CONTROL", WAIT_S)
-            assert capture.status()["subscribers"][0]["waiting_bytes"] < 4 << 20
+            wait_for("no credit to be left", lambda: capture.status().state == "PAUSED FOR FLOW CONTROL", WAIT_S)
+            assert capture.status().subscribers[0].waiting_bytes < 4 << 20
         wait_arrived(last[0] + 1)
     end = Scn(end_of_log(combined.source_dsn))
     wait_for("everything", lambda: combined.driver.control.status().low_watermark_scn >= end, WAIT_S)

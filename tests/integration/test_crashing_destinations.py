@@ -18,6 +18,8 @@ from headrace.base.errors import HeadraceError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import Scn
+from headrace.status.captures import CaptureStatus
+from headrace.status.queues import QueueStatus, QueueSubscriber
 from protos import apply_pb2 as pb
 from spark_apply.driver.loop.flushes import FlushGate
 from tests.support.apply_driver import end_of_log, executed, wait_for
@@ -94,12 +96,14 @@ class Crashing:
 
     def _acknowledged(self) -> int:
         """Up to where the queue, or the capture process in its place, may forget."""
-        return max((int(each["acknowledged_scn"]) for each in self._subscribers()), default=0)
+        return max((each.acknowledged_scn for each in self._subscribers()), default=0)
 
-    def _subscribers(self) -> list[dict[str, Any]]:
+    def _subscribers(self) -> list[QueueSubscriber]:
         (apply,) = self.way.spec.applies
         host = self.way.hosts.get(f"queue:{apply.queue}", self.way.hosts[CAPTURE])
-        return [each for each in host.status().get("subscribers", ()) if each["subscriber"] == apply.name]
+        status = host.status()
+        subscribers = status.subscribers if isinstance(status, QueueStatus | CaptureStatus) else ()
+        return [each for each in subscribers if each.subscriber == apply.name]
 
     def _recorded(self) -> int:
         with closing(PostgresDestination(self.way.destination_dsn)) as destination:
@@ -113,7 +117,7 @@ class Crashing:
         self.execute_errors()
         for table in ("first", "log"):
             assert digest(self.way.source_dsn, table) == digest(self.way.destination_dsn, table), table
-        assert [each["lost"] for each in self._subscribers()] == [[]]
+        assert [each.lost for each in self._subscribers()] == [None]
         self.wait("the redo to be given up", lambda: self.way.required_scn >= end)
         assert self.way.restarts >= self.crashes
 

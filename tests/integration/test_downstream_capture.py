@@ -60,7 +60,7 @@ def test_every_acknowledged_transaction_arrives_when_the_source_is_lost_with_all
     for writer in writers:
         writer.stop()
     acknowledged = {row for writer in writers for row in writer.acknowledged}
-    wait_until("the stream to the source has ended", lambda: receiver.status()["state"] == "RETRYING")
+    wait_until("the stream to the source has ended", lambda: receiver.status().state == "RETRYING")
 
     dsn = prepared_database(pg_destination)
     with (
@@ -96,14 +96,14 @@ def test_commits_wait_for_a_sync_receiver_that_is_away_and_the_status_says_so(
     wait_until("the commit waits", waits)
     time.sleep(0.5)
     assert writer.acknowledged == []
-    problem = wait_until("it is told", lambda: "redo:dbs1@dbs3" in (said := sites.site.status()["problem"]) and said)
+    problem = wait_until("it is told", lambda: "redo:dbs1@dbs3" in (said := sites.site.status().problem) and said)
     assert "headrace_topo_dbs1" in problem or "headrace_topo" in problem
-    assert sites.site.status()["state"] != "DATABASE DOES NOT ANSWER"  # what Headrace commits itself does not wait
+    assert sites.site.status().state != "DATABASE DOES NOT ANSWER"  # what Headrace commits itself does not wait
     receiver = sites.start_receiver()
     wait_until("it commits", lambda: len(writer.acknowledged) > 20)
-    wait_until("nothing is told any more", lambda: sites.site.status()["problem"] == "")
+    wait_until("nothing is told any more", lambda: sites.site.status().problem == "")
     receiver.stop_component()
-    wait_until("it is told", lambda: "is away" in sites.site.status()["problem"])
+    wait_until("it is told", lambda: "is away" in sites.site.status().problem)
     waiting = len(writer.acknowledged)
     receiver.start_component()
     writer.stop(wait=lambda: wait_until("it goes on", lambda: len(writer.acknowledged) > waiting or waits() is False))
@@ -123,7 +123,7 @@ def test_the_source_works_on_without_an_async_receiver_and_keeps_its_redo_until_
         sites.wait_received(first)
         sites.wait_received(second)
         second.stop_component()
-        wait_until("it is away", lambda: second.status()["state"] == "DISABLED")
+        wait_until("it is away", lambda: second.status().state == "DISABLED")
         for batch in range(1, 4):
             user.execute("INSERT INTO rows SELECT n + 100_000 * %s, 0 FROM generate_series(1, 30_000) n", (batch,))
         sites.wait_received(first)
@@ -149,7 +149,7 @@ def test_a_receiver_killed_again_and_again_under_load_has_every_change_once(
         receiver = sites.start_receiver()
         if turn == 3:
             sites.site.stop_component()
-            wait_until("the log writer stops", lambda: sites.site.status()["state"] == "DISABLED")
+            wait_until("the log writer stops", lambda: sites.site.status().state == "DISABLED")
             sites.site.start_component()
     for writer in writers:
         writer.stop()

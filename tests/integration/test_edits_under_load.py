@@ -115,7 +115,7 @@ class _Gaps:
 
 def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(sites: Sites):
     system = _begin(sites, more=PARTED, tables=NOTES, keeps_c=False)
-    everything = {c["name"] for c in system.deployment.overview()["components"]}
+    everything = {each.name for each in system.deployment.overview().components}
     before = _pids(system, everything)
     application = system.status("spark:b")["application_pid"]
     grown = _edit(sites, "c", more=PARTED, tables=NOTES, keeps_c=False)
@@ -221,7 +221,7 @@ def _wait_combined(system: Sites) -> None:
     assert system.status(CAPTURE)["combined_with"] == APPLY.partition(":")[2]
     assert system.status(APPLY)["combined_with"] == CAPTURE.partition(":")[2]
     assert not BETWEEN & system.deployment.connect().names()
-    shown = {c["name"]: (c["state"], c.get("bypassed_by")) for c in system.deployment.overview()["components"]}
+    shown = {each.name: (each.state, each.bypassed_by) for each in system.deployment.overview().components}
     assert {name: shown[name] for name in BETWEEN} == dict.fromkeys(BETWEEN, ("BYPASSED", CAPTURE))
 
 
@@ -299,7 +299,7 @@ def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_no
     system = _begin(sites, **file)
     first = _write_until_purged(system, 0)
     asked = ("capture:capture_a", "queue:q_a", "queue:q_b_in")
-    rewinds = [system.status(name)["rewinds"] for name in asked]
+    rewinds = [system.status(name)["rewinds_total"] for name in asked]
     grown = _edit(sites, "c", **file)
     with psycopg.connect(system.servers["a"].dsn()) as user:
         # Open when the destination is added: its tables are copied when this is committed, and not before.
@@ -315,7 +315,7 @@ def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_no
     grown.assert_converged(tables, source="a")
     assert grown.execute("c", "SELECT count(*) FROM edits.events") == [(first + 2 * ROWS + 1,)]
     # What the others have was not asked for again.
-    assert [grown.status(name)["rewinds"] for name in asked] == rewinds
+    assert [grown.status(name)["rewinds_total"] for name in asked] == rewinds
 
     if times == "once":
         return

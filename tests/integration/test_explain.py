@@ -27,6 +27,7 @@ from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.table_settings import KeyColumns, TableSettings
 from headrace.tracing.explain import RowQuestion, explain_row, parsed_key
 from tests.support.destination_contract import error_transaction
+from tests.support.overviews import overview_from
 from tests.support.postgres_redo import RedoSite
 from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
@@ -121,7 +122,7 @@ class Pair:
             self.spec,
             self,
             RowQuestion(table=table, key=parsed_key(key)),
-            overview=overview,
+            overview=overview_from(overview),
             progress=lambda _: None,  # type: ignore[arg-type]
         )
         (document,) = json.loads(json.dumps(printed, default=str))

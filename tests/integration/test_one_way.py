@@ -97,12 +97,12 @@ def _lags_under_load(one_way: System) -> list[float]:
         deadline = time.monotonic() + 6
         while time.monotonic() < deadline:
             overview = one_way.deployment.overview()
-            lag = overview["flows"][0]["lag_s"] if overview["flows"] else None
+            lag = overview.flows[0].lag_s if overview.flows else None
             if lag is not None:
                 lags.append(lag)
             else:
                 # On a machine that stalls somebody may not answer in time, and then nothing is told.
-                assert any("UNREACHABLE" in each["state"] for each in (overview, *overview["components"])), overview
+                assert any("UNREACHABLE" in each.state for each in (overview, *overview.components)), overview
             time.sleep(0.5)
     return lags
 
@@ -114,7 +114,7 @@ def test_table_created_after_up_is_told_of_and_taken_in_by_another_up(one_way: S
     assert one_way.call("site:src", "uncaptured", one_way.spec) == ("public.late",)
     wait_until("it is told of", lambda: one_way.status("site:src")["uncaptured_tables"] == ["public.late"])
     with pgbench_through(one_way):
-        assert one_way.deployment.up()["state"] == "RUNNING"
+        assert one_way.deployment.up().state == "RUNNING"
         one_way.execute("src", "INSERT INTO late SELECT n, 'after' FROM generate_series(1001, 1100) n")
         one_way.execute("src", "UPDATE late SET body = 'changed' WHERE id % 10 = 0")
     wait_until("it is told of no more", lambda: one_way.status("site:src")["uncaptured_tables"] == [])

@@ -20,6 +20,7 @@ from headrace.console.status_view import render
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.inspection import check_topology
+from headrace.status.plain import overview_of
 from tests.support.secrets import places_with
 from tests.support.statements import digest
 from tests.support.system import System
@@ -106,7 +107,7 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
 
     deployment = Deployment(read_topology(file), ray_address)
     try:
-        assert deployment.up()["state"] == "RUNNING"
+        assert deployment.up().state == "RUNNING"
         system = System(deployment, {}, tmp_path)
         for table, (source, _) in ways.items():
             _execute(
@@ -158,7 +159,7 @@ def _assert_nowhere(secret: str, system: System, cluster: LocalCluster) -> None:
     """
     overview = system.wait_overview()
     console = Console(record=True, file=io.StringIO(), width=200)
-    console.print(render(overview, is_verbose=True))
+    console.print(render(overview_of(overview), is_verbose=True))
     assert secret not in json.dumps(overview) + console.export_text()
     facts = cluster.facts()
     assert facts is not None

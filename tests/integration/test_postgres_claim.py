@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import psutil
 import psycopg
@@ -20,6 +19,7 @@ from headrace.console.output import exit_code_of
 from headrace.databases.postgres.claim import PostgresClaim, claim_name
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.first_claim import claimed
+from headrace.status.component import ComponentStatus
 from tests.support.links import loopback
 from tests.support.reporting import note_started
 from tests.support.system import system_folder, wait_until
@@ -103,7 +103,7 @@ def test_a_site_that_is_a_destination_alone_takes_its_claim_again(
     site = DatabaseSite(spec, "dst", "fingerprint")
     try:
         site.start()
-        wait_until("ready", lambda: site.status()["ready"])
+        wait_until("ready", lambda: site.status().ready)
         site.prepare(spec)
         _end_sessions_of_claims(source_database)
         with psycopg.connect(source_database, autocommit=True) as user:
@@ -230,7 +230,7 @@ def copies(source_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         host.end()
 
 
-def state(host: DatabaseSite) -> dict[str, Any]:
+def state(host: DatabaseSite) -> ComponentStatus:
     return host.status()
 
 
@@ -240,11 +240,11 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     one, two = copies
     for host in copies:
         host.start()
-        wait_until("the database answers", lambda host=host: state(host)["ready"])
+        wait_until("the database answers", lambda host=host: state(host).ready)
     assert [finding for finding in one.preflight(one._spec) if finding.is_error] == []
     one.prepare(one._spec)
-    wait_until("it reads the log", lambda: state(one)["state"] in {"IDLE", "WRITING"})
-    opens = state(one)["opens_total"]
+    wait_until("it reads the log", lambda: state(one).state in {"IDLE", "WRITING"})
+    opens = state(one).opens_total
 
     (finding,) = two.preflight(two._spec)
     assert finding.is_error
@@ -261,16 +261,16 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
             refused()
     (problem,) = Deployment(two._spec)._remove_from_databases(None, print)
     assert "runs already from" in problem
-    wait_until("the first one reads on", lambda: state(one)["state"] in {"IDLE", "WRITING"}, 60)
-    assert state(one)["opens_total"] == opens, "the refused one disturbed it"
+    wait_until("the first one reads on", lambda: state(one).state in {"IDLE", "WRITING"}, 60)
+    assert state(one).opens_total == opens, "the refused one disturbed it"
 
     two.take_over()
-    wait_until("the first one gives way", lambda: state(one)["state"] == "ABORTED")
-    assert str(two._spec.state_dir) in state(one)["last_error"]["message"]
+    wait_until("the first one gives way", lambda: state(one).state == "ABORTED")
+    assert str(two._spec.state_dir) in state(one).last_error.message
     with pytest.raises(RunsElsewhere):
         one.claimed_dsn()
     two.prepare(two._spec)
-    wait_until("the second one reads the log", lambda: state(two)["state"] in {"IDLE", "WRITING"})
+    wait_until("the second one reads the log", lambda: state(two).state in {"IDLE", "WRITING"})
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
     with psycopg.connect(source_database, autocommit=True) as user:
         # The first one's last question may be about to end, and it asks again now and then.
@@ -319,14 +319,14 @@ def test_first_claims_are_given_up_behind_the_start_of_the_cluster_and_do_not_di
     with claimed(one._spec), pytest.raises(TopologyError), claimed(two._spec):
         pytest.fail("both have it")
     one.start()
-    wait_until("the database answers", lambda: state(one)["ready"])
+    wait_until("the database answers", lambda: state(one).ready)
     one.prepare(one._spec)
-    wait_until("it reads the log", lambda: state(one)["state"] in {"IDLE", "WRITING"})
-    opens = state(one)["opens_total"]
+    wait_until("it reads the log", lambda: state(one).state in {"IDLE", "WRITING"})
+    opens = state(one).opens_total
     with claimed(one._spec):  # another `up` in its folder, whose record of the cluster is lost
         one.claimed_dsn()
     one.claimed_dsn()
-    assert state(one)["opens_total"] == opens
+    assert state(one).opens_total == opens
     with pytest.raises(TopologyError), claimed(two._spec):
         pytest.fail("the first one has it")
 
@@ -371,12 +371,12 @@ def test_one_of_two_copies_runs_on_its_private_cluster_and_the_other_one_starts_
                 connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
         one, two = deployments
         note_started("topology")
-        assert one.up()["state"] == "RUNNING"
+        assert one.up().state == "RUNNING"
         before = _processes()
         with pytest.raises(TopologyError, match="runs already from"):
             two.up()
         assert _processes() <= before
         assert two.cluster.facts() is None
-        assert one.up()["state"] == "RUNNING"
+        assert one.up().state == "RUNNING"
         assert one.down(purge=True) == []
-        assert two.up()["state"] == "RUNNING"
+        assert two.up().state == "RUNNING"

@@ -137,11 +137,11 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
     with hop(tmp_path, compression="zstd") as made:
         made.send(sent)
         made.assert_arriving(sent)
-        wait_until("everything is accepted", lambda: made.host.status()["sources"]["dbs1"]["accepted_scn"] == 30, 60)
-        found = made.host.status()["compression"]
-        assert (found["method"], found["bytes_before"]) == ("zstd", size)
-        assert 300_000 < found["bytes_after"] < size // 5
-        assert found["cpu_s"] > 0
+        wait_until("everything is accepted", lambda: made.host.status().sources["dbs1"].accepted_scn == 30, 60)
+        found = made.host.status().compression
+        assert (found.method, found.bytes_before) == ("zstd", size)
+        assert 300_000 < found.bytes_after < size // 5
+        assert found.cpu_s > 0
         assert 300_000 < made.far.proxy.forwarded_bytes < size // 5
 
 
@@ -158,18 +158,18 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
     ] == [("takes over", ("bandwidth", "schedule"))]
     host = PropagationHost(edited, "to_dbs2", "closed", loopback(addresses.__getitem__))
     host.start()
-    status = wait_until("it is closed", lambda: (seen := host.status())["state"] == "CLOSED" and seen, 60)
-    assert status["closed_until"].endswith(f"{hour:02}:00 UTC")
+    status = wait_until("it is closed", lambda: (seen := host.status()).state == "CLOSED" and seen, 60)
+    assert status.closed_until.endswith(f"{hour:02}:00 UTC")
     assert far.proxy.accepted == 0
     publisher = near.publisher("capture_dbs1")
     publisher.connect()
     batch = insert_batch([10])
     publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
     host.reconfigure(spec, "open")
-    wait_until("it is sent", lambda: far.server.service.status()["sources"]["dbs1"]["position_scn"] == 10, 60)
-    assert "closed_until" not in host.status()
+    wait_until("it is sent", lambda: far.server.service.status().sources["dbs1"].position_scn == 10, 60)
+    assert host.status().closed_until is None
     host.reconfigure(edited, "closed again")
-    wait_until("it is closed again", lambda: host.status()["state"] == "CLOSED" and far.proxy.connections == 0, 60)
+    wait_until("it is closed again", lambda: host.status().state == "CLOSED" and far.proxy.connections == 0, 60)
     assert host.end()
     for each in (publisher, near, far):
         each.close()
@@ -189,10 +189,10 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
         # A part of the first batch, the rest of which takes seconds: nothing of it is in the queue, and all of it comes
         # again.
         wait_until("pieces are on their way", lambda: made.far.proxy.forwarded_bytes > 150_000, 60)
-        assert made.far.server.service.status()["sources"]["dbs1"]["position_scn"] == 0
+        assert made.far.server.service.status().sources["dbs1"].position_scn == 0
         made.far.proxy.reset()
         made.assert_arriving(sent)
-        assert made.host.status()["errors_total"] > 0, "the line never broke"
+        assert made.host.status().errors_total > 0, "the line never broke"
         # Less what the last pieces of each stream may be early.
         assert time.monotonic() - began > (150_000 + sum(sizes)) / rate - 0.3
 
@@ -325,7 +325,7 @@ class World:
 
     def breaks(self) -> int:
         """How often a stream of the propagation broke."""
-        return int(self.propagation.status()["errors_total"])
+        return int(self.propagation.status().errors_total)
 
     def wait_broken(self, before: int) -> None:
         """Until the propagation has noticed that a queue is away."""
@@ -356,12 +356,12 @@ def test_everything_arrives_and_leaves_both_queues_when_it_is_durable(world: Wor
     world.wait()
     world.check()
     deadline = time.monotonic() + 60
-    while any(queue.server.service.status()["batches"] for queue in world.queues.values()):
+    while any(queue.server.service.status().batches for queue in world.queues.values()):
         assert time.monotonic() < deadline, "a queue keeps what is durable"
         time.sleep(0.05)
-    status = world.propagation.status()["sources"]["dbs1"]
-    assert status["total_msgs"] == sum(world.history.rows)
-    assert status["accepted_scn"] >= world.history.end
+    status = world.propagation.status().sources["dbs1"]
+    assert status.rows_total == sum(world.history.rows)
+    assert status.accepted_scn >= world.history.end
     assert [world.breaks(), *(worker.restarts for worker in world.workers)] == [0, 0, 0]
 
 

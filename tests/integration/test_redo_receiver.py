@@ -96,7 +96,7 @@ def test_a_receiver_goes_from_real_time_to_archived_logs_and_back_while_it_runs(
     site.receiver.reconfigure(site.spec_with(archive=False), "2")
     wait_until(
         "it is taken over",
-        lambda: site.receiver.status()["fingerprint"] == "2" and site.receiver.status()["mode"] == "archived_log",
+        lambda: site.receiver.status().fingerprint == "2" and site.receiver.status().mode == "archived_log",
     )
     number = site.source.writer.position.segment
     while site.source.writer.position.segment == number:
@@ -105,7 +105,7 @@ def test_a_receiver_goes_from_real_time_to_archived_logs_and_back_while_it_runs(
     site.receiver.reconfigure(site.spec, "3")
     site.source.commit(10)
     site.wait_copied(lambda: log_bytes(site.source.folder))
-    assert site.receiver.status()["opens_total"] == 1, "it was not closed for that"
+    assert site.receiver.status().opens_total == 1, "it was not closed for that"
 
 
 def test_files_are_taken_while_the_source_is_away_and_it_is_told_when_it_is_back(site: Site) -> None:
@@ -121,9 +121,9 @@ def test_files_are_taken_while_the_source_is_away_and_it_is_told_when_it_is_back
         site.receiver.endpoint(), topology="topo", capture="c_dbs3", source="dbs1", incarnation=new_incarnation()
     )
     assert watch.connect().segment == site.complete()[-1].number, "captures here mine it meanwhile"
-    assert site.source.shipped()["segment"] == 0
+    assert site.source.shipped().segment == 0
     site.is_there = True
-    wait_until("the source knows", lambda: site.source.shipped()["segment"] == site.complete()[-1].number)
+    wait_until("the source knows", lambda: site.source.shipped().segment == site.complete()[-1].number)
     assert watch.checkpoint(Scn(5)) == 5
     watch.close()
 
@@ -136,11 +136,11 @@ def test_a_wrong_file_is_named_in_the_status_and_what_came_before_is_served(site
     site.archive.mkdir()
     shutil.copy(first.path, site.archive)
     shutil.copy(third.path, site.archive / second.path.name)
-    wait_until("it is told", lambda: str(site.archive / second.path.name) in site.receiver.status().get("problem", ""))
-    assert site.receiver.status()["redo_segment"] == first.number
+    wait_until("it is told", lambda: str(site.archive / second.path.name) in site.receiver.status().problem)
+    assert site.receiver.status().redo_segment == first.number
     shutil.copy(second.path, site.archive / second.path.name)
     wait_until(
-        "it is taken", lambda: (now := site.receiver.status())["redo_segment"] == second.number and now["problem"] == ""
+        "it is taken", lambda: (now := site.receiver.status()).redo_segment == second.number and now.problem == ""
     )
 
 
@@ -148,8 +148,8 @@ def test_a_full_copy_stops_taking_and_goes_on_behind_its_captures(site: Site) ->
     site.receiver = site.receiver_of(replace(site.spec, redo_bytes_max=60_000))
     site.receiver.start()
     site.source.commit(200)
-    wait_until("it is full", lambda: site.receiver.status()["state"] == "PAUSED: REDO IS FULL")
-    assert "raise redo_bytes_max" in site.receiver.status()["problem"]
+    wait_until("it is full", lambda: site.receiver.status().state == "PAUSED: REDO IS FULL")
+    assert "raise redo_bytes_max" in site.receiver.status().problem
     watch = RedoWatchClient(
         site.receiver.endpoint(), topology="topo", capture="c_dbs3", source="dbs1", incarnation=new_incarnation()
     )

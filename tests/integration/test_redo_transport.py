@@ -75,11 +75,11 @@ def test_what_becomes_durable_arrives_and_is_acknowledged(source: Source, tmp_pa
         source.commit(20)
         take_all(source, standby, client)
     assert log_bytes(tmp_path / "standby") == log_bytes(source.folder)
-    wait_until("it is acknowledged", lambda: source.shipped()["durable_scn"] == source.writer.position.scn)
+    wait_until("it is acknowledged", lambda: source.shipped().durable_scn == source.writer.position.scn)
     assert source.acknowledged.is_set()
-    assert source.shipped()["state"] == "SHIPPING"
+    assert source.shipped().state == "SHIPPING"
     client.close()
-    wait_until("it is away", lambda: source.shipped()["state"] == "AWAY")
+    wait_until("it is away", lambda: source.shipped().state == "AWAY")
 
 
 def test_no_more_is_on_its_way_than_the_receiver_gave_credit_for(
@@ -146,7 +146,7 @@ def test_errors_cross_the_wire_as_they_are(source: Source, tmp_path: Path) -> No
     standby = standby_log(tmp_path / "standby")
     client = connected(source, standby)
     take_all(source, standby, client)
-    wait_until("it is acknowledged", lambda: source.shipped()["segment"] == source.writer.position.segment)
+    wait_until("it is acknowledged", lambda: source.shipped().segment == source.writer.position.segment)
     source.writer.step(0.0)
     client.close()
     with pytest.raises(LogGone, match="are gone"):

@@ -167,38 +167,39 @@ def test_a_source_that_gets_its_own_disk_back_goes_on_as_it_is_printed(postgres_
             source.user = psycopg.connect(server.dsn(), autocommit=True)
 
         exchange(lambda: subprocess.run(["cp", "-a", str(server.data_folder), str(old)], check=True))
-        source.wait("it goes on", lambda status: status["state"] in {"IDLE", "WRITING"})
+        source.wait("it goes on", lambda status: status.state in {"IDLE", "WRITING"})
         source.run("INSERT INTO t SELECT generate_series(2, 100)")
         source.wait_written()
         data = server.data_folder
         exchange(lambda: data.rename(own), lambda: old.rename(data))
-        refused = source.wait("it is refused", lambda status: status["state"] == "ABORTED")["last_error"]
-        assert refused["error"] == "DatabaseSetBack"
+        refused = source.wait("it is refused", lambda status: status.state == "ABORTED").last_error
+        assert refused.error == "DatabaseSetBack"
         exchange(lambda: data.rename(old), lambda: own.rename(data))
 
         source.host.start_component()
         hint = source.wait(
-            "it stays refused", lambda status: "refused before" in (status.get("last_error") or {}).get("message", "")
-        )["last_error"]["hint"]
+            "it stays refused",
+            lambda status: status.last_error is not None and "refused before" in status.last_error.message,
+        ).last_error.hint
         found = re.search(r"remove (\S+) and start the site: `headrace start FILE (\S+)`$", hint)
         assert found, hint
         Path(found[1]).unlink()
         assert found[2] == source.host.name
         source.host.start_component()
         source.run("INSERT INTO t VALUES (101)")
-        source.wait("it goes on", lambda status: status["state"] in {"IDLE", "WRITING"})
+        source.wait("it goes on", lambda status: status.state in {"IDLE", "WRITING"})
         source.wait_written()
         assert sum(batch.row_count for batch in source.mined()) == 101, "each row once"
 
         # Followed where the database is the older one, it is refused anew.
         exchange(lambda: data.rename(own), lambda: old.rename(data))
-        source.wait("it is refused", lambda status: status["state"] == "ABORTED")
+        source.wait("it is refused", lambda status: status.state == "ABORTED")
         source.host.start_component()
         source.wait("the refusal is kept", lambda status: Path(found[1]).exists())
         Path(found[1]).unlink()
         source.host.start_component()
-        again = source.wait("it is refused", lambda status: Path(found[1]).exists() and status["state"] == "ABORTED")
-        assert "set back to an older state" in again["last_error"]["message"]
+        again = source.wait("it is refused", lambda status: Path(found[1]).exists() and status.state == "ABORTED")
+        assert "set back to an older state" in again.last_error.message
     finally:
         source.close()
         server.stop()

@@ -101,8 +101,8 @@ class Pair:
     def up(self, state: str = "RUNNING") -> list[str]:
         """What `up` says besides."""
         overview = self.deployment().up(timeout_s=300.0)
-        assert overview["state"] == state, overview["findings"]
-        return [finding["problem"] for finding in overview["findings"]]
+        assert overview.state == state, overview.findings
+        return [finding.problem for finding in overview.findings]
 
     def system(self) -> System:
         return System(self.deployment(), {}, self.file.parent)

@@ -73,13 +73,13 @@ def test_column_that_cannot_travel_in_binary_turns_a_running_stream_to_text(
     source = make()
     source.run("CREATE TYPE mood AS ENUM ('sad', 'happy')")
     source.run("INSERT INTO t VALUES (1)")
-    assert source.wait_written()["stream_form"] == "binary"
+    assert source.wait_written().stream_form == "binary"
     source.run(f"ALTER TABLE t ADD a {column}")
     source.run(f"INSERT INTO t VALUES (2, {value})")
     source.run("INSERT INTO t VALUES (3, NULL)")
     status = source.wait_written()
-    assert status["stream_form"] == "text"
-    assert status["state"] in {"IDLE", "WRITING"}
+    assert status.stream_form == "text"
+    assert status.state in {"IDLE", "WRITING"}
     values = []
     for batch in source.mined():
         for group in batch.groups:
@@ -99,20 +99,20 @@ def test_slot_dropped_while_it_is_read_ends_the_log_writer_with_the_way_out(make
     source.run("INSERT INTO t VALUES (1)")
     source.wait_written()
     source.drop_slot()
-    status = source.wait("it gave up", lambda status: status["state"] == "ABORTED")
-    assert status["last_error"]["error"] == "LogGone"
-    assert re.search(r'slot "?\w+"? does not exist', status["last_error"]["message"])
-    assert "headrace down --purge" in status["last_error"]["hint"]
-    assert "headrace up" in status["last_error"]["hint"]
+    status = source.wait("it gave up", lambda status: status.state == "ABORTED")
+    assert status.last_error.error == "LogGone"
+    assert re.search(r'slot "?\w+"? does not exist', status.last_error.message)
+    assert "headrace down --purge" in status.last_error.hint
+    assert "headrace up" in status.last_error.hint
 
 
 def test_publication_dropped_by_somebody_is_never_made_again_in_silence(make: Callable[..., Source]) -> None:
     source = make()
     source.run(f"DROP PUBLICATION {SLOT}")
     source.run("INSERT INTO t VALUES (1)")
-    status = source.wait("it gave up", lambda status: status["state"] == "ABORTED")
-    assert "was dropped" in status["last_error"]["message"]
-    assert "headrace down --purge" in status["last_error"]["hint"]
+    status = source.wait("it gave up", lambda status: status.state == "ABORTED")
+    assert "was dropped" in status.last_error.message
+    assert "headrace down --purge" in status.last_error.hint
     with pytest.raises(Exception, match="was dropped"):
         source.host.prepare(source.spec)
 
@@ -132,15 +132,15 @@ def test_database_that_does_not_answer_is_neither_idle_nor_level(
 
         source = make(through)
         source.wait_written()
-        source.wait("its position is known", lambda status: status["source_scn"] > 0)
+        source.wait("its position is known", lambda status: status.source_scn > 0)
         proxy.stall()
-        status = source.wait("it is seen", lambda status: status["state"] == "DATABASE DOES NOT ANSWER")
-        assert status["source_scn"] == 0
-        assert not status["ready"]
+        status = source.wait("it is seen", lambda status: status.state == "DATABASE DOES NOT ANSWER")
+        assert status.source_scn == 0
+        assert not status.ready
         proxy.heal()
         source.run("INSERT INTO t VALUES (1)")
         source.wait_written()
-        source.wait("it answers", lambda status: status["ready"] and status["state"] in {"IDLE", "WRITING"})
+        source.wait("it answers", lambda status: status.ready and status.state in {"IDLE", "WRITING"})
 
 
 def test_table_that_is_captured_meanwhile_is_not_told_of(
@@ -167,24 +167,24 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(
     monkeypatch.setattr(Heartbeats, "write_if_silent", next_thing)
     source.host._uncaptured_at = 0.0  # it is time
     assert looked.wait(WAIT_S)
-    assert source.host.status()["uncaptured_tables"] == []
+    assert source.host.status().uncaptured_tables == ()
 
 
 def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[..., Source]) -> None:
     source = make()
     source.run("CREATE TABLE u (id int PRIMARY KEY, a text)")
     assert source.host.uncaptured(source.spec) == ("public.u",)
-    assert source.wait("it is shown", lambda status: status["uncaptured_tables"])["uncaptured_tables"] == ["public.u"]
+    assert source.wait("it is shown", lambda status: status.uncaptured_tables).uncaptured_tables == ("public.u",)
     source.host.prepare(source.spec)
     assert source.host.uncaptured(source.spec) == ()
     source.run("INSERT INTO u SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")
-    status = source.wait("it is full", lambda status: status["state"] == "PAUSED: REDO IS FULL")
-    assert "raise redo_bytes_max" in status["problem"]
-    source.wait("the log grows", lambda status: (status["source_retained_bytes"] or 0) > 1 << 20)
+    status = source.wait("it is full", lambda status: status.state == "PAUSED: REDO IS FULL")
+    assert "raise redo_bytes_max" in status.problem
+    source.wait("the log grows", lambda status: (status.source_retained_bytes or 0) > 1 << 20)
     # Nothing is read now: that the log which grows was lost must be seen all the same.
     source.drop_slot()
-    status = source.wait("it gave up", lambda status: status["state"] == "ABORTED")
-    assert "does not exist" in status["last_error"]["message"]
+    status = source.wait("it gave up", lambda status: status.state == "ABORTED")
+    assert "does not exist" in status.last_error.message
 
 
 def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(
@@ -209,18 +209,18 @@ def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(
                 patch.setattr(gulp_pace, "PAUSE_MAX_S", 100 * WAIT_S)
                 source.wait(
                     "it rests",
-                    lambda status: status["state"] == "WRITING" and source.host._writer.pause_s > 10 * WAIT_S,
+                    lambda status: status.state == "WRITING" and source.host._writer.pause_s > 10 * WAIT_S,
                 )  # type: ignore[union-attr]
                 source.host.stop_component()
-                source.wait("it stopped", lambda status: status["state"] == "DISABLED")
+                source.wait("it stopped", lambda status: status.state == "DISABLED")
             source.host.start_component()
-            source.wait("it writes", lambda status: status["state"] == "WRITING")
+            source.wait("it writes", lambda status: status.state == "WRITING")
     source.wait_written()
     rows = source.run("SELECT count(*) FROM t").fetchone()
     assert rows is not None
     assert sum(batch.row_count for batch in source.mined()) == rows[0]
     confirmed = f"SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
-    source.wait("the slot moved", lambda status: int(source.run(confirmed).fetchone()[0]) >= status["redo_scn"])  # type: ignore[index]
+    source.wait("the slot moved", lambda status: int(source.run(confirmed).fetchone()[0]) >= status.redo_scn)  # type: ignore[index]
 
 
 def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_it_out(
@@ -248,8 +248,8 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
     with pytest.raises(TableLeftRules, match=r"called elsewhere\.t now"):
         reader.next_batch(source.host._writer.position)  # type: ignore[union-attr]
     assert source.host.uncaptured(source.spec) == ("elsewhere.p", "elsewhere.t")
-    source.wait("both are shown", lambda status: status["strayed_tables"] == ["elsewhere.p", "elsewhere.t"])
-    assert source.host.status()["strayed_renames"] == [], "nobody gets them"
+    source.wait("both are shown", lambda status: status.strayed_tables == ("elsewhere.p", "elsewhere.t"))
+    assert source.host.status().strayed_renames == (), "nobody gets them"
 
     source.host.prepare(source.spec)
     assert source.host.uncaptured(source.spec) == ()
@@ -271,13 +271,13 @@ def test_source_that_is_none_any_more_leaves_no_slot_and_begins_anew_when_it_is_
     assert source.run(f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{SLOT}'").fetchone() == (0,)
     assert source.run(f"SELECT count(*) FROM pg_publication WHERE pubname = '{SLOT}'").fetchone() == (0,)
     assert list(redo.iterdir())
-    assert source.host.status()["state"] not in {"ABORTED", "RETRYING"}
+    assert source.host.status().state not in {"ABORTED", "RETRYING"}
 
     source.run("SELECT pg_logical_emit_message(true, 'meanwhile', '')")
     source.host.prepare(source.spec)
-    source.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
+    source.wait("it writes", lambda status: status.state in {"IDLE", "WRITING"})
     source.wait_written()
-    assert source.host.status()["opens_total"] <= 3
+    assert source.host.status().opens_total <= 3
 
 
 def restarted(source: Source) -> None:
@@ -286,7 +286,7 @@ def restarted(source: Source) -> None:
     (source.folder / "sites" / "dbs1" / "prepared.json").unlink()
     source.host = DatabaseSite(source.spec, "dbs1", "fingerprint", loopback())
     source.host.start()
-    source.wait("ready", lambda status: status["ready"])
+    source.wait("ready", lambda status: status.ready)
 
 
 def test_redo_goes_on_when_the_file_is_lost_that_says_the_site_was_prepared(make):
@@ -295,7 +295,7 @@ def test_redo_goes_on_when_the_file_is_lost_that_says_the_site_was_prepared(make
     source.wait_written()
     restarted(source)
     source.run("INSERT INTO t VALUES (2)")
-    source.wait("it writes by itself", lambda status: status["state"] in {"IDLE", "WRITING"})
+    source.wait("it writes by itself", lambda status: status.state in {"IDLE", "WRITING"})
     assert source.host.prepare(source.spec) == ()
     source.wait_written()
     assert sum(batch.row_count for batch in source.mined()) == 2
@@ -315,16 +315,16 @@ def test_redo_that_no_file_knows_is_kept_aside_and_never_discarded(make):
     assert {
         name: (Path(f"{redo}.aside-1") / name).read_bytes()[: len(written)] for name, written in segments.items()
     } == segments
-    source.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
+    source.wait("it writes", lambda status: status.state in {"IDLE", "WRITING"})
 
 
 def test_source_whose_slot_was_dropped_by_hand_can_still_end_as_a_source(make):
     source = make()
     source.drop_slot()
-    source.wait("its slot is missed", lambda status: status["state"] == "ABORTED")
+    source.wait("its slot is missed", lambda status: status.state == "ABORTED")
     source.host.end_source()
     source.host.prepare(source.spec)
-    source.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
+    source.wait("it writes", lambda status: status.state in {"IDLE", "WRITING"})
     source.wait_written()
 
 
@@ -371,7 +371,7 @@ def test_a_column_that_is_renamed_and_that_a_transformation_names_is_told_of(mak
     )
     source.host._spec = spec
     assert source.host.uncaptured(spec) == ()
-    assert source.host.status()["lost_columns"] == []
+    assert source.host.status().lost_columns == ()
     source.run("ALTER TABLE t RENAME secret TO hidden")
     assert source.host.uncaptured(spec) == ()
-    assert source.host.status()["lost_columns"] == ["secret of public.t (c)"]
+    assert source.host.status().lost_columns == ("secret of public.t (c)",)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -23,6 +22,7 @@ from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
 from headrace.redo.mining.miner import Miner
 from headrace.rules.rule import Rule, RuleSet
+from headrace.status.sites import SiteStatus
 from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.edits.receivers import Receivers
@@ -78,7 +78,7 @@ class Site:
             self.host.end()
         self.host = DatabaseSite(self.spec(*tables), "dbs1", "fingerprint", loopback())
         self.host.start()
-        self.wait("ready", lambda status: status["ready"])
+        self.wait("ready", lambda status: status.ready)
 
     def publish(self, *tables: str) -> None:
         self.admin.prepare("topo", (rules(*tables),), was_source=True)
@@ -87,7 +87,7 @@ class Site:
         """As the controller does for an edit: everything is recorded when it runs."""
         assert self.host is not None
         self.host.prepare(self.spec(*tables))
-        self.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
+        self.wait("it writes", lambda status: status.state in {"IDLE", "WRITING"})
 
     def note(self, *tables: str) -> None:
         assert self.host is not None
@@ -99,7 +99,7 @@ class Site:
         for statement in statements.split("; "):
             self.user.execute(statement.encode())
 
-    def wait(self, what: str, holds: Callable[[dict[str, Any]], object]) -> None:
+    def wait(self, what: str, holds: Callable[[SiteStatus], object]) -> None:
         host = self.host
         assert host is not None
         wait_until(what, lambda: holds(host.status()), timeout_s=90.0)
@@ -115,7 +115,7 @@ class Site:
         self.wait(
             "it is written",
             lambda status: (
-                status.get("redo_scn", 0) >= int(row[0]) and host._writer is not None and not host._writer.awaits_build
+                (status.redo_scn or 0) >= int(row[0]) and host._writer is not None and not host._writer.awaits_build
             ),
         )
         assert host._writer is not None

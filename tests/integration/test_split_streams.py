@@ -32,7 +32,7 @@ def _write(connection: psycopg.Connection[Any], number: int) -> None:
 
 
 def _phases(system: System) -> list[str]:
-    return [str(each["phase"]) for each in system.deployment.overview()["splits"]]
+    return [each.phase for each in system.deployment.overview().splits]
 
 
 def _subscribers(system: System) -> set[str]:

@@ -206,7 +206,7 @@ class World:
     def close(self) -> None:
         self.stop.set()
         for propagation in self.propagations.values():
-            assert propagation.status()["state"] != "ABORTED", propagation.status()
+            assert propagation.status().state != "ABORTED", propagation.status()
             assert propagation.end()
         for thread in self.threads:
             thread.join(20)
@@ -236,7 +236,7 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
 
     wait_until(
         "the ways to dbs3 are closed",
-        lambda: all(world.propagations[f"{s}_to_dbs3"].status()["state"] == "CLOSED" for s in SOURCES),
+        lambda: all(world.propagations[f"{s}_to_dbs3"].status().state == "CLOSED" for s in SOURCES),
         WAIT_S,
     )
     world.proxies["dbs3"].cut()
@@ -253,22 +253,22 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
             wait_until(f"dbs4 has all of {source}", lambda source=source: rows(source, "dbs4") == ends[source], WAIT_S)
             assert rows(source, "dbs3") == turn * ROWS, "a closed line carried changes"
             status = world.queues[f"q_{source}"].status()
-            assert status["state"] == "ENABLED"
-            assert status["num_msgs"] >= ROWS, "the queue does not keep what dbs3 lacks"
-            assert status["spill_bytes"] > 0
+            assert status.state == "ENABLED"
+            assert status.rows >= ROWS, "the queue does not keep what dbs3 lacks"
+            assert status.spill_bytes > 0
         world.proxies["dbs3"].heal()
         world.clock.minute = 60 * turn + 55
         for source in SOURCES:
             wait_until(f"dbs3 has all of {source}", lambda source=source: rows(source, "dbs3") == ends[source], WAIT_S)
             wait_until(
                 "the queue is empty",
-                lambda source=source: world.queues[f"q_{source}"].status()["num_msgs"] == 0,
+                lambda source=source: world.queues[f"q_{source}"].status().rows == 0,
                 WAIT_S,
             )
         world.clock.minute = 60 * turn + 60
         wait_until(
             "it is closed again",
-            lambda: all(world.propagations[f"{s}_to_dbs3"].status()["state"] == "CLOSED" for s in SOURCES),
+            lambda: all(world.propagations[f"{s}_to_dbs3"].status().state == "CLOSED" for s in SOURCES),
             WAIT_S,
         )
     for model in world.models.values():

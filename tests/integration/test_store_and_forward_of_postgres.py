@@ -179,10 +179,10 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
             lambda most=2 * (burst_ended - burst_began): keeps_less(most),
             WAIT_S,
         )
-        wait_until("the queue spills", lambda: network.status("q1")["spill_bytes"] > 0, WAIT_S)
-        assert network.status("q1")["state"] == "ENABLED"
+        wait_until("the queue spills", lambda: network.status("q1").spill_bytes > 0, WAIT_S)
+        assert network.status("q1").state == "ENABLED"
         wait_until("the propagation tries", lambda: line.refused > 0, WAIT_S)
-        assert network.status("q2")["sources"]["dbs1"]["position_scn"] <= sent, "a line that was cut carried changes"
+        assert network.status("q2").sources["dbs1"].position_scn <= sent, "a line that was cut carried changes"
         source.execute("INSERT INTO app.windows VALUES (%s)", (window,))
         network.capture()
 
@@ -197,7 +197,7 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
         # A mark or a turn that came meanwhile may be there, but nothing of the time before the window.
         wait_until(
             "the queue has forgotten it",
-            lambda: network.status("q1")["spill_bytes"] == 0 and network.status("q1")["num_msgs"] < ROWS,
+            lambda: network.status("q1").spill_bytes == 0 and network.status("q1").rows < ROWS,
             WAIT_S,
         )
 

@@ -249,7 +249,7 @@ def test_publisher_without_credit_waits_and_goes_on(tmp_path: Path) -> None:
             send(publisher, batch)  # it was only slow
         sent += 1
     assert 5 < sent < 30
-    assert site.host.status()["state"] == "PAUSED FOR FLOW CONTROL"
+    assert site.host.status().state == "PAUSED FOR FLOW CONTROL"
     with pytest.raises(WouldBlock):
         publisher.send_nowait(header_of(batch), codec.encode(batch))
     for _ in range(sent):
@@ -275,7 +275,7 @@ def test_slow_subscriber_does_not_slow_the_other(tmp_path: Path) -> None:
         assert delivery is not None
         fast.grant(len(delivery.data))
     status = site.host.status()
-    assert status["spill_msgs"] > 100
+    assert status.spilled_rows > 100
     model = Subscriber()
     while model.position < 2000:
         delivery = slow.poll(ARRIVES_S)
@@ -353,8 +353,8 @@ def test_half_open_connection_is_noticed_from_both_ends(
         assert isinstance(fails(publisher.poll, NOTICED_S), PropagationError)
         assert isinstance(fails(subscriber.poll, NOTICED_S), PropagationError)
         # The queue, too: nobody holds the names any more.
-        until(lambda: not site.host.status()["sources"]["dbs1"]["publisher"], NOTICED_S)
-        until(lambda: not site.host.status()["subscribers"][0]["connected"], NOTICED_S)
+        until(lambda: not site.host.status().sources["dbs1"].publisher, NOTICED_S)
+        until(lambda: not site.host.status().subscribers[0].connected, NOTICED_S)
         assert time.monotonic() - began < NOTICED_S
         publisher.close(), subscriber.close()
         proxy.heal()
@@ -440,7 +440,7 @@ def test_subscriber_that_needs_more_makes_the_publisher_rewind(site: Site) -> No
     send(publisher, insert_batch([10, 20]))
     assert subscriber.poll(ARRIVES_S) is not None
     subscriber.acknowledge("dbs1", 20)
-    until(lambda: site.host.status()["batches"] == 0)
+    until(lambda: site.host.status().batches == 0)
     again = site.subscriber()
     again.subscribe({"dbs1": 10}, CREDIT)
     rewinds: list[int] = []
@@ -469,7 +469,7 @@ def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gon
     send(publisher, insert_batch([10, 20]))
     assert subscriber.poll(ARRIVES_S) is not None
     subscriber.acknowledge("dbs1", 20)
-    until(lambda: site.host.status()["batches"] == 0)
+    until(lambda: site.host.status().batches == 0)
     again = site.subscriber()
     again.subscribe({"dbs1": 10}, CREDIT)
     until(lambda: publisher.poll().rewind_scn == 10)
@@ -530,7 +530,7 @@ def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
     with monkeypatch.context() as patch:
         patch.setattr(QueueCore, "save_positions", full)
         subscriber.acknowledge("dbs1", 70)
-        until(lambda: "No space" in site.host.status()["problem"])
+        until(lambda: "No space" in site.host.status().problem)
         assert publisher.poll().durable_scn == 0
     until(lambda: publisher.poll().durable_scn == 70, ARRIVES_S + 10 * queue_module.SAVE_PERIOD_S)
     publisher.close(), subscriber.close()

@@ -51,6 +51,7 @@ from spark_apply.driver.described import configuration_of, said_of, state_of
 from spark_apply.driver.reader import ReaderStatistics
 from spark_apply.driver.server_streams import ServerFacts
 from tests.support.destination_contract import error_transaction
+from tests.support.overviews import overview_from
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -268,7 +269,7 @@ def test_status_as_json_has_the_rows_of_the_views_under_their_columns(
         "first_errors": [asdict(error) for error in database.errors("top", "a")],
         "views": rows_said(said_of(described, epoch, configuration_of(described), said, observed_us=5, applied_us=0)),
     }
-    overview = {"topology": "top", "components": [{"name": "apply:a", "kind": "apply", "errors": 1}]}
+    overview = overview_from({"topology": "top", "components": [{"name": "apply:a", "errors": 1}]})
     views = json.loads(json.dumps(with_descriptions(overview, lambda: Answering(**answers))["components"][0]["views"]))  # type: ignore[arg-type, return-value]
     assert {view.name for view in VIEWS} - set(views) == {
         "dba_apply_error_edits",

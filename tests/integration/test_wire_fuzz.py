@@ -185,7 +185,7 @@ def test_bytes_on_a_port_with_tls_harm_nobody_and_are_counted(
 
     try:
         _fuzz(RAW, example)
-        wait_until("all are counted", lambda: admission.status()["refused_connections"] == thrown, 60)
+        wait_until("all are counted", lambda: admission.status().refused_connections == thrown, 60)
     finally:
         server.stop()
 

@@ -187,8 +187,8 @@ def test_stream_that_floods_is_held_back_and_counted_while_our_clients_go_on(
     assert flood.call.is_active(), (flood.call.code(), flood.call.details())
     flood.close()
     assert sent < LOW.messages_per_s * (rates.BURST_S + seconds) + ON_THE_WAY_MAX
-    assert status["held_back"] > 0, "it did not flood"
-    assert (status["refused_calls"], method in status["last_held_back"]) == (0, True)
+    assert status.held_back > 0, "it did not flood"
+    assert (status.refused_calls, method in status.last_held_back) == (0, True)
     assert len([each for each in caplog.records if "holds back" in each.message]) == 1
 
 
@@ -206,8 +206,8 @@ def test_stream_that_floods_without_an_end_is_refused_with_its_status(
     finally:
         flood.close()
     status = _admission(world, method).status()
-    assert status["refused_calls"] == 1
-    assert method in status["last_refusal"]
+    assert status.refused_calls == 1
+    assert method in status.last_refusal
 
 
 @pytest.mark.parametrize("method", some(CALLS, "Redo/Watch", "Redo/Checkpoint"))
@@ -227,7 +227,7 @@ def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_ou
 
     last, admission = began, _admission(world, method)
     while (seconds := time.monotonic() - began) < CALLS_S or (
-        method not in admission.status()["last_held_back"] and seconds < CALLS_S_MAX
+        method not in admission.status().last_held_back and seconds < CALLS_S_MAX
     ):
         one()
         if time.monotonic() - last > 0.3:
@@ -237,8 +237,8 @@ def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_ou
     channel.close()
     assert answered <= LOW.calls_per_s * (rates.BURST_S + seconds) + 1
     status = admission.status()
-    assert status["refused_calls"] == 0
-    assert method in status["last_held_back"]
+    assert status.refused_calls == 0
+    assert method in status.last_held_back
 
 
 def test_site_that_connects_again_and_again_is_refused_and_another_site_is_served(
@@ -269,7 +269,7 @@ def test_site_that_connects_again_and_again_is_refused_and_another_site_is_serve
     world.subscriber.close()
     ours.subscribe({"dbs1": world.scn}, 4 << 20)
     world.subscriber = ours
-    assert world.admissions["Queue"].status()["refused_calls"] >= refused
+    assert world.admissions["Queue"].status().refused_calls >= refused
 
 
 def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World) -> None:
@@ -403,8 +403,8 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(
         subscriber.acknowledge("dbs1", delivery.header.through_scn)
     sender.join()
     drained_s = time.monotonic() - began
-    wait_until("everything is acknowledged", lambda: queues["q_dbs1"].status()["num_msgs"] == 0, 60)
-    seen = [queue.status()["wire"] for queue in queues.values()]
+    wait_until("everything is acknowledged", lambda: queues["q_dbs1"].status().rows == 0, 60)
+    seen = [queue.status().wire for queue in queues.values()]
     assert propagation.end()
     for each in (publisher, subscriber):
         each.close()
@@ -418,4 +418,4 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(
         )
     assert taken == sent > SENT_MIN
     for status in seen:
-        assert (status["held_back"], status["refused_calls"]) == (0, 0), status
+        assert (status.held_back, status.refused_calls) == (0, 0), status

@@ -136,7 +136,7 @@ def _refused(call: Callable[[], object], client: EnqueueClient | DequeueClient) 
 def test_batches_pass_between_the_sites_that_the_topology_names(queue: Queue, certificates: Certificates) -> None:
     publisher, subscriber = (make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber))
     _pass_a_batch(queue, publisher, subscriber)
-    assert queue.admission.status()["refused_calls"] == 0
+    assert queue.admission.status().refused_calls == 0
     publisher.close()
     subscriber.close()
 
@@ -154,7 +154,7 @@ def test_client_without_tls_without_certificate_or_of_another_authority_is_refus
     )
 
     def counted() -> int:
-        return int(queue.admission.status()["refused_connections"])
+        return int(queue.admission.status().refused_connections)
 
     # More than one of each, if a busy machine takes a second to close a client that was refused: gRPC connects again by
     # itself.
@@ -200,8 +200,8 @@ def test_site_that_the_topology_does_not_let_publish_or_subscribe_here_is_refuse
         assert isinstance(error, NotAdmitted)
         assert "may not" in error.message
     status = queue.admission.status()
-    assert status["refused_calls"] == 4
-    assert "may not subscribe" in status["last_refusal"]
+    assert status.refused_calls == 4
+    assert "may not subscribe" in status.last_refusal
     assert len([record for record in caplog.records if "refused" in record.message]) == 1  # one line a minute
 
 
@@ -315,9 +315,9 @@ def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_strea
         assert "which" in error.message
         assert "lists" in error.message
     status = queue.admission.status()
-    assert status["refused_calls"] == 3
-    assert fingerprint_of(Path(stolen.certificate).read_text())[:2].upper() in status["last_refusal"]
-    assert "dbs1.secure-test.headrace.internal comes to" in status["last_refusal"]
+    assert status.refused_calls == 3
+    assert fingerprint_of(Path(stolen.certificate).read_text())[:2].upper() in status.last_refusal
+    assert "dbs1.secure-test.headrace.internal comes to" in status.last_refusal
     assert any("with the certificate" in record.message for record in caplog.records)
     # Who has the new one is served meanwhile.
     _pass_a_batch(queue, *ours)
@@ -325,7 +325,7 @@ def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_strea
     (spec.file.parent / "revoked").write_text("oops\n")
     client = queue.publisher(stolen)
     assert isinstance(_refused(client.connect, client), NotAdmitted)
-    assert "stands in line 1" in queue.admission.status()["revoked_problem"]
+    assert "stands in line 1" in queue.admission.status().revoked_problem
     for each in ours:
         each.close()
 
@@ -351,7 +351,7 @@ def test_revoked_certificate_whose_signature_a_thief_writes_in_its_other_form_is
     Path(stolen.certificate).write_text(other)
     client = queue.publisher(stolen)
     assert isinstance(_refused(client.connect, client), NotAdmitted)
-    assert printed_fingerprint(fingerprint_of(original)) in queue.admission.status()["last_refusal"]
+    assert printed_fingerprint(fingerprint_of(original)) in queue.admission.status().last_refusal
 
 
 def test_tasks_with_a_revoked_certificate_are_refused_and_the_application_tells_what_is_wrong_with_the_list(
@@ -430,7 +430,7 @@ def test_redo_is_read_by_the_capture_processes_of_the_source_only(
             client.connect()
         client.close()
     ours.close()
-    assert admission.status()["refused_calls"] == 8
+    assert admission.status().refused_calls == 8
 
 
 def test_combined_capture_process_serves_its_apply_process_only(
@@ -491,7 +491,7 @@ def test_tasks_of_a_site_are_served_to_its_own_processes_only_even_with_the_toke
         ask(peer("dbs1"), "token")
     with pytest.raises(PropagationError):
         ask(server.endpoint, "token")
-    assert admission.status()["refused_calls"] == 1
+    assert admission.status().refused_calls == 1
 
 
 def test_connection_whose_calls_were_refused_too_often_is_not_heard_any_more(
@@ -522,8 +522,8 @@ def test_stream_that_says_no_hello_ends_in_time_and_others_are_served_meanwhile(
         assert call.code() is grpc.StatusCode.CANCELLED
     assert time.monotonic() - began < 60
     status = queue.admission.status()
-    assert "did not begin" in status["last_refusal"]
-    assert status["refused_calls"] == 3
+    assert "did not begin" in status.last_refusal
+    assert status.refused_calls == 3
     silence.set()
     for each in (publisher, subscriber, channel):
         each.close()

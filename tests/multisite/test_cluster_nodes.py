@@ -12,10 +12,9 @@ import os
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import psutil
 import psycopg
@@ -26,6 +25,8 @@ from actors.security.authority import make_certificates
 from headrace.console.status_view import notes
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment, Progress
+from headrace.status.component import ComponentStatus
+from headrace.status.overview import Overview
 from tests.support.ray_nodes import RayNodes, has_own_disks, kill
 from tests.support.reporting import note_started
 from tests.support.shared import Shared
@@ -86,11 +87,11 @@ class Cluster:
                 connection.execute(f"CREATE SCHEMA {schema}; SET search_path = {schema}")
                 connection.execute(TABLES)
 
-    def up(self, *destinations: str, progress: Progress | None = None) -> dict[str, Any]:
+    def up(self, *destinations: str, progress: Progress | None = None) -> Overview:
         """`headrace up` of the file with these destinations, on the head."""
         self.system.deployment = Deployment.read(self.write(*destinations), self.nodes.address, to_start=True)
         overview = self.system.deployment.up(timeout_s=UP_S, progress=progress)
-        assert overview["state"] == "RUNNING", overview["findings"]
+        assert overview.state == "RUNNING", overview.findings
         return overview
 
     def end(self) -> None:
@@ -101,12 +102,8 @@ class Cluster:
 
     # ------------------------------------------------------------------ what is seen
 
-    def components(self) -> dict[str, dict[str, Any]]:
-        return {
-            each["name"]: each
-            for each in self.system.deployment.overview()["components"]
-            if each["state"] != "BYPASSED"
-        }
+    def components(self) -> dict[str, ComponentStatus]:
+        return {each.name: each for each in self.system.deployment.overview().components if each.state != "BYPASSED"}
 
     def away(self, site: str) -> set[str]:
         """What does not answer once it is told that the node of a site is not there."""
@@ -118,11 +115,11 @@ class Cluster:
             )
 
         wait_until(f"status says that the node of {site} is not there", is_told)
-        return {name for name, each in self.components().items() if each["state"] == "UNREACHABLE"}
+        return {name for name, each in self.components().items() if each.state == "UNREACHABLE"}
 
     def wait_answering(self) -> None:
         wait_until(
-            "everybody answers", lambda: not any(each["state"] == "UNREACHABLE" for each in self.components().values())
+            "everybody answers", lambda: not any(each.state == "UNREACHABLE" for each in self.components().values())
         )
 
     def errors(self) -> list[object]:
@@ -275,7 +272,7 @@ def test_a_site_is_added_and_removed_under_load(cluster: Cluster):
         pids = {name: cluster.system.pid(name) for name in cluster.components()}
         cluster.nodes.add("d").start()
         overview = cluster.up("b", "c", "d")
-        assert {each["name"] for each in overview["components"]} > set(pids)
+        assert {each.name for each in overview.components} > set(pids)
         load.x.wait_arriving("d")
         assert {name: cluster.system.pid(name) for name in pids} == pids
         cluster.up("b", "c")
@@ -305,12 +302,8 @@ def test_everything_goes_on_from_what_is_durable_after_the_head_was_killed(clust
         hanging = nodes["b"].freeze()
         nodes.start()
 
-        def look(overview: Mapping[str, Any]) -> None:
-            found = {
-                each["name"]: str(each["problem"])
-                for each in overview["components"]
-                if "still runs in process" in each.get("problem", "")
-            }
+        def look(overview: Overview) -> None:
+            found = {each.name: each.problem for each in overview.components if "still runs in process" in each.problem}
             if found and not told:
                 told.update(found)
                 kill(hanging)

@@ -26,6 +26,7 @@ from ray.autoscaler._private.constants import AUTOSCALER_HEARTBEAT_TIMEOUT_S
 from actors.security.authority import make_certificates
 from headrace.console.status_view import notes
 from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.status.plain import overview_of
 from protos.wire.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from tests.support.machines import HOME, PROJECT, Machine, Machines, why_there_are_none
 from tests.support.reporting import note_started
@@ -296,7 +297,7 @@ def _written_once(cluster: Cluster, before: Mapping[str, tuple[str, str]]) -> It
     cluster.tell(f"headrace wait hr.yaml --caught-up --timeout {BACK_S:g}")
     writers.assert_exactly_once("dbs2")
     cluster.tell("headrace verify hr.yaml")
-    assert notes(cluster.overview()) == []
+    assert notes(overview_of(cluster.overview())) == []
 
 
 def _assert_told(overview: Mapping[str, Any], before: Mapping[str, tuple[str, str]], site: str) -> None:
@@ -311,7 +312,7 @@ def _assert_told(overview: Mapping[str, Any], before: Mapping[str, tuple[str, st
 
 
 def _problem_of(overview: Mapping[str, Any], site: str) -> str:
-    return next((note.problem for note in notes(overview) if note.component == f"site:{site}"), "")
+    return next((note.problem for note in notes(overview_of(overview)) if note.component == f"site:{site}"), "")
 
 
 def _began(node: Machine) -> set[int]:

@@ -74,7 +74,7 @@ def system(nodes: RayNodes) -> Iterator[System]:
                 connection.execute(f"CREATE SCHEMA {SCHEMA}; SET search_path = {SCHEMA}")
                 connection.execute(TABLES)
         note_started("topology")
-        assert deployment.up()["state"] == "RUNNING"
+        assert deployment.up().state == "RUNNING"
         yield System(deployment, servers, nodes.folder)
     finally:
         problems = deployment.down(purge=True)

@@ -156,10 +156,10 @@ class World:
             self.durable = max(self.durable, news.durable_scn or 0)
         assert self.near.state == "ENABLED"
         status = self.near.status()
-        assert status["memory_bytes"] <= MEMORY
+        assert status.memory_bytes <= MEMORY
         assert self.durable <= min(each.model.durable for each in self.destinations), "told durable what is not"
         self.redo_max = max(self.redo_max, (self.position - self.durable) // 10)
-        self.spill_max = max(self.spill_max, status["spill_bytes"])
+        self.spill_max = max(self.spill_max, status.spill_bytes)
 
 
 def keep_house(queue: QueueCore) -> None:

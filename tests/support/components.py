@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from actors.hosting.components import Components, Record
 from actors.hosting.host import Host
 from headrace.base.errors import BugError, DatabaseUnavailable
+from headrace.status.component import ComponentStatus
 
 __all__ = ["FakeRecords", "MODULE", "Part", "RELEASE", "build", "goes_on", "wait_for"]
 
 MODULE = __name__
 RELEASE = threading.Event()  # what hangs, until the test is over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartStatus(ComponentStatus):
+    steps: int = 0
 
 
 class Part(Host):
@@ -40,10 +47,10 @@ class Part(Host):
     def late_call(self) -> str:
         return "own:mask has not ended" if self.say == "hang in a function" else ""
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> PartStatus:
         if self.say == "hang in status":
             RELEASE.wait()
-        return {"steps": self.steps}
+        return PartStatus(name=self.name, steps=self.steps)
 
 
 def build(state_dir: str, name: str, say: str) -> Part:

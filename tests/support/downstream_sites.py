@@ -93,9 +93,9 @@ class DownstreamSites:
         self.site = DatabaseSite(self.spec, "dbs1", "1", self._links)
         self.hosts["site:dbs1"] = self.site
         self.site.start()
-        wait_until("the source answers", lambda: self.site.status()["ready"])
+        wait_until("the source answers", lambda: self.site.status().ready)
         self.site.prepare(self.spec)
-        wait_until("the log writer runs", lambda: self.site.status()["state"] in {"IDLE", "WRITING"})
+        wait_until("the log writer runs", lambda: self.site.status().state in {"IDLE", "WRITING"})
 
     def start_receiver(self, name: str = "dbs1@dbs3") -> RedoReceiver:
         receiver = RedoReceiver(self.spec, name, "1", self._links)
@@ -109,7 +109,7 @@ class DownstreamSites:
             user.execute("SET synchronous_commit = local")
             row = user.execute("SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn").fetchone()
         assert row is not None
-        wait_until("it is received", lambda: receiver.details().get("redo_scn", 0) >= int(row[0]))
+        wait_until("it is received", lambda: (receiver.details().redo_scn or 0) >= int(row[0]))
 
     def wait_for_commits(self) -> None:
         """Make commits of the source wait for the log writer."""

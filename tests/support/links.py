@@ -47,7 +47,7 @@ def adopted(host: Host, spec: TopologySpec) -> None:
     """Let a host adopt a changed topology; returns when it goes by that."""
     edit = f"edit {next(_edits)}"
     host.reconfigure(spec, edit)
-    wait_until(f"{host.name} takes the edit", lambda: host.status()["fingerprint"] == edit, _BEGUN_S)
+    wait_until(f"{host.name} takes the edit", lambda: host.status().fingerprint == edit, _BEGUN_S)
 
 
 def without_tls(spec: TopologySpec, folder: Path) -> TopologySpec:

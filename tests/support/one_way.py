@@ -172,7 +172,7 @@ class OneWay:
         self._begin(CAPTURE)
 
     def is_combined(self) -> bool:
-        return self.hosts[CAPTURE].status().get("subscribers", [{}])[0].get("connected", False)
+        return any(each.connected for each in self.hosts[CAPTURE].status().subscribers)
 
     @property
     def required_scn(self) -> int:

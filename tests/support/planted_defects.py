@@ -277,7 +277,7 @@ def _one_delete_only(deletes: Any, rows: Any, chosen: Any) -> Any:
 
 def _delivered_is_committed(poll: Any, self: MountedQueue) -> Any:
     found = poll(self)
-    return replace(found, durable_scn=max(found.durable_scn, self.status()["sent_scn"]))
+    return replace(found, durable_scn=max(found.durable_scn, self.status().sent_scn))
 
 
 def _begin_where_it_was(open_subscriber: Any, self: QueueCore, *args: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -19,6 +18,7 @@ from actors.staging.queue_host import QueueHost, forget_queues
 from headrace.base.errors import HeadraceError, PropagationError
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import header_of
+from headrace.status.queues import QueueStatus
 from protos import codec
 from protos.links.queue_link import DequeueClient, EnqueueClient
 from protos.wire import transport
@@ -178,7 +178,7 @@ class QueuedNetwork(PostgresNetwork):
         """How far a source's changes were sent to its queue."""
         return self._sent.get(source, FIRST_SCN)
 
-    def status(self, queue: str) -> dict[str, Any]:
+    def status(self, queue: str) -> QueueStatus:
         """How a queue stands."""
         return self.queues[queue].status()
 
@@ -205,7 +205,7 @@ class QueuedNetwork(PostgresNetwork):
         Marks behind the last change become durable with the next one.
         """
         wait_until(
-            "no queue holds anything", lambda: not any(self.status(name)["batches"] for name in self.queues), ARRIVES_S
+            "no queue holds anything", lambda: not any(self.status(name).batches for name in self.queues), ARRIVES_S
         )
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from headrace.base.clock import VirtualClock
 from headrace.databases.memory.source import MemorySource
 from headrace.redo.writing.log_writer import LogWriter
+from headrace.status.redo import ShippedRedo
 from protos.links.redo_link import RedoServer
 from protos.links.redo_transport import RedoShippingClient
 from protos.wire import transport
@@ -52,6 +53,6 @@ class Source:
             incarnation=incarnation or transport.new_incarnation(),
         )
 
-    def shipped(self) -> dict[str, object]:
+    def shipped(self) -> ShippedRedo:
         (found,) = self.writer.shipping.status()
         return found

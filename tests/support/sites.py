@@ -25,6 +25,7 @@ from actors.security.authority import make_certificates
 from actors.site.connection import embedded_server
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment
+from headrace.status.overview import Overview
 from tests.support.reporting import note_started
 from tests.support.system import System
 from topology.file.reading import read_topology
@@ -84,11 +85,11 @@ class Sites(System):
             self.servers[name].start()  # `up` stops that of a site that has left the file
         return replace(self, deployment=Deployment(spec, self.deployment.address))
 
-    def up(self, **options: Any) -> dict[str, Any]:
+    def up(self, **options: Any) -> Overview:
         """`headrace up` of this view's file: it runs."""
         self.last[:] = [self.deployment]
         overview = self.deployment.up(**options)
-        assert overview["state"] == "RUNNING", overview["findings"]
+        assert overview.state == "RUNNING", overview.findings
         return overview
 
     def free(self, schema: str, *, idle: str = IDLE, sites: Sequence[str] = ("a", "b")) -> None:

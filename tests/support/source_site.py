@@ -20,6 +20,7 @@ from headrace.links.ports import RedoPosition
 from headrace.redo.mining.miner import Miner
 from headrace.redo.mining.names import NamesAtSource
 from headrace.rules.rule import Rule, RuleSet
+from headrace.status.sites import SiteStatus
 from tests.support.links import loopback
 from tests.support.system import wait_until
 from topology.spec import CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
@@ -53,30 +54,27 @@ class Source:
         self.host.start()
         self.wait("ready", lambda status: status["ready"])
         self.host.prepare(self.spec)
-        self.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
+        self.wait("it writes", lambda status: status.state in {"IDLE", "WRITING"})
 
     def run(self, statement: str) -> psycopg.Cursor[tuple[Any, ...]]:
         return self.user.execute(statement)  # type: ignore[call-overload, no-any-return]
 
-    def wait(self, what: str, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        status: dict[str, Any] = {}
+    def wait(self, what: str, holds: Callable[[SiteStatus], object]) -> SiteStatus:
+        def seen() -> SiteStatus | None:
+            status = self.host.status()
+            assert isinstance(status, SiteStatus)
+            return status if holds(status) else None
 
-        def seen() -> bool:
-            status.clear()
-            status.update(self.host.status())
-            return bool(holds(status))
+        return wait_until(what, seen, timeout_s=WAIT_S)
 
-        wait_until(what, seen, timeout_s=WAIT_S)
-        return status
-
-    def wait_written(self) -> dict[str, Any]:
+    def wait_written(self) -> SiteStatus:
         """Until everything committed by now is in the redo log, with the dictionary builds without which it cannot be
         mined.
         """
         row = self.run("SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn").fetchone()
         assert row is not None
         return self.wait(
-            "it is written", lambda status: status.get("redo_scn", 0) >= int(row[0]) and not self._awaits_build()
+            "it is written", lambda status: (status.redo_scn or 0) >= int(row[0]) and not self._awaits_build()
         )
 
     def _awaits_build(self) -> bool:
@@ -97,7 +95,7 @@ class Source:
         status = self.host.status()
         assert self.host._writer is not None
         position = self.host._writer.position
-        assert status["redo_segment"] <= position.segment
+        assert status.redo_segment <= position.segment
         found: list[LcrBatch] = []
         with contextlib.suppress(TableLeftRules):
             while (

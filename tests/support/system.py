@@ -27,6 +27,8 @@ from headrace.deployment.waiting import wait_caught_up
 from headrace.faults.processes import kill
 from headrace.load.contents import contents
 from headrace.load.pgbench import Pgbench
+from headrace.status.overview import Overview
+from headrace.status.plain import plain_overview
 from tests.support.reporting import note_started
 from topology.spec import TopologySpec
 
@@ -142,25 +144,25 @@ class System:
         """The components that do not work, or not yet."""
         overview = self.deployment.overview()
         resting = [
-            f"{each['name']} {each['state']}"
-            for each in overview["components"]
-            if each["state"] in _AT_REST or str(each["state"]).startswith("PAUSED: ")
+            f"{each.name} {each.state}"
+            for each in overview.components
+            if each.state in _AT_REST or each.state.startswith("PAUSED: ")
         ]
-        return resting if overview["state"] == "RUNNING" else [f"topology {overview['state']}", *resting]
+        return resting if overview.state == "RUNNING" else [f"topology {overview.state}", *resting]
 
     def status(self, name: str) -> dict[str, Any]:
         return dict(self.call(name, "status"))
 
     def wait_overview(self) -> dict[str, Any]:
-        """The overview, once all components answer and every lag is known."""
+        """The overview as `status --json` prints it, once all components answer and every lag is known."""
 
-        def whole() -> dict[str, Any] | None:
+        def whole() -> Overview | None:
             overview = self.deployment.overview()
-            states = [overview["state"], *(component["state"] for component in overview["components"])]
-            is_known = all(flow["lag_s"] is not None for flow in overview["flows"])
+            states = [overview.state, *(component.state for component in overview.components)]
+            is_known = all(flow.lag_s is not None for flow in overview.flows)
             return overview if is_known and not any("UNREACHABLE" in state for state in states) else None
 
-        return dict(wait_until("everybody answers, and the lag is known", whole))
+        return plain_overview(wait_until("everybody answers, and the lag is known", whole))
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 60.0) -> Any:
         return self.deployment.connect().call(name, method, *arguments, timeout_s=timeout_s)
@@ -257,7 +259,7 @@ def running(
         prepare(servers)
         note_started("topology")
         overview = deployment.up(keep_existing=keep_existing)
-        assert overview["state"] == "RUNNING", overview["findings"]
+        assert overview.state == "RUNNING", overview.findings
         yield System(deployment, servers, folder)
     finally:
         problems = deployment.down(purge=True)

@@ -49,6 +49,7 @@ from headrace.links.ports import RedoPosition
 from headrace.links.standby import FRAME_BYTES, RedoFrame, Shipped, StandbyPlace
 from headrace.redo.records import fingerprint
 from headrace.redo.segments import FIRST_SEGMENT, PREAMBLE_BYTES, RedoReader, list_segments, open_segment, write_error
+from headrace.status.redo import ShippedRedo
 
 __all__ = ["RedoShipping", "fingerprint_up_to"]
 
@@ -182,19 +183,19 @@ class RedoShipping:
         with self._lock:
             self._save()
 
-    def status(self) -> list[dict[str, Any]]:
-        """One entry per receiver, JSON-able."""
+    def status(self) -> tuple[ShippedRedo, ...]:
+        """How far each receiver is."""
         with self._lock:
-            return [
-                {
-                    "receiver": name,
-                    "transport": "sync" if each.is_sync else "async",
-                    "state": "AWAY" if each.shipment is None else "SHIPPING",
-                    "durable_scn": each.place.scn,
-                    "segment": each.place.segment,
-                }
+            return tuple(
+                ShippedRedo(
+                    receiver=name,
+                    transport="sync" if each.is_sync else "async",
+                    state="AWAY" if each.shipment is None else "SHIPPING",
+                    durable_scn=each.place.scn,
+                    segment=each.place.segment,
+                )
                 for name, each in self._receivers.items()
-            ]
+            )
 
     # ------------------------------------------------------------------ the receivers' side
 

@@ -11,6 +11,7 @@ import pytest
 
 from actors.apply import STARTING_INTERVAL_S, STARTING_S, STATUS_INTERVAL_S, ApplyHost
 from headrace.databases.destination_views import ERRORS_MAX
+from headrace.status.applies import ApplyStatus
 from protos import apply_pb2 as pb
 from tests.support.destination_contract import error_transaction
 
@@ -51,8 +52,8 @@ def test_position_is_as_old_as_the_question_though_the_process_stood_still_after
 
     host = made(spec, clock, status)
     host.step()
-    assert host._answered_us == expected
-    assert host._latest["low_watermark_scn"] == 7
+    assert host._latest.answered_us == expected
+    assert host._latest.low_watermark_scn == 7
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_error_queue_is_unknown_and_not_empty_until_a_driver_has_read_it(
 ) -> None:
     host = made(spec, Clock(), lambda: said)
     host.step()
-    assert host.details().get("errors") == expected
+    assert host.details().errors == expected
 
 
 def test_status_reads_the_first_error_transactions_alone_and_no_values(spec: Any) -> None:
@@ -127,4 +128,4 @@ def test_an_apply_process_that_is_being_stopped_does_not_say_that_it_starts(spec
     host._driver = SimpleNamespace(stop=look, join=look)
     host.close()
     assert seen == ["SHUTTING DOWN CLEANLY"] * 2
-    assert host._latest == {}
+    assert host._latest == ApplyStatus(name="apply:x")

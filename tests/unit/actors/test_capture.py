@@ -90,21 +90,21 @@ def test_status_shows_captured_sent_applied_and_required_checkpoint_scn(capture:
     last = capture.queue.sent[-1][1]
     shown = capture.details()
     assert last > first
-    assert (shown["captured_scn"], shown["sent_scn"]) == (last, last)
-    assert (shown["durable_scn"], shown["required_checkpoint_scn"]) == (first, first)
+    assert (shown.captured_scn, shown.sent_scn) == (last, last)
+    assert (shown.applied_scn, shown.required_checkpoint_scn) == (first, first)
 
 
 def test_status_shows_applied_and_maximum_checkpoint_scn(capture: Capture) -> None:
-    assert capture.details()["max_checkpoint_scn"] == FIRST_SCN
+    assert capture.details().max_checkpoint_scn == FIRST_SCN
     last = capture.commit(60)
     capture.queue.durable = capture.source.log[20].commit_scn
     capture.steps()
     shown = capture.details()
-    assert shown["applied_scn"] == capture.queue.durable
+    assert shown.applied_scn == capture.queue.durable
     head = capture.writer._kept.newest
     assert head is not None
-    assert shown["max_checkpoint_scn"] == head.last_commit_scn, "where the newest segment that it read begins"
-    assert capture.source.log[20].commit_scn < shown["max_checkpoint_scn"] <= last
+    assert shown.max_checkpoint_scn == head.last_commit_scn, "where the newest segment that it read begins"
+    assert capture.source.log[20].commit_scn < shown.max_checkpoint_scn <= last
 
 
 def test_redo_is_held_where_a_destination_that_lost_commits_begins_again(capture: Capture) -> None:
@@ -190,10 +190,10 @@ def test_start_scn_above_what_the_destinations_have_applied_is_refused_and_nothi
         ):
             capture.capture_again(above)
     assert site.calls == []
-    assert site.capture_scns()["capture_dbs1"]["start_scn"] < applied
+    assert site.capture_scns()["capture_dbs1"].start_scn < applied
     capture.capture_again(applied)
     assert [method for _, method, *_ in site.calls] == ["set_start_scn", "capture_again"]
-    assert site.capture_scns()["capture_dbs1"]["start_scn"] == applied
+    assert site.capture_scns()["capture_dbs1"].start_scn == applied
 
 
 def test_start_scn_of_a_capture_process_that_does_not_run_or_is_combined_is_refused(capture: Capture) -> None:
@@ -212,7 +212,7 @@ def test_queue_that_lost_what_it_had_gets_it_mined_again(capture: Capture) -> No
     capture.step()
     first, again = capture.queue.sent
     assert first == again
-    assert capture.details()["rewinds"] == 1
+    assert capture.details().rewinds_total == 1
 
 
 def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_it_out(capture: Capture) -> None:
@@ -226,22 +226,22 @@ def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_
         capture.step()
         capture._clock.advance(LEFT_INTERVAL_S / 2)
         assert [through for _, through in capture.queue.sent[len(before) :]] <= [before[-1][1]]
-    while not capture.details().get("detail"):
+    while not capture.details().detail:
         capture.step()
     assert capture.detail_state() == "PAUSED: A TABLE LEFT THE RULES"
-    assert "hr.t2" in capture.details()["detail"]
-    assert "headrace up" in capture.details()["hint"]
+    assert "hr.t2" in capture.details().detail
+    assert "headrace up" in capture.details().hint
     for _ in range(5):  # it is looked at again and again, and what to do is said all the time
         capture._clock.advance(LEFT_INTERVAL_S)
         capture.step()
-        assert "hr.t2" in capture.details()["detail"]
+        assert "hr.t2" in capture.details().detail
     capture.names.is_captured = False
     capture._clock.advance(LEFT_INTERVAL_S)
     for _ in range(3):
         capture.step()
         capture._clock.advance(1.0)
     assert capture.detail_state() == "WAITING FOR REDO"
-    assert "detail" not in capture.details()
+    assert capture.details().detail == ""
     assert capture.queue.sent[-1][1] > before[-1][1]
 
 
@@ -255,7 +255,7 @@ def test_new_subscriber_is_told_where_it_begins_although_the_capture_process_wai
     with capture.source.transaction() as transaction:
         transaction.insert("hr.t2", id="100")
     drain(capture.writer, capture.source)
-    while not capture.details().get("detail"):
+    while not capture.details().detail:
         capture.step()
     capture._told_scn = kept  # as the site has it on record
     capture.queue.sent.clear()
@@ -264,7 +264,7 @@ def test_new_subscriber_is_told_where_it_begins_although_the_capture_process_wai
         capture.step()
         capture._clock.advance(LEFT_INTERVAL_S)
     assert capture.queue.sent[0] == (FIRST_SCN, kept)
-    assert "hr.t2" in capture.details()["detail"]
+    assert "hr.t2" in capture.details().detail
 
 
 def test_capture_that_is_asked_for_purged_redo_tells_its_queue_and_goes_on_where_that_says(capture: Capture) -> None:
@@ -321,7 +321,7 @@ def refused(capture: Capture) -> Scn:
     session = mounted.core.open_subscriber("apply_a", "001", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
     capture.steps(3)
     assert isinstance(session.ended, LogGone)
-    gone: Scn = mounted.status()["gone_scn"]
+    gone: Scn = mounted.status().gone_scn
     return gone
 
 
@@ -336,7 +336,7 @@ def test_redo_is_not_held_for_a_refused_apply_process_by_the_next_life_of_the_ca
         capture._clock.advance(REFUSED_HOLD_S)
         capture.steps()
         assert capture.redo.checkpoints[-1] == last
-        assert mounted.status()["gone_scn"] == gone
+        assert mounted.status().gone_scn == gone
         with pytest.raises(LogGone, match="apply_a needs the changes of dbs1"):
             mounted.core.open_subscriber("apply_a", "002", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
 
@@ -345,12 +345,12 @@ def test_refusal_is_forgotten_when_the_capture_process_enqueues_or_is_a_new_one(
     """Else it would drop changes that an apply process which was copied again meanwhile still needs."""
     refused(capture)
     capture._forget_refusal()
-    assert capture.open_combined().status()["gone_scn"] is None
+    assert capture.open_combined().status().gone_scn is None
     gone = refused(capture)
     capture.redo.checkpoints.clear()  # taken out of the topology, and added again: the site keeps redo from now on
-    assert capture.open_combined().status()["gone_scn"] is None
+    assert capture.open_combined().status().gone_scn is None
     capture.redo.checkpoints.append(gone)
-    assert capture.open_combined().status()["gone_scn"] is None
+    assert capture.open_combined().status().gone_scn is None
 
 
 def test_refusal_of_an_apply_process_is_forgotten_when_another_one_takes_its_place(capture: Capture) -> None:
@@ -362,7 +362,7 @@ def test_refusal_of_an_apply_process_is_forgotten_when_another_one_takes_its_pla
         acknowledged=capture._told_scn,
         clock=capture._clock,
     )
-    assert capture.open_combined().status()["gone_scn"] is None
+    assert capture.open_combined().status().gone_scn is None
 
 
 def test_redo_is_held_again_for_an_apply_process_that_was_refused_and_began_anew(capture: Capture) -> None:
@@ -378,7 +378,7 @@ def test_redo_is_held_again_for_an_apply_process_that_was_refused_and_began_anew
     # it copies its tables: what is committed meanwhile waits for it, in every life of the capture process
     for _ in range(2):
         mounted = capture.open_combined()
-        assert mounted.status()["gone_scn"] is None
+        assert mounted.status().gone_scn is None
         capture.commit(10)
         capture.steps()
         assert capture.redo.checkpoints[-1] == FIRST_SCN

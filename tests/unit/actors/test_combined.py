@@ -74,7 +74,7 @@ class Combined:
         self.outlet.send_nowait(header_of(found), bytes(size))
 
     def unacknowledged_s(self) -> float:
-        return float(self.outlet.status()["unacknowledged_s"])
+        return float(self.outlet.status().unacknowledged_s)
 
     def taken(self, session: SubscriberSession) -> list[tuple[int, int]]:
         found = []
@@ -108,7 +108,7 @@ def test_nothing_is_taken_while_the_apply_process_is_away(tmp_path: Path) -> Non
     assert not combined.outlet.is_connected
     with pytest.raises(WouldBlock):
         combined.offer(20, 30)
-    assert combined.outlet.status()["waiting_bytes"] == 0
+    assert combined.outlet.status().waiting_bytes == 0
 
 
 def test_status_says_for_how_long_the_apply_process_has_lacked_something_whether_it_is_there_or_not(
@@ -193,7 +193,7 @@ def test_what_waits_is_bounded_but_a_batch_that_is_larger_goes_alone(tmp_path: P
     combined.offer(30, 40, size=AHEAD_BYTES // 2)
     with pytest.raises(WouldBlock):
         combined.offer(40, 50)
-    assert combined.outlet.status()["waiting_bytes"] == AHEAD_BYTES
+    assert combined.outlet.status().waiting_bytes == AHEAD_BYTES
 
 
 def test_only_what_the_newest_session_acknowledged_counts_as_committed(tmp_path: Path) -> None:
@@ -220,8 +220,9 @@ def test_only_what_the_newest_session_acknowledged_counts_as_committed(tmp_path:
 def test_destination_that_lost_commits_is_noted_as_by_a_queue(tmp_path: Path) -> None:
     combined = Combined(tmp_path, acknowledged=30)
     combined.begin(20)
-    assert combined.outlet.status()["lost"][:2] == [30, 20]
-    assert combined.outlet.status()["acknowledged_scn"] == 20
+    lost = combined.outlet.status().lost
+    assert (lost.acknowledged_scn, lost.found_scn) == (30, 20)
+    assert combined.outlet.status().acknowledged_scn == 20
 
 
 def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_it_may_begin_anew(
@@ -231,7 +232,7 @@ def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_
     session = combined.begin(20)
     combined.outlet.gone(Scn(40))
     assert isinstance(session.ended, LogGone)
-    assert combined.outlet.status()["gone_scn"] == 40
+    assert combined.outlet.status().gone_scn == 40
     with pytest.raises(LogGone, match="apply needs the changes of dbs1"):
         combined.subscribe(20)
     assert combined.outlet.poll().rewind_scn == 50, "it has everything up to here, if it is not as old as it says"
@@ -240,7 +241,7 @@ def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_
     combined.offer(60, 70)
     assert combined.outlet.poll().durable_scn == 70  # the site may purge it
     combined.begin(FIRST_SCN)
-    assert combined.outlet.status()["gone_scn"] is None
+    assert combined.outlet.status().gone_scn is None
     assert combined.outlet.poll().durable_scn == 70
 
 
@@ -255,7 +256,7 @@ def refused(tmp_path: Path) -> Combined:
 def test_refusal_is_known_to_the_next_life_and_nothing_is_held_there_either(tmp_path: Path) -> None:
     refused(tmp_path)
     later = Combined(tmp_path, acknowledged=70)
-    assert later.outlet.status()["gone_scn"] == 40
+    assert later.outlet.status().gone_scn == 40
     assert later.outlet.poll().rewind_scn == 70  # the capture process mines on with no session
     later.clock.advance(REFUSED_HOLD_S)
     later.offer(70, 80)
@@ -277,7 +278,7 @@ def test_apply_process_that_begins_anew_in_the_next_life_is_not_refused_in_the_o
     later = Combined(tmp_path, acknowledged=70)
     later.begin(needed)  # before the capture process asked
     last = Combined(tmp_path, acknowledged=70)
-    assert last.outlet.status()["gone_scn"] is None
+    assert last.outlet.status().gone_scn is None
     assert last.outlet.poll().rewind_scn is None
     with pytest.raises(WouldBlock):
         last.offer(70, 80)
@@ -290,7 +291,7 @@ def test_apply_process_learns_of_its_refusal_only_when_that_is_durable(tmp_path:
     with pytest.raises(QueueError, match="cannot be written"):
         combined.outlet.gone(Scn(40))
     assert session.ended is None
-    assert combined.outlet.status()["gone_scn"] is None
+    assert combined.outlet.status().gone_scn is None
     full.rmdir()
     combined.outlet.gone(Scn(40))
     assert isinstance(session.ended, LogGone)
@@ -301,11 +302,11 @@ def test_apply_process_that_begins_anew_is_admitted_only_when_the_end_of_its_ref
     full = combined.fill_disk()
     with pytest.raises(QueueError, match="cannot be written"):
         combined.subscribe(FIRST_SCN)
-    assert combined.outlet.status()["gone_scn"] == 40
+    assert combined.outlet.status().gone_scn == 40
     assert not combined.outlet.is_connected
     full.rmdir()
     combined.subscribe(FIRST_SCN)
-    assert Combined(tmp_path, acknowledged=50).outlet.status()["gone_scn"] is None
+    assert Combined(tmp_path, acknowledged=50).outlet.status().gone_scn is None
 
 
 def test_old_driver_that_is_refused_while_the_newest_ones_stream_is_broken_frees_no_redo_that_this_one_needs(
@@ -370,7 +371,7 @@ def test_combined_capture_process_serves_over_grpc_as_the_queue_does_and_takes_n
             if outlet.poll().durable_scn == 20:
                 break
             client.poll(0.05)
-        assert outlet.status()["acknowledged_scn"] == 20
+        assert outlet.status().acknowledged_scn == 20
     finally:
         outlet.close()
         client.close()
@@ -384,7 +385,7 @@ def test_a_large_transaction_of_which_parts_are_sent_does_not_fill_the_queue(tmp
     for part in range(12):
         combined.offer_part(part, 12)
         assert combined.core.dequeue(session) is not None
-        assert combined.outlet.status()["waiting_bytes"] == 0
+        assert combined.outlet.status().waiting_bytes == 0
     combined.core.acknowledge(session, "dbs1", Scn(20))
     assert combined.outlet.poll().durable_scn == 20
     combined.offer(20, 30)
@@ -399,7 +400,7 @@ def test_parts_that_are_sent_are_let_go_whether_the_end_of_their_transaction_wai
     combined.offer_part(0, 2, previous=20, commit=30, size=1000)
     for waiting in (4000, 3000, 2000, 1000, 0):
         assert combined.core.dequeue(session) is not None
-        assert combined.outlet.status()["waiting_bytes"] == waiting
+        assert combined.outlet.status().waiting_bytes == waiting
     combined.offer_part(1, 2, previous=20, commit=30, size=1000)
     assert combined.taken(session) == [(20, 30)]
 

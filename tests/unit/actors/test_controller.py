@@ -572,7 +572,7 @@ def test_nobody_is_behind_by_nothing_when_the_source_does_not_answer(spec, actor
 def test_gather_keeps_the_order_of_the_components(spec, actors):
     started(spec, actors)
     components = components_of(spec)
-    assert [status["name"] for status in gather(actors, components)] == [component.name for component in components]
+    assert [status.name for status in gather(actors, components)] == [component.name for component in components]
 
 
 def test_apply_process_is_not_idle_while_its_destination_does_not_answer(spec, actors):
@@ -606,7 +606,7 @@ def test_sites_are_asked_now_while_a_database_is_prepared(spec, actors):
 
 def test_why_the_controller_is_held_up_is_part_of_the_overview(spec, actors):
     controller = started(spec, actors)
-    assert "problem" not in controller.overview()
+    assert controller.overview()["problem"] == ""
     controller._failed(DatabaseError("publication p is not ours", hint="drop it"))
     seen = controller.overview()
     assert (seen["state"], seen["problem"], seen["fix"]) == ("ABORTED", "publication p is not ours", "drop it")

@@ -276,10 +276,10 @@ def test_the_new_topology_is_shown_when_its_captures_are_registered(receiver, sp
     )
     required = receiver._log.required_checkpoints
     shown = []
-    required.forget_others = lambda captures: shown.append(receiver.details()["fingerprint"])
+    required.forget_others = lambda captures: shown.append(receiver.details().fingerprint)
     receiver.adopt(edited, "edited")
     assert shown == [""], "the controller starts capture:c2 when it sees the new one"
-    assert receiver.details()["fingerprint"] == "edited"
+    assert receiver.details().fingerprint == "edited"
     assert required.register("c2") == required.lowest
 
 
@@ -341,8 +341,8 @@ def test_status_of_a_source_whose_log_writer_is_dropped_meanwhile_is_still_answe
         return statistics()
 
     monkeypatch.setattr(site.writer, "statistics", dropped_meanwhile)
-    assert host.details()["redo_scn"] == site.writer.position.scn
-    assert "redo_scn" not in host.details()
+    assert host.details().redo_scn == site.writer.position.scn
+    assert host.details().redo_scn is None
 
 
 @pytest.mark.parametrize("is_sync", [True, False])
@@ -353,7 +353,7 @@ def test_a_full_receiver_says_who_waits_and_whether_purging_can_help(receiver, s
     receiver.open()
     while receiver.detail_state() != "PAUSED: REDO IS FULL":
         receiver.step()
-    problem = receiver.details()["problem"]
+    problem = receiver.details().problem
     assert "when the captures here need less of it" in problem
     assert ("commits at dbs1 that wait for the log writer wait until then" in problem) == is_sync
 
@@ -371,7 +371,7 @@ def test_a_receiver_that_one_transaction_fills_says_that_purging_cannot_help(rec
         receiver._log.required_checkpoints.record(capture, receiver._log.position.scn)
         receiver.step()
     assert receiver.detail_state() == "PAUSED: REDO IS FULL"
-    assert "one transaction fills redo_bytes_max (30000 bytes)" in receiver.details()["problem"]
+    assert "one transaction fills redo_bytes_max (30000 bytes)" in receiver.details().problem
 
 
 def test_a_full_source_says_that_commits_wait(site):

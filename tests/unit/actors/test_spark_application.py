@@ -13,6 +13,7 @@ from actors.security.upkeep import keep_certificates
 from actors.spark_application import SILENCE_MAX_S, SparkHost
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import PropagationError
+from headrace.status.component import WireStatus
 from protos import apply_pb2 as pb
 from protos.links import spark_link
 from protos.wire.identity import CertificateError
@@ -71,19 +72,10 @@ def test_process_that_is_silent_for_a_while_is_given_up_and_one_that_answers_is_
     )
     host._answered_at = host._clock.monotonic()
     host.step()
-    assert (host.details()["executors"], host.details()["runs"]) == (2, 3)
-    assert host.details()["wire"] == {
-        "tls": True,
-        "refused_calls": 1,
-        "refused_connections": 0,
-        "last_refusal": "no certificate",
-        "last_refusal_us": 0,
-        "last_refused_connection_us": 0,
-        "held_back": 0,
-        "last_held_back": "",
-        "last_held_back_us": 0,
-        "revoked_problem": "",
-    }
+    assert (host.details().executors, host.details().runs) == (2, 3)
+    assert host.details().wire == WireStatus(
+        tls=True, refused_calls=1, last_refusal="no certificate", last_refused_connection_us=0
+    )
     monkeypatch.setattr(spark_link.HealthClient, "ask", silent)
     host._clock.advance(SILENCE_MAX_S - 1)  # type: ignore[attr-defined]
     assert host.step() == spark_application.STATUS_INTERVAL_S
@@ -109,6 +101,6 @@ def test_certificate_that_cannot_be_read_does_not_end_an_application_that_works(
     for _ in range(3):
         host._clock.advance(SILENCE_MAX_S + 1)  # type: ignore[attr-defined]
         host.step()
-    assert host.details()["wire"]["problem"] == "site.pem has expired"
+    assert host.details().wire.problem == "site.pem has expired"
     host.close()
     assert host._client is None

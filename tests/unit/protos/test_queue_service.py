@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -20,12 +21,12 @@ def test_status_is_answered_while_something_holds_the_queue_and_says_so(tmp_path
     service = QueueService(queue.core)
     queue.send(queue.publisher(), insert_batch([10, 20]))
     before = service.status()
-    assert before["problem"] is None or before["problem"] == ""
+    assert before.problem == ""
     with service.changing():
         held = service.status()
-    assert "the queue is held" in held["problem"]
-    assert {**held, "problem": before["problem"]} == before
-    assert service.status()["problem"] == before["problem"]
+    assert "the queue is held" in held.problem
+    assert replace(held, problem=before.problem) == before
+    assert service.status().problem == before.problem
 
 
 def test_subscriber_that_is_gone_when_its_stream_opens_is_not_taken_for_connected(tmp_path: Path) -> None:
@@ -53,4 +54,4 @@ def test_subscriber_that_is_gone_when_its_stream_opens_is_not_taken_for_connecte
     )
     with pytest.raises(grpc.RpcError):
         next(service.Dequeue(requests, Gone()))
-    assert not service.status()["subscribers"][0]["connected"]
+    assert not service.status().subscribers[0].connected

@@ -279,9 +279,9 @@ def test_admission_counts_and_logs_what_is_held_back_once_a_minute(caplog: pytes
     for _ in range(202):
         meter.pass_one()
     status = admission.status()
-    assert status["held_back"] in (1, 2)
-    assert status["refused_calls"] == 0
-    assert "ipv4:10.0.0.1:5000" in status["last_held_back"]
+    assert status.held_back in (1, 2)
+    assert status.refused_calls == 0
+    assert "ipv4:10.0.0.1:5000" in status.last_held_back
     (record,) = caplog.records
     assert "queue q: holds back ipv4:10.0.0.1:5000" in record.getMessage()
     for callback in context.callbacks:
@@ -297,5 +297,5 @@ def test_call_that_is_refused_is_counted_with_the_others() -> None:
     with pytest.raises(RateExceeded):
         admission.begin(Context("ipv4:10.0.0.1:9"), METHOD, 3)
     status = admission.status()
-    assert status["refused_calls"] == 1
-    assert "ipv4:10.0.0.1 has 3 open calls" in status["last_refusal"]
+    assert status.refused_calls == 1
+    assert "ipv4:10.0.0.1 has 3 open calls" in status.last_refusal

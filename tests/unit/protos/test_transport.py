@@ -253,6 +253,6 @@ def test_note_of_a_refusal_is_bounded_and_printable() -> None:
     admission = Admission("queue q")
     with pytest.raises(ProtocolError), admission.opening(Context(), is_stream=False):
         raise ProtocolError("z\x1b\n" * 1_000_000)
-    noted = admission.status()["last_refusal"]
+    noted = admission.status().last_refusal
     assert len(noted) < 10_000
     assert noted.isprintable()

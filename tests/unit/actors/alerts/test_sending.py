@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,8 +29,10 @@ from headrace.base.clock import SystemClock, VirtualClock
 from headrace.base.errors import DatabaseUnavailable
 from headrace.console.status_view import notes
 from headrace.databases.ports import Finding
+from headrace.status.overview import Overview
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started, with_another_destination
+from tests.support.overviews import overview_from
 from topology.alerts import AlertsSpec, AlertTarget
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import examine, read_topology
@@ -128,8 +130,8 @@ def test_alert_is_tried_again_and_given_up_at_last(hook: Hook, monkeypatch: pyte
     hook.answers = [404]
     sender.put(DOCUMENT)
     until(lambda: sender.given_up == 1)
-    until(lambda: not sender.described()["waiting"])
-    assert sender.described() == {
+    until(lambda: not sender.described().waiting)
+    assert asdict(sender.described()) == {
         "to": "webhook at 127.0.0.1",
         "sent": 1,
         "waiting": 0,
@@ -169,7 +171,7 @@ def test_target_that_does_not_take_it_says_why_without_secrets(
         sender.put(DOCUMENT)
         until(lambda: sender.given_up == 1)
     assert sender.problem
-    for text in (caplog.text, repr(target), json.dumps(sender.described())):
+    for text in (caplog.text, repr(target), repr(sender.described())):
         assert TOKEN not in text
         assert PATH not in text
     sender.stop()
@@ -327,7 +329,7 @@ def test_hours_limit_leaves_alerts_out_and_the_next_one_says_how_many():
         sender.put(DOCUMENT)
     until(lambda: len(sent) == 2)
     assert sender.left_out == 3
-    overview = {"components": (), "alerts": [sender.described()]}
+    overview = Overview(topology="t", state="RUNNING", alerts=(sender.described(),))
     assert [(note.problem, note.is_remark) for note in notes(overview)] == [
         ("3 alerts to t left out: the hour's limit, or its queue, is full", True)
     ]
@@ -335,7 +337,7 @@ def test_hours_limit_leaves_alerts_out_and_the_next_one_says_how_many():
     sender.put(DOCUMENT)
     until(lambda: len(sent) == 3)
     assert [document["left_out_before"] for document in sent] == [0, 0, 3]
-    assert not notes({"components": (), "alerts": [sender.described()]})
+    assert not notes(replace(overview, alerts=(sender.described(),)))
     sender.stop()
 
 
@@ -344,7 +346,7 @@ def test_target_that_hangs_holds_up_nobody_and_its_queue_has_a_bound():
     sender = Sender(AlertTarget(name="t"), 10**6, VirtualClock(), send=lambda *_: bool(released.wait(30)) and None)
     for _ in range(sending.WAITING_MAX + 50):
         sender.put(DOCUMENT)  # returns at once, or this test does not end
-    assert sender.described()["waiting"] <= sending.WAITING_MAX
+    assert sender.described().waiting <= sending.WAITING_MAX
     assert sender.left_out >= 50
     released.set()
     sender.stop()
@@ -439,8 +441,8 @@ def test_alert_comes_out_of_an_overview_at_the_hook(tmp_path: Path, hook: Hook):
             {"name": "apply:a", "kind": "apply", "state": "IDLE", "errors": 1, "counters": {"total_errors": 1}}
         ],
     }
-    alerts.look(lambda: overview)
-    alerts.look(lambda: overview)
+    alerts.look(lambda: overview_from(overview))
+    alerts.look(lambda: overview_from(overview))
     until(lambda: len(hook.posts) == 1)
     (_, _, document) = hook.posts[0]
     assert document == {
@@ -469,15 +471,15 @@ def test_controller_sends_what_it_sees_and_shows_in_the_status_what_was_not_sent
     controller.step()
     until(lambda: len(hook.posts) == 1)
     assert (hook.posts[0][2]["subject"], hook.posts[0][2]["topology"]) == ("apply:x", "one_way")
-    until(lambda: controller.overview()["alerts"][0]["sent"] == 1)
-    assert not [note for note in notes(controller.overview()) if "alerts" in note.problem]
+    until(lambda: controller.seen().alerts[0].sent == 1)
+    assert not [note for note in notes(controller.seen()) if "alerts" in note.problem]
     hook.answers = [500]
     monkeypatch.setattr(watch, "ERRORS_APART_S", 0.0)
     actors.statuses["apply:x"] = {"errors": 3, "counters": {"total_errors": 3}}
     controller.step()
     controller.step()
-    until(lambda: controller.overview()["alerts"][0]["given_up"] == 1)
-    (note,) = [note for note in notes(controller.overview()) if "alerts" in note.problem]
+    until(lambda: controller.seen().alerts[0].given_up == 1)
+    (note,) = [note for note in notes(controller.seen()) if "alerts" in note.problem]
     assert note.problem == "alerts cannot be sent to webhook at 127.0.0.1: it answered 500"
     assert TOKEN not in json.dumps(controller.overview(), default=str)
     controller.end()
@@ -514,7 +516,7 @@ def test_controller_that_does_not_bring_up_what_the_file_says_is_told_once_altho
         "message": "RETRYING: no answer",
         "fix": "start it",
     }
-    until(lambda: controller.overview()["alerts"][0]["waiting"] == 0)  # the answer is on its way still
+    until(lambda: controller.seen().alerts[0].waiting == 0)  # the answer is on its way still
     assert len(hook.posts) == 1
     controller.end()
 
@@ -566,10 +568,10 @@ def test_alert_that_cannot_be_found_out_does_not_end_the_controllers_thread(
     def breaks() -> None:
         raise RuntimeError("no overview")
 
-    monkeypatch.setattr(controller, "overview", breaks)
+    monkeypatch.setattr(controller, "seen", breaks)
     assert not controller._attempt(breaks)
     assert "no alert is sent now" in caplog.text
-    assert controller.status()["state"] == "ABORTED"
+    assert controller.status().state == "ABORTED"
     controller.end()
 
 
@@ -577,4 +579,4 @@ def test_no_alert_is_wanted_and_none_is_sent(spec: TopologySpec, actors: FakeAct
     controller = started(spec, actors)
     actors.statuses["apply:x"] = {"errors": 2}
     controller.step()
-    assert controller.overview()["alerts"] == []
+    assert controller.seen().alerts == ()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from actors.alerts.watch import COMPONENT_AFTER_S, ERRORS_APART_S, STARTING_AFTER_S, STEADY_S, Alert, AlertWatch
+from tests.support.overviews import overview_from
 from topology.alerts import AlertsSpec, AlertTarget
 
 TO = (AlertTarget(name="command true", command=("true",)),)
@@ -36,7 +37,7 @@ class World:
             "components": [self.apply, self.queue],
             "flows": [{"apply": "a", "source": "dbs1", "destination": "dbs2", "lag_s": self.lag_s}],
         }
-        return self.watch.look(overview, self.now)
+        return self.watch.look(overview_from(overview), self.now)
 
     def conflicts(self, total: int) -> list[Alert]:
         self.apply["counters"] = {"total_errors": 0, "total_conflicts": total}
@@ -102,7 +103,7 @@ def test_errors_of_many_apply_processes_at_once_are_told_within_the_share_of_the
     for _ in range(4000):
         world.now += 1.0
         overview = {**world.topology, "at_us": 1, "components": [world.apply, world.queue, *more], "flows": ()}
-        told += [each.subject for each in world.watch.look(overview, world.now)]
+        told += [each.subject for each in world.watch.look(overview_from(overview), world.now)]
         assert len(told) <= 3 or world.now > 3600
     assert sorted(told) == [f"apply:{name}" for name in "abcdef"]
 

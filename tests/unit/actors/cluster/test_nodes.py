@@ -46,7 +46,7 @@ def test_status_says_once_that_the_node_of_a_site_is_not_there_and_shows_the_oth
     controller.step()
     overview = controller.overview()
     assert {each["name"] for each in overview["components"] if each["state"] == "UNREACHABLE"} == at_b
-    told = [note for note in notes(overview) if not note.is_remark]
+    told = [note for note in notes(controller.seen()) if not note.is_remark]
     assert [note.component for note in told] == ["site:b"]
     assert "the node of site b is not there" in told[0].problem
     assert told[0].fix
@@ -57,7 +57,7 @@ def test_a_site_that_does_not_answer_on_a_node_that_is_there_is_not_said_to_have
     controller = started(spec, actors)
     actors.silent.add("site:b")
     controller.step()
-    assert [note.problem for note in notes(controller.overview())] == ["does not answer"]
+    assert [note.problem for note in notes(controller.seen())] == ["does not answer"]
 
 
 def test_a_component_that_is_created_while_its_node_is_away_is_created_once(spec, actors):
@@ -75,7 +75,7 @@ def test_a_source_that_comes_back_on_a_node_without_its_folder_is_a_finding(spec
     controller = started(spec, actors)
     actors.statuses["site:a"] = {"state": "WAITING FOR PREPARATION", "is_prepared": False}
     controller.step()
-    (note,) = notes(controller.overview())
+    (note,) = notes(controller.seen())
     assert note.component == "site:a"
     assert str(spec.state_dir) in note.problem
     assert not note.is_remark
@@ -85,4 +85,4 @@ def test_a_source_that_is_not_prepared_yet_is_no_finding(spec, actors):
     actors.statuses["site:a"] = {"state": "WAITING FOR PREPARATION", "is_prepared": False, "ready": False}
     controller = started(spec, actors)
     assert controller.detail_state() == "STARTING SITES"
-    assert notes(controller.overview()) == []
+    assert notes(controller.seen()) == []

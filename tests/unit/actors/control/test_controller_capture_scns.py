@@ -5,8 +5,10 @@ find.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from actors.apply import ApplyHost
+from protos import apply_pb2 as pb
 from tests.support.controllers import started
 from topology.routing.ways import route
 from topology.spec import ApplySpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec
@@ -86,7 +88,7 @@ def test_a_capture_process_that_moves_to_redo_which_begins_too_late_is_refused_b
         "captures.c: would mine the redo of a at b, which begins at SCN 0/000001F4, and apply process x has applied"
         " only up to 0/0000012C: the changes in between"
     )
-    assert controller.details()["phase"] == "REFUSED"
+    assert controller.details().phase == "REFUSED"
     actors.statuses["apply:x"] = {"low_watermark_scn": 600, "recorded_scn": 500}
     assert findings(started(moved(before), actors, steps=12)) == []
 
@@ -100,6 +102,8 @@ def test_a_capture_process_that_moves_to_a_new_receiver_finds_the_oldest_redo_of
 
 def test_an_apply_process_tells_what_its_destination_has_on_record(spec):
     host = ApplyHost(spec, "x", "1")
-    assert "recorded_scn" not in host.details()
-    host._latest = {"state": "IDLE", "low_watermark_scn": 48, "counters": {"durable_scn": 32}}
-    assert (host.details()["low_watermark_scn"], host.details()["recorded_scn"]) == (48, 32)
+    assert host.details().recorded_scn is None
+    said = pb.ApplyStatus(state="IDLE", low_watermark_scn=48, counters={"durable_scn": 32})
+    host._driver = SimpleNamespace(outcome=lambda: None, control=SimpleNamespace(status=lambda: said), admission=None)
+    host.step()
+    assert (host.details().low_watermark_scn, host.details().recorded_scn) == (48, 32)

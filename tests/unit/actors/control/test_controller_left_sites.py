@@ -52,7 +52,7 @@ def cleared(actors: FakeActors) -> list[str]:
 
 
 def told(controller: Any) -> list[tuple[str, str, bool]]:
-    overview = {**controller.overview(), "components": []}
+    overview = replace(controller.seen(), components=())
     return [(note.component, note.problem, note.is_remark) for note in notes(overview)]
 
 

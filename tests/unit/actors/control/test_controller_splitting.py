@@ -34,7 +34,7 @@ def report(actors: FakeActors, queue: str, **positions: int) -> None:
         ],
         "sources": {"a": {"position_scn": 100}},
     }
-    actors.statuses["capture:c"] = {"required_checkpoint_scn": 30, "durable_scn": 30, "captured_scn": 100}
+    actors.statuses["capture:c"] = {"required_checkpoint_scn": 30, "applied_scn": 30, "captured_scn": 100}
 
 
 def phase(controller: Controller, propagation: str = "p") -> str:
@@ -136,7 +136,7 @@ def test_a_controller_that_begins_again_goes_on_with_what_is_split_off(spec, act
     assert phase(again) == SPLIT
     assert actors.killed == []
     assert reconfigured(actors) == []
-    assert again.details()["fingerprint"] == fingerprint_of(spec)  # `up` finds that nothing changed
+    assert again.details().fingerprint == fingerprint_of(spec)  # `up` finds that nothing changed
 
 
 def test_what_is_split_off_when_everything_ends_is_split_off_when_it_starts_again(spec, actors):

@@ -12,6 +12,7 @@ from actors.hosting.host import Host
 from headrace.base.backoff import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff
 from headrace.base.errors import BugError, DatabaseUnavailable, LogGone
 from headrace.console.status_view import is_healthy, notes
+from headrace.status.overview import Overview
 
 WAIT_S = 60.0  # as `STALL_S`: what takes milliseconds
 
@@ -81,10 +82,10 @@ def hosts(tmp_path: Path):
 def wait_state(host: Host, state: str) -> None:
     waiter = threading.Event()
     for _ in range(int(WAIT_S / 0.005)):
-        if host.status()["state"] == state:
+        if host.status().state == state:
             return
         waiter.wait(0.005)
-    pytest.fail(f"state is {host.status()['state']}, not {state}")
+    pytest.fail(f"state is {host.status().state}, not {state}")
 
 
 def wait_paused(host: ScriptedHost, *, left: int) -> None:
@@ -116,8 +117,8 @@ def test_component_is_opened_again_after_an_error_that_time_heals(hosts):
     wait_state(host, "ENABLED")
     assert (host.opened, host.closed) == (2, 1)
     status = host.status()
-    assert status["errors_total"] == 1
-    assert status["last_error"]["message"] == "gone"
+    assert status.errors_total == 1
+    assert status.last_error.message == "gone"
 
 
 def test_component_that_keeps_failing_is_retried_without_end(hosts, monkeypatch):
@@ -130,15 +131,15 @@ def test_component_that_keeps_failing_is_retried_without_end(hosts, monkeypatch)
     assert reached.wait(WAIT_S)
     wait_state(host, "ENABLED")
     assert host.opened == failures + 1
-    assert host.status()["errors_total"] == failures
+    assert host.status().errors_total == failures
 
 
 def test_component_aborts_with_the_error_and_its_hint_when_an_operator_must_act(hosts):
     host = hosts(LogGone("the slot is gone", hint="instantiate again"))
     host.start()
     wait_state(host, "ABORTED")
-    error = host.status()["last_error"]
-    assert (error["error"], error["hint"], error["retry"]) == ("LogGone", "instantiate again", "manual")
+    error = host.status().last_error
+    assert (error.error, error.hint, error.retry) == ("LogGone", "instantiate again", "manual")
     assert host.closed == 1
     assert host.opened == 1
 
@@ -157,8 +158,8 @@ def test_unexpected_exception_becomes_a_recorded_defect(hosts):
     host = hosts(ZeroDivisionError("division"))
     host.start()
     wait_state(host, "ABORTED")
-    assert host.status()["last_error"]["error"] == BugError.__name__
-    assert "ZeroDivisionError" in host.status()["last_error"]["message"]
+    assert host.status().last_error.error == BugError.__name__
+    assert "ZeroDivisionError" in host.status().last_error.message
 
 
 def test_full_disk_is_retried_and_other_errors_of_the_system_are_not(hosts):
@@ -239,7 +240,7 @@ def test_component_that_is_told_to_opens_again_once_and_counts_no_error(hosts):
         threading.Event().wait(0.005)
     wait_state(host, "ENABLED")
     assert (host.opened, host.closed) == (2, 1)
-    assert host.status()["errors_total"] == 0
+    assert host.status().errors_total == 0
 
 
 class ChangingHost(ScriptedHost):
@@ -258,7 +259,7 @@ class ChangingOpenHost(ChangingHost):
 def wait_problem(host: Host, *, is_there: bool) -> None:
     waiter = threading.Event()
     for _ in range(int(WAIT_S / 0.005)):
-        if ("problem" in host.status()) == is_there:
+        if bool(host.status().problem) == is_there:
             return
         waiter.wait(0.005)
     pytest.fail(f"a problem: {not is_there}")
@@ -342,7 +343,7 @@ def test_topology_that_cannot_be_adopted_for_a_while_is_adopted_later(refusing):
     wait_taken(refusing, "two")
     wait_state(refusing, "ENABLED")
     assert refusing.tries == 4
-    assert refusing.status()["errors_total"] == 3
+    assert refusing.status().errors_total == 3
 
 
 def test_stopped_component_adopts_a_topology_that_it_could_not_adopt_at_first_and_stays_stopped(refusing):
@@ -367,9 +368,9 @@ def test_stopped_component_says_why_it_cannot_adopt_a_topology(refusing, error):
     refusing.reconfigure("changed", "two")
     wait_problem(refusing, is_there=True)
     status = refusing.status()
-    assert (status["state"], status["enabled"]) == ("DISABLED", False)
-    assert status["problem"].startswith("cannot adopt the changed topology: ")
-    assert status["fix"]
+    assert (status.state, status.enabled) == ("DISABLED", False)
+    assert status.problem.startswith("cannot adopt the changed topology: ")
+    assert status.fix
     refusing.refusals = []
     wait_taken(refusing, "two")
     wait_problem(refusing, is_there=False)
@@ -382,7 +383,7 @@ def test_component_that_aborts_while_it_adopts_a_topology_adopts_it_when_it_is_s
     refusing.refusals = [LogGone("the slot is gone", hint="instantiate again") for _ in range(1 + refusing.adopts_open)]
     refusing.reconfigure("changed", "two")
     wait_state(refusing, "ABORTED")
-    assert refusing.status()["last_error"]["message"] == "the slot is gone"
+    assert refusing.status().last_error.message == "the slot is gone"
     refusing.start_component()
     wait_taken(refusing, "two")
     wait_state(refusing, "ENABLED")
@@ -430,10 +431,10 @@ def test_a_function_that_has_had_its_time_and_does_not_return_is_told_and_is_no_
     wait_state(host, "ENABLED")
     host.late = "own:mask (1) has not ended within 5 s, and waits at code/own.py, line 3, in mask"
     status = host.status()
-    assert (status["state"], status["detail"]) == ("PAUSED: WAITING FOR FUNCTION", host.late)
-    (note,) = notes({"components": [{**status, "site": "a"}]})
+    assert (status.state, status.detail) == ("PAUSED: WAITING FOR FUNCTION", host.late)
+    (note,) = notes(Overview(topology="t", state="RUNNING", components=(status,)))
     assert (note.problem, note.is_stuck, "headrace up" in note.fix) == (host.late, True, True)
-    assert not is_healthy({"state": "RUNNING", "components": [status]})
+    assert not is_healthy(Overview(topology="t", state="RUNNING", components=(status,)))
     host.late = ""
-    assert host.status()["state"] == "ENABLED"
+    assert host.status().state == "ENABLED"
     host.end()

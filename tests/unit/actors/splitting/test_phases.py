@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
@@ -14,6 +12,8 @@ from actors.splitting.phases import MERGE_MIN_S, Splitting
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import ConfigError, PropagationError
 from headrace.lcr.scn import Scn
+from headrace.status.captures import CaptureStatus
+from headrace.status.queues import QueueSource, QueueStatus, QueueSubscriber
 from tests.support.controllers import one_way_spec, with_another_destination
 from topology.spec import TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING, Split
@@ -39,20 +39,20 @@ class Known:
     def is_current(self, component: str) -> bool:
         return component not in self.away
 
-    def queue(self, name: str) -> Mapping[str, Any]:
+    def queue(self, name: str) -> QueueStatus | None:
         if f"queue:{name}" in self.away:
-            return {}
-        subscribers = [
-            {
-                "subscriber": each,
-                "source": "a",
-                "acknowledged_scn": scn,
-                "connected": self.connected,
-                "held_alone_s": self.held_alone_s if each == "p" else 0.0,
-            }
+            return None
+        subscribers = tuple(
+            QueueSubscriber(
+                subscriber=each,
+                source="a",
+                acknowledged_scn=scn,
+                connected=self.connected,
+                held_alone_s=self.held_alone_s if each == "p" else 0.0,
+            )
             for each, scn in self.positions[name].items()
-        ]
-        return {"subscribers": subscribers, "sources": {"a": {"position_scn": 100}}}
+        )
+        return QueueStatus(name=f"queue:{name}", subscribers=subscribers, sources={"a": QueueSource(position_scn=100)})
 
     def is_stopped(self, component: str) -> bool | None:
         return None if component in self.unsaid else component in self.stopped
@@ -164,12 +164,12 @@ def test_a_stream_is_not_merged_while_an_operator_has_stopped_what_captures_for_
 def test_a_stream_goes_on_reading_what_is_stopped_while_its_clones_begin(spec, component):
     splitting, facts = Splitting(spec, recorded(SPLITTING), VirtualClock()), Known(stopped={component})
     assert phases(splitting, facts) is None
-    assert splitting.described(facts)[0]["stopped"] == [component]
+    assert splitting.described(facts)[0].stopped == (component,)
     facts.stopped, facts.unsaid = set(), {component}
     assert phases(splitting, facts) is None
     facts.unsaid = set()
     assert phases(splitting, facts) == [SPLIT]
-    assert splitting.described(facts)[0]["stopped"] == []
+    assert splitting.described(facts)[0].stopped == ()
 
 
 def test_nothing_changes_while_a_site_does_not_say_what_is_stopped_there(spec):
@@ -190,10 +190,11 @@ def test_nothing_changes_while_a_site_does_not_say_what_is_stopped_there(spec):
 
 
 def test_redo_is_required_from_what_a_capture_process_heard_to_be_durable_and_not_known_before_it_mines():
-    assert required_of({}) is None
-    assert required_of({"required_checkpoint_scn": 900, "durable_scn": 0}) is None
-    assert required_of({"required_checkpoint_scn": 0, "durable_scn": 0, "captured_scn": 5}) == 0
-    assert required_of({"required_checkpoint_scn": 900, "durable_scn": 1000, "captured_scn": 1200}) == 1000
+    status = CaptureStatus(name="capture:c")
+    assert required_of(status) is None
+    assert required_of(replace(status, required_checkpoint_scn=900)) is None
+    assert required_of(replace(status, required_checkpoint_scn=0, applied_scn=0)) == 0
+    assert required_of(replace(status, required_checkpoint_scn=900, applied_scn=1000)) == 1000
 
 
 @pytest.mark.parametrize(
@@ -326,21 +327,21 @@ def test_a_request_to_split_that_is_taken_back_while_it_is_recorded_is_merged_ag
 def test_a_stream_that_waits_for_being_split_off_is_shown_with_what_it_waits_for(spec):
     """A stop may last for days, and nobody would know why nothing happens."""
     splitting, facts = Splitting(spec, clock=VirtualClock()), Known(stopped={"capture:c"})
-    assert splitting.described(facts) == []
+    assert splitting.described(facts) == ()
     splitting.ask("p", split=True)
     assert phases(splitting, facts) is None
     (shown,) = splitting.described(facts)
-    assert (shown["propagation"], shown["phase"], shown["stopped"], shown["hindrance"]) == (
+    assert (shown.propagation, shown.phase, shown.stopped, shown.hindrance) == (
         "p",
         "together",
-        ["capture:c"],
+        ("capture:c",),
         "",
     )
     facts.away = {"queue:qa"}
     assert phases(splitting, facts) is None
-    assert splitting.described(facts)[0]["stopped"] == [], "that is not known now"
+    assert splitting.described(facts)[0].stopped == (), "that is not known now"
     splitting.ask("p", split=False)
-    assert splitting.described(facts) == []
+    assert splitting.described(facts) == ()
 
 
 def test_a_stream_that_is_about_to_be_merged_stays_split_off_when_an_operator_says_so(spec):

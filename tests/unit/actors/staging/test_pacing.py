@@ -176,8 +176,8 @@ def test_backlog_of_small_and_large_batches_takes_as_long_as_the_bandwidth_says(
     line.run(1.0)
     assert line.runner.state == "WAITING FOR LCRS"
     status = line.runner.status()
-    assert status["bandwidth_max"] == RATE
-    assert status["sources"]["dbs1"]["accepted_scn"] == 50
+    assert status.bandwidth_max == RATE
+    assert status.sources["dbs1"].accepted_scn == 50
 
 
 def test_batch_that_has_begun_when_the_other_end_rewinds_ends_the_stream_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -208,17 +208,17 @@ def test_closed_window_connects_to_nothing_and_its_queue_spills(tmp_path: Path) 
         line.run(60.0)
     assert line.links.opens == 0
     assert line.runner.state == "CLOSED"
-    assert line.runner.status()["closed_until"].endswith(":50 UTC")
+    assert line.runner.status().closed_until.endswith(":50 UTC")
     near = line.near.status()
-    assert (near["state"], near["num_msgs"]) == ("ENABLED", 40)
-    assert near["spill_msgs"] > 20
+    assert (near.state, near.rows) == ("ENABLED", 40)
+    assert near.spilled_rows > 20
     line.is_up = True
     line.run(9 * 60)  # 49 minutes past
     assert line.arrived() == []
     line.run(300)
     assert line.arrived() == [10 * k + 10 for k in range(40)]
     assert line.links.opens == 1
-    assert "closed_until" not in line.runner.status()
+    assert line.runner.status().closed_until is None
     line.run(11 * 60)
     assert line.runner.state == "CLOSED"
 
@@ -268,7 +268,7 @@ def test_sources_share_the_pace_also_if_a_wake_up_falls_between_their_turns(tmp_
     while world.clock.monotonic() < 10:
         world.step()  # its pause is over: a piece may be sent
         world.runner.step()  # an answer arrived before the next piece
-    counts = {source: each["batches"] for source, each in world.runner.status()["sources"].items()}
+    counts = {source: each.batches_total for source, each in world.runner.status().sources.items()}
     assert min(counts.values()) > 0.4 * sum(counts.values()), counts
 
 
@@ -282,7 +282,7 @@ def test_closing_waits_for_an_answer_without_asking_for_another_step_at_once(tmp
     line.run(10.0)
     assert line.runner.state == "WAITING FOR LCRS"
     assert line.runner.step() > 0.1
-    assert line.runner.status()["closed_until"].endswith(":50 UTC")
+    assert line.runner.status().closed_until.endswith(":50 UTC")
     slow.is_slow = False
     line.run(1.0)
     assert line.runner.state == "CLOSED"
@@ -292,10 +292,10 @@ def test_closed_propagation_that_is_stopped_shows_no_window(tmp_path: Path) -> N
     line = Line(tmp_path, schedule=HOURLY)
     line.runner.open()
     line.run(1.0)
-    assert "closed_until" in line.runner.status()
+    assert line.runner.status().closed_until is not None
     line.runner.close()
     assert line.runner.state == "INITIALIZING"
-    assert "closed_until" not in line.runner.status()
+    assert line.runner.status().closed_until is None
 
 
 def test_gate_notices_a_clock_that_is_set_back() -> None:

@@ -75,8 +75,8 @@ def test_rules_leave_out_tables_and_the_chain_stays_whole(tmp_path: Path) -> Non
         (20, 20, 0),
         (20, 30, 0),
     ]
-    assert queues.statistics.filtered_msgs == 8
-    assert queues.statistics.total_msgs == 0
+    assert queues.statistics.rows_discarded_total == 8
+    assert queues.statistics.rows_total == 0
 
 
 def test_rules_that_keep_everything_leave_the_bytes_untouched(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_subset_at_a_propagation_makes_of_rows_that_move_in_inserts_and_of_tho
         (0, 0, True, False),
         (0, 20, False, True),
     ]
-    assert (queues.statistics.filtered_msgs, queues.statistics.total_msgs) == (2, 6)
+    assert (queues.statistics.rows_discarded_total, queues.statistics.rows_total) == (2, 6)
 
 
 def test_durable_at_the_destination_becomes_an_acknowledgement_at_the_source_queue(tmp_path: Path) -> None:
@@ -128,14 +128,14 @@ def test_durable_at_the_destination_becomes_an_acknowledgement_at_the_source_que
     queues.work()
     assert queues.near is not None
     assert queues.far is not None
-    assert queues.near.status()["batches"] == 1
+    assert queues.near.status().batches == 1
     queues.far.acknowledge(queues.subscriber, "dbs1", 10)
     queues.work()
-    assert queues.near.status()["batches"] == 1  # the far queue has not remembered it yet
+    assert queues.near.status().batches == 1  # the far queue has not remembered it yet
     queues.save()
     queues.work()
-    assert queues.near.status()["batches"] == 0
-    assert queues.statistics.acknowledgement == 10
+    assert queues.near.status().batches == 0
+    assert queues.statistics.acknowledged_scn == 10
 
 
 def test_state_says_whether_it_waits_sends_or_is_paused(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_los
     queues.connect()
     queues.work()
     assert queues.core.state == "PAUSED FOR FLOW CONTROL"
-    assert queues.statistics.batches < 8
+    assert queues.statistics.batches_total < 8
     through = 0
     while through < 80:
         arrived = queues.arrived()
@@ -175,7 +175,7 @@ def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_los
         through = codec.read_header(arrived[-1]).through_scn
         queues.far.acknowledge(queues.subscriber, "dbs1", through)
         queues.work()
-    assert queues.statistics.batches == 8
+    assert queues.statistics.batches_total == 8
 
 
 def test_batch_that_waits_for_credit_while_draining_goes_on_when_the_gate_opens_again(tmp_path: Path) -> None:
@@ -214,10 +214,10 @@ def test_source_queue_gets_its_credit_back_only_as_the_destination_accepts(tmp_p
     assert queues.near is not None
     sent = len(queues.publish(insert_batch([10], value=bytes(5000))))
     queues.core.step()
-    credit = queues.near.status()["subscribers"][0]["credit_bytes"]
+    credit = queues.near.status().subscribers[0].credit_bytes
     assert credit == CREDIT_BYTES - sent
     queues.core.step()
-    assert queues.near.status()["subscribers"][0]["credit_bytes"] == CREDIT_BYTES
+    assert queues.near.status().subscribers[0].credit_bytes == CREDIT_BYTES
 
 
 def test_credit_of_a_filtered_batch_is_what_it_took(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_credit_of_a_filtered_batch_is_what_it_took(tmp_path: Path) -> None:
         queues.publish(insert_batch([10 * k + 10], previous=10 * k, value=bytes(5000)))
     queues.work()
     queues.core.step()
-    assert queues.near.status()["subscribers"][0]["credit_bytes"] == CREDIT_BYTES
+    assert queues.near.status().subscribers[0].credit_bytes == CREDIT_BYTES
 
 
 def test_reconnected_propagation_goes_on_where_the_destination_stands(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_rewind_at_the_destination_reaches_the_source(tmp_path: Path) -> None:
     queues.save()
     queues.work()
     queues.save()
-    assert queues.near.status()["batches"] == 0
+    assert queues.near.status().batches == 0
     queues.subscriber = queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)  # from a backup
     queues.work()
     news = queues.near.publisher_news(queues.publisher)
@@ -294,7 +294,7 @@ def test_rewind_at_the_destination_reaches_the_source(tmp_path: Path) -> None:
     assert [codec.read_header(data).through_scn for data in queues.arrived()] == [30]
     queues.save()
     queues.work()
-    assert queues.statistics.acknowledgement == 10, "what was durable before the backup is not durable any more"
+    assert queues.statistics.acknowledged_scn == 10, "what was durable before the backup is not durable any more"
 
 
 def test_purged_redo_behind_a_relay_refuses_the_subscriber_that_needs_it_and_the_way_goes_on(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_purged_redo_behind_a_relay_refuses_the_subscriber_that_needs_it_and_the
     assert restored.ended.context["first_scn"] == 30
     queues.publish(insert_batch([40, 50], previous=30))
     queues.work()
-    assert queues.far.status()["sources"]["dbs1"]["position_scn"] == 50
+    assert queues.far.status().sources["dbs1"].position_scn == 50
     queues.subscriber = queues.far.open_subscriber("apply_far", "3", {"dbs1": 0}, 1 << 30)
     queues.publish(insert_batch([60], previous=50))
     queues.work()
@@ -321,8 +321,8 @@ def test_statistics_are_the_manuals(tmp_path: Path) -> None:
     queues.work()
     queues.core.step()
     statistics = queues.statistics
-    assert (statistics.high_water_mark, statistics.accepted, statistics.total_msgs) == (20, 20, 4)
-    assert (statistics.total_bytes, statistics.batches) == (size, 1)
+    assert (statistics.sent_scn, statistics.accepted_scn, statistics.rows_total) == (20, 20, 4)
+    assert (statistics.bytes_total, statistics.batches_total) == (size, 1)
     assert statistics.last_commit_time_us == 20_000
 
 
@@ -336,5 +336,5 @@ def test_runner_without_a_queue_to_reach_says_so_and_shows_its_state() -> None:
     with pytest.raises(PropagationError, match="queue:b does not answer"):
         runner.open()
     runner.close()
-    assert runner.status()["state"] == "INITIALIZING"
-    assert runner.status()["sources"]["dbs1"]["total_msgs"] == 0
+    assert runner.status().state == "INITIALIZING"
+    assert runner.status().sources["dbs1"].rows_total == 0

@@ -210,7 +210,7 @@ class PropagationHistories(RuleBasedStateMachine):
         self.apply_restarts()
         # Small queues, and everything that could die has died: a turn moves a few rows.
         for _ in range(1500 + sum(self.history.rows)):
-            if self.is_done() and not any(queue.status()["batches"] for queue in self.queues.values()):
+            if self.is_done() and not any(queue.status().batches for queue in self.queues.values()):
                 break
             self.capture_works(5)
             self.propagation_works()
@@ -218,7 +218,7 @@ class PropagationHistories(RuleBasedStateMachine):
             self.time_passes(SAVE_PERIOD_S)
         assert self.is_done(), "something never arrived"
         for queue in self.queues.values():
-            assert queue.status()["batches"] == 0, "something is never released"
+            assert queue.status().batches == 0, "something is never released"
         self.destination_has_a_part_of_the_history_without_gaps()
 
 

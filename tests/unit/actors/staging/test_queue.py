@@ -48,12 +48,12 @@ def test_batch_leaves_only_when_every_subscriber_has_it_durably(tmp_path: Path) 
     queue.send(publisher, insert_batch([10]))
     queue.taken(one), queue.taken(other)
     queue.core.acknowledge(one, "dbs1", 10)
-    assert queue.core.status()["batches"] == 1
+    assert queue.core.status().batches == 1
     queue.core.acknowledge(other, "dbs1", 9)
-    assert queue.core.status()["batches"] == 1
+    assert queue.core.status().batches == 1
     queue.core.acknowledge(other, "dbs1", 10)
     status = queue.core.status()
-    assert (status["batches"], status["memory_bytes"], status["num_msgs"], status["cnum_msgs"]) == (0, 0, 0, 1)
+    assert (status.batches, status.memory_bytes, status.rows, status.rows_total) == (0, 0, 0, 1)
 
 
 def test_publisher_is_told_durable_only_after_the_position_is_on_disk(tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_positions_that_cannot_be_saved_are_not_told_and_the_problem_is_shown(tm
     assert positions is not None
     queue.core.positions_saved(positions, OSError(28, "No space left on device"))
     assert queue.core.publisher_news(publisher) is None
-    assert "No space" in queue.core.status()["problem"]
+    assert "No space" in queue.core.status().problem
     queue.save()
-    assert queue.core.status()["problem"] == ""
+    assert queue.core.status().problem == ""
 
 
 def test_acknowledgement_of_what_was_never_sent_is_refused_and_changes_nothing(tmp_path: Path) -> None:
@@ -127,10 +127,10 @@ def test_acknowledgement_of_what_was_never_sent_is_refused_and_changes_nothing(t
     with pytest.raises(ProtocolError, match="up to SCN 0/0000000B, and was sent those up to 0/0000000A"):
         queue.core.acknowledge(subscriber, "dbs1", 11)
     queue.save()
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 0
+    assert queue.core.status().sources["dbs1"].durable_scn == 0
     queue.core.acknowledge(subscriber, "dbs1", 10)
     queue.save()
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 10
+    assert queue.core.status().sources["dbs1"].durable_scn == 10
 
 
 def test_what_a_propagation_passes_on_may_be_ahead_of_a_queue_that_began_again(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_what_a_propagation_passes_on_may_be_ahead_of_a_queue_that_began_again(t
     publisher, propagation = queue.publisher(), queue.subscriber("to_b", needed=5)
     queue.core.acknowledge(propagation, "dbs1", 11)
     queue.save()
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 11
+    assert queue.core.status().sources["dbs1"].durable_scn == 11
     queue.core.close_publisher(publisher)
     assert queue.core.resume(queue.publisher())[0] == 11
 
@@ -187,7 +187,7 @@ def test_transaction_sent_again_replaces_its_open_beginning(tmp_path: Path) -> N
     for each in queue.taken(subscriber):
         model.take(each.header, each.data)
     assert model.rows_of == {10: 3}
-    assert queue.core.status()["num_msgs"] == 3
+    assert queue.core.status().rows == 3
 
 
 def test_continuation_without_its_beginning_is_refused(tmp_path: Path) -> None:
@@ -203,12 +203,12 @@ def test_open_transaction_stays_until_its_end_is_durable(tmp_path: Path) -> None
     queue.send(publisher, insert_batch([10]))
     queue.send(publisher, insert_batch([20], previous=10, is_open=True))
     queue.core.acknowledge(subscriber, "dbs1", 10)
-    assert queue.core.status()["batches"] == 1
+    assert queue.core.status().batches == 1
     queue.send(publisher, insert_batch([20], previous=10, continues=True, first_position=1))
     queue.core.acknowledge(subscriber, "dbs1", 19)
-    assert queue.core.status()["batches"] == 2
+    assert queue.core.status().batches == 2
     queue.core.acknowledge(subscriber, "dbs1", 20)
-    assert queue.core.status()["batches"] == 0
+    assert queue.core.status().batches == 0
 
 
 def test_progress_marks_take_no_room_and_arrive_as_one(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_progress_marks_take_no_room_and_arrive_as_one(tmp_path: Path) -> None:
     for scn in range(10, 1000, 10):
         queue.send(publisher, insert_batch([], previous=scn, through=scn + 10))
     queue.send(publisher, insert_batch([1010], previous=1000))
-    assert queue.core.status()["batches"] == 2
+    assert queue.core.status().batches == 2
     assert queue.spans(subscriber) == [(0, 10), (10, 1000), (1000, 1010)]
 
 
@@ -266,7 +266,7 @@ def test_what_every_subscriber_has_already_is_not_kept_and_not_asked_for_again(t
     publisher = queue.publisher()
     queue.core.acknowledge(queue.subscriber(needed=45), "dbs1", 45)
     queue.send(publisher, insert_batch([10, 20, 30]))
-    assert queue.core.status()["batches"] == 0
+    assert queue.core.status().batches == 0
     queue.send(publisher, insert_batch([50], previous=30, is_open=True))
     queue.save()
     assert queue.core.resume(queue.publisher())[0] == 45
@@ -326,15 +326,15 @@ def test_spilled_batches_come_back_byte_for_byte_and_their_files_go(tmp_path: Pa
     for batch in batches:
         queue.send(publisher, batch)
     status = queue.core.status()
-    assert status["memory_bytes"] <= 50 * ENTRY_BYTES + 20_000
-    assert status["spill_msgs"] > 30
+    assert status.memory_bytes <= 50 * ENTRY_BYTES + 20_000
+    assert status.spilled_rows > 30
     assert list((tmp_path / "q" / "spill").iterdir())
     queue.core.grant(subscriber, CREDIT)
     assert [each.data for each in queue.taken(subscriber)] == [codec.encode(batch) for batch in batches]
     queue.core.acknowledge(subscriber, "dbs1", 500)
     status = queue.core.status()
-    assert (status["spill_msgs"], status["spill_bytes"], status["memory_bytes"]) == (0, 0, 0)
-    assert status["cspill_msgs"] > 30
+    assert (status.spilled_rows, status.spill_bytes, status.memory_bytes) == (0, 0, 0)
+    assert status.spilled_rows_total > 30
     assert list((tmp_path / "q" / "spill").iterdir()) == []
 
 
@@ -354,7 +354,7 @@ def test_what_a_fast_subscriber_needs_next_stays_in_memory(tmp_path: Path) -> No
     for k in range(200):
         queue.send(publisher, insert_batch([10 * k + 10], previous=10 * k, value=bytes(8000)))
         assert queue.spans(fast) == [(10 * k, 10 * k + 10)]
-    assert queue.core.status()["spill_msgs"] > 50
+    assert queue.core.status().spilled_rows > 50
     assert read_back == 0
 
 
@@ -387,9 +387,7 @@ def test_a_publisher_of_tiny_batches_that_uses_all_its_credit_does_not_exceed_th
             size += len(codec.encode(on_its_way[-1]))
         for batch in on_its_way:
             sent += queue.send(publisher, batch)
-    assert queue.core.status()["memory_bytes"] <= memory + ENTRY_BYTES + 200, (
-        "one batch may be larger than what was left"
-    )
+    assert queue.core.status().memory_bytes <= memory + ENTRY_BYTES + 200, "one batch may be larger than what was left"
     assert sent > memory // 10
 
 
@@ -424,12 +422,12 @@ def test_full_disk_pauses_the_publisher_and_heals(tmp_path: Path, monkeypatch: p
         news = queue.core.publisher_news(publisher)
         assert news is not None
         assert news.credit_bytes == 0
-        assert "No space" in queue.core.status()["problem"]
+        assert "No space" in queue.core.status().problem
         assert queue.core.state == "PAUSED FOR FLOW CONTROL"
     queue.clock.advance(SPILL_RETRY_S)
     queue.core.housekeeping()
-    assert queue.core.status()["problem"] == ""
-    assert queue.core.status()["spill_msgs"] > 0
+    assert queue.core.status().problem == ""
+    assert queue.core.status().spilled_rows > 0
     news = queue.core.publisher_news(publisher)
     assert news is not None
     assert news.credit_bytes > 0
@@ -452,7 +450,7 @@ def test_damaged_spill_file_makes_the_publisher_send_again(tmp_path: Path) -> No
     news = queue.core.publisher_news(publisher)
     assert news is not None
     assert news.rewind_scn == 0
-    assert "damaged" in queue.core.status()["problem"]
+    assert "damaged" in queue.core.status().problem
     for batch in batches:
         queue.send(publisher, batch)
     for each in queue.taken(subscriber):
@@ -481,7 +479,7 @@ def test_transaction_larger_than_the_queue_passes_through(tmp_path: Path) -> Non
         for each in queue.taken(subscriber):
             model.take(each.header, each.data)
     assert model.rows_of == {10: 100}
-    assert queue.core.status()["given_up_msgs"] > 50
+    assert queue.core.status().given_up_rows_total > 50
     # Whoever comes back before it is durable needs it again from the source.
     again = queue.subscriber(needed=0)
     news = queue.core.publisher_news(publisher)
@@ -494,7 +492,7 @@ def test_batches_nobody_wants_leave_at_once(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=())
     publisher = queue.publisher()
     queue.send(publisher, insert_batch([10]))
-    assert queue.core.status()["batches"] == 0
+    assert queue.core.status().batches == 0
     news = queue.core.publisher_news(publisher)
     assert news is not None
     assert news.durable_scn == 10
@@ -516,9 +514,9 @@ def test_statistics_speak_of_row_lcrs(tmp_path: Path) -> None:
     queue.send(publisher, insert_batch([30], previous=20, rows_each=4))
     queue.core.dequeue(subscriber)
     status = queue.core.status()
-    assert (status["num_msgs"], status["cnum_msgs"], status["batches"]) == (10, 10, 2)
-    assert status["avg_msg_age_s"] == 1.0
-    one, other = status["subscribers"]
-    assert (other["subscriber"], other["num_msgs"], other["connected"]) == ("apply_a", 4, True)
-    assert (one["subscriber"], one["num_msgs"], one["connected"]) == ("to_b", 10, False)
-    assert other["total_dequeued_msg"] == 6
+    assert (status.rows, status.rows_total, status.batches) == (10, 10, 2)
+    assert status.average_age_s == 1.0
+    one, other = status.subscribers
+    assert (other.subscriber, other.rows, other.connected) == ("apply_a", 4, True)
+    assert (one.subscriber, one.rows, one.connected) == ("to_b", 10, False)
+    assert other.rows_total == 6

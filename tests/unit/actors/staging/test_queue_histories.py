@@ -243,8 +243,8 @@ class QueueHistories(RuleBasedStateMachine):
     def memory_stays_within_its_bound(self) -> None:
         if hasattr(self, "core"):
             # One batch may be larger than what was left.
-            assert self.core.status()["memory_bytes"] <= MEMORY + SPILL + 4 * len(VALUE) + 2000
-            assert self.core.status()["spill_bytes"] <= SPILL
+            assert self.core.status().memory_bytes <= MEMORY + SPILL + 4 * len(VALUE) + 2000
+            assert self.core.status().spill_bytes <= SPILL
 
     def drain(self) -> None:
         """Everybody comes back and keeps running: then everything arrives everywhere."""
@@ -268,7 +268,7 @@ class QueueHistories(RuleBasedStateMachine):
         self.time_passes(SAVE_PERIOD_S)
         self.hear()
         status = self.core.status()
-        assert (status["batches"], status["memory_bytes"], status["spill_bytes"]) == (0, 0, 0)
+        assert (status.batches, status.memory_bytes, status.spill_bytes) == (0, 0, 0)
 
 
 TestQueueHistories = pytest.mark.seeded(pytest.mark.long(QueueHistories.TestCase))

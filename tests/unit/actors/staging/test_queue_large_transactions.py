@@ -95,7 +95,7 @@ class World:
                 return
         state = self.queue.core.status()
         raise AssertionError(
-            f"{[each.model.durable for each in readers]} of {until}: {state['state']}, {state['subscribers']}"
+            f"{[each.model.durable for each in readers]} of {until}: {state.state}, {state.subscribers}"
         )
 
 
@@ -110,7 +110,7 @@ def test_a_subscriber_that_is_away_does_not_stop_a_transaction_larger_than_the_q
     large = world.history.commit(PARTS)
     world.publisher._plan(small)
     world.run(world.a, until=large)
-    assert world.queue.core.status()["given_up_msgs"] > 0
+    assert world.queue.core.status().given_up_rows_total > 0
     after = world.history.commit()
     world.publisher._plan(large)
     world.run(world.a, until=after)
@@ -152,7 +152,7 @@ def test_nothing_is_given_up_while_nobody_is_connected(tmp_path: Path) -> None:
     world.b.leave()
     while world.publisher.step():
         pass
-    assert world.queue.core.status()["given_up_msgs"] == 0
+    assert world.queue.core.status().given_up_rows_total == 0
     assert world.queue.core.state == "PAUSED FOR FLOW CONTROL"
     world.a.connect()
     world.run(world.a, until=large)
@@ -179,7 +179,7 @@ def _begun(world: World) -> Scn:
 
 
 def _held_alone(world: World) -> list[float]:
-    return [each["held_alone_s"] for each in world.queue.core.status()["subscribers"]]
+    return [each.held_alone_s for each in world.queue.core.status().subscribers]
 
 
 def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the_rest_of_a_transaction_larger_than_it(
@@ -238,7 +238,7 @@ def test_everything_arrives_once_whoever_comes_and_goes(tmp_path: Path, seed: in
         deed = rng.random()
         if deed < 0.02 and len(world.history.rows) < 25:
             world.history.commit(rng.choice([1, 1, 2, 8, PARTS]))
-            world.publisher._plan(world.queue.core.status()["sources"]["dbs1"]["position_scn"])
+            world.publisher._plan(world.queue.core.status().sources["dbs1"].position_scn)
         elif deed < 0.5:
             world.publisher.step()
         elif deed < 0.52:
@@ -250,8 +250,8 @@ def test_everything_arrives_once_whoever_comes_and_goes(tmp_path: Path, seed: in
             if here[reader]:
                 reader.take(rng.randrange(3))
         status = world.queue.core.status()
-        assert status["memory_bytes"] <= 20_000 + 20_000 + 4_000
-        assert status["spill_bytes"] <= 20_000
+        assert status.memory_bytes <= 20_000 + 20_000 + 4_000
+        assert status.spill_bytes <= 20_000
     for reader, is_here in here.items():
         if not is_here:
             reader.connect()
@@ -308,9 +308,9 @@ def test_a_transaction_larger_than_the_queue_is_taken_although_its_only_subscrib
     queue.core.gone(publisher.session, Scn(6))
     for _ in range(PARTS):
         publisher.step()
-    assert queue.core.status()["sources"]["dbs1"]["position_scn"] < large, "a newer process of the subscriber may come"
+    assert queue.core.status().sources["dbs1"].position_scn < large, "a newer process of the subscriber may come"
     queue.clock.advance(REFUSED_HOLD_S)
     queue.core.housekeeping()
     for _ in range(10 * PARTS):
         publisher.step()
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] >= after
+    assert queue.core.status().sources["dbs1"].durable_scn >= after

@@ -63,7 +63,7 @@ def test_nothing_is_held_for_a_refused_subscriber_and_the_others_move_on(tmp_pat
     queue, publisher, _ = goes_on_without_the_refused(tmp_path)
     queue.save()
     assert queue.core.publisher_news(publisher).durable_scn == 50
-    assert queue.core.status()["batches"] == 0
+    assert queue.core.status().batches == 0
 
 
 def test_what_a_slow_subscriber_lacks_is_not_held_for_a_refused_one_that_would_be_split_off_for_it(
@@ -86,7 +86,7 @@ def test_what_a_slow_subscriber_lacks_is_not_held_for_a_refused_one_that_would_b
     queue.core.acknowledge(sessions["apply_a"], "dbs1", 50)
     queue.clock.advance(REFUSED_HOLD_S + 1800)
     queue.core.housekeeping()
-    held = {each["subscriber"]: each["held_alone_s"] for each in queue.core.status()["subscribers"]}
+    held = {each.subscriber: each.held_alone_s for each in queue.core.status().subscribers}
     assert held["apply_c"] >= 1800
     assert held["apply_a"] == held["apply_b"] == 0
 
@@ -132,10 +132,10 @@ def test_what_was_held_for_a_refused_subscriber_goes_when_nobody_came_for_it(tmp
     queue.core.publisher_news(publisher)
     queue.send(publisher, insert_batch([50, 60], previous=40))
     queue.core.housekeeping()
-    assert queue.core.status()["batches"] == 1
+    assert queue.core.status().batches == 1
     queue.clock.advance(REFUSED_HOLD_S)
     queue.core.housekeeping()
-    assert queue.core.status()["batches"] == 0
+    assert queue.core.status().batches == 0
     assert queue.core.publisher_news(publisher).durable_scn == 60
 
 
@@ -248,12 +248,12 @@ def test_refused_subscriber_that_was_restored_from_a_later_backup_goes_on(tmp_pa
 
 def test_destination_that_lost_commits_is_shown_by_its_queue(tmp_path: Path) -> None:
     queue, publisher, _, _ = restored_below_redo(tmp_path)
-    shown = {each["subscriber"]: each for each in queue.core.status()["subscribers"]}
-    assert shown["apply_a"]["lost"] == []
-    assert shown["apply_b"]["lost"][:2] == [40, 10]
+    shown = {each.subscriber: each for each in queue.core.status().subscribers}
+    assert shown["apply_a"].lost is None
+    assert (shown["apply_b"].lost.acknowledged_scn, shown["apply_b"].lost.found_scn) == (40, 10)
     queue.core.gone(publisher, 30)
-    shown = {each["subscriber"]: each for each in queue.core.status()["subscribers"]}
-    assert (shown["apply_a"]["gone_scn"], shown["apply_b"]["gone_scn"]) == (None, 30)
+    shown = {each.subscriber: each for each in queue.core.status().subscribers}
+    assert (shown["apply_a"].gone_scn, shown["apply_b"].gone_scn) == (None, 30)
 
 
 def test_stream_that_was_replaced_acknowledges_nothing_for_its_successor(tmp_path: Path) -> None:
@@ -295,10 +295,10 @@ def test_last_word_of_a_stream_that_was_closed_counts_until_there_is_another(tmp
     queue.taken(subscriber)
     queue.core.close_subscriber(subscriber)
     queue.core.acknowledge(subscriber, "dbs1", 10)
-    assert queue.core.status()["subscribers"][0]["acknowledged_scn"] == 10
+    assert queue.core.status().subscribers[0].acknowledged_scn == 10
     queue.subscriber(needed=10)
     queue.core.acknowledge(subscriber, "dbs1", 20)
-    assert queue.core.status()["subscribers"][0]["acknowledged_scn"] == 10
+    assert queue.core.status().subscribers[0].acknowledged_scn == 10
 
 
 def test_nothing_is_held_for_a_refused_subscriber_by_the_queues_next_life_either(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_nothing_is_held_for_a_refused_subscriber_by_the_queues_next_life_either
     queue.save()
     queue.core.housekeeping()
     assert queue.core.publisher_news(publisher).durable_scn == 50
-    assert queue.core.status()["batches"] == 0
+    assert queue.core.status().batches == 0
 
 
 def test_an_old_driver_is_refused_by_the_queues_next_life_and_the_newest_ones_changes_are_held_for_a_while(
@@ -379,9 +379,9 @@ def test_subscriber_that_begins_anew_is_admitted_only_when_the_end_of_its_refusa
         patch.setattr("actors.staging.refusals.replace_file", no_space)
         with pytest.raises(QueueError, match="No space left"):
             queue.subscriber("apply_b", needed=0)
-    assert queue.core.status()["subscribers"][1]["gone_scn"] == 30
+    assert queue.core.status().subscribers[1].gone_scn == 30
     queue.subscriber("apply_b", needed=0)
-    assert queue.core.status()["subscribers"][1]["gone_scn"] is None
+    assert queue.core.status().subscribers[1].gone_scn is None
 
 
 def test_damaged_refusals_are_ignored(tmp_path: Path) -> None:

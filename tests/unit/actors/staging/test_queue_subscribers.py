@@ -33,8 +33,8 @@ def test_subscriber_ahead_of_the_queue_never_makes_it_jump_over_what_others_need
         queue.taken(subscriber)
         queue.core.publisher_news(publisher)
     queue.subscriber(needed=500)
-    assert queue.core.status()["given_up_msgs"] > 0
-    assert queue.core.status()["sources"]["dbs1"]["position_scn"] == 0
+    assert queue.core.status().given_up_rows_total > 0
+    assert queue.core.status().sources["dbs1"].position_scn == 0
 
 
 def test_newer_stream_of_a_component_replaces_the_older_one(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_newer_stream_of_a_component_replaces_the_older_one(tmp_path: Path) -> N
     queue.core.close_subscriber(old_subscriber)
     queue.core.close_publisher(old_publisher)
     assert queue.spans(subscriber) == [(0, 10)]
-    assert queue.core.status()["sources"]["dbs1"]["publisher"] == "capture_dbs1"
+    assert queue.core.status().sources["dbs1"].publisher == "capture_dbs1"
 
 
 def test_older_incarnation_is_refused_while_the_newer_one_is_connected(tmp_path: Path) -> None:
@@ -213,13 +213,13 @@ def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_
     # Nothing after 10 is DURABLE without the new one.
     for session in (first, second):
         queue.core.acknowledge(session, "dbs1", 30)
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 0  # not yet saved
+    assert queue.core.status().sources["dbs1"].durable_scn == 0  # not yet saved
     queue.clock.advance(2.0)
     positions = queue.core.positions_to_save()
     assert positions is not None
     queue.core.save_positions(positions)
     queue.core.positions_saved(positions, None)
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 10
+    assert queue.core.status().sources["dbs1"].durable_scn == 10
 
 
 def test_subscriber_removed_while_the_queue_runs_is_told_and_holds_nothing(tmp_path: Path) -> None:
@@ -228,12 +228,12 @@ def test_subscriber_removed_while_the_queue_runs_is_told_and_holds_nothing(tmp_p
     queue.send(publisher, insert_batch([10]))
     assert len(queue.taken(first)) == 1
     queue.core.acknowledge(first, "dbs1", 10)
-    assert queue.core.status()["batches"] == 1
+    assert queue.core.status().batches == 1
     queue.adopt("apply_a")
     assert "no subscriber of queue q_dbs1 any more" in str(second.ended)
     assert queue.core.dequeue(second) is None
     queue.core.close_subscriber(second)
-    assert (queue.core.status()["batches"], queue.core.status()["memory_bytes"]) == (0, 0)
+    assert (queue.core.status().batches, queue.core.status().memory_bytes) == (0, 0)
     with pytest.raises(QueueError, match="no subscriber"):
         queue.subscriber("to_b")
     # It comes back as a new one.
@@ -266,7 +266,7 @@ def test_queue_goes_on_as_before_when_the_positions_of_new_subscribers_cannot_be
             queue.adopt("apply_a", "to_c")
     queue.send(publisher, insert_batch([10]))
     assert [each.header.through_scn for each in queue.taken(first)] == [10]
-    assert [each["subscriber"] for each in queue.core.status()["subscribers"]] == ["apply_a"]
+    assert [each.subscriber for each in queue.core.status().subscribers] == ["apply_a"]
 
 
 def full(*_: object) -> None:
@@ -286,7 +286,7 @@ def test_queue_that_is_stopped_while_the_subscribers_change_forgets_those_that_l
     host.adopt(topology, "3")
     assert positions.load() == {"dbs1": {"apply_a": 90, "apply_b": 90}}
     core = QueueCore(topology, "q_dbs1", tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1")
-    assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {
+    assert {each.subscriber: each.acknowledged_scn for each in core.status().subscribers} == {
         "apply_a": 90,
         "apply_b": 90,
     }
@@ -319,7 +319,7 @@ def test_publisher_that_ignores_its_credit_is_ended_after_one_batch(tmp_path: Pa
     assert queue.send(publisher, insert_batch([10], value=bytes(5_000))) > publisher.granted_bytes
     with pytest.raises(ProtocolError, match="than it has credit for"):
         queue.send(publisher, insert_batch([20], previous=10, value=bytes(5_000)))
-    assert queue.core.status()["memory_bytes"] < 6_500
+    assert queue.core.status().memory_bytes < 6_500
 
 
 def test_queue_tells_for_how_long_it_holds_something_for_one_subscriber_alone(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_queue_tells_for_how_long_it_holds_something_for_one_subscriber_alone(tm
     core = QueueCore(one_way(tmp_path, subscribers=("apply_a", "apply_b")), "q_dbs1", tmp_path, clock)
 
     def alone() -> dict[str, float]:
-        return {str(each["subscriber"]): float(each["held_alone_s"]) for each in core.status()["subscribers"]}
+        return {str(each.subscriber): float(each.held_alone_s) for each in core.status().subscribers}
 
     publisher = core.open_publisher("capture_dbs1", "1", "dbs1")
     core.resume(publisher)

@@ -48,7 +48,7 @@ def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_
     else:
         queue.restart("apply_a", "to_b2")
     assert saved(queue) == {"apply_a": 30, "to_b2": 20}
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 20
+    assert queue.core.status().sources["dbs1"].durable_scn == 20
     if is_running:
         assert queue.spans(queue.subscriber("to_b2", needed=20)) == [(20, 30)]
 
@@ -80,7 +80,7 @@ def test_apply_process_that_bypasses_a_propagation_or_no_more_begins_where_the_o
     else:
         queue.core = QueueCore(after, "q_dbs1", queue.folder / "q", queue.clock)
     assert saved(queue) == {"apply_a": 30, becomes: 20}
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 20
+    assert queue.core.status().sources["dbs1"].durable_scn == 20
     if is_running:
         assert queue.spans(queue.subscriber(becomes, needed=20)) == [(20, 30)]
 
@@ -297,7 +297,7 @@ def test_subscriber_that_replaces_a_dead_one_elsewhere_holds_nothing_of_what_tha
         )
     )
     assert saved(queue) == {"apply_a": 10, "to_c": 10}
-    assert queue.core.status()["batches"] == 0
+    assert queue.core.status().batches == 0
 
 
 @pytest.mark.parametrize("becomes", ["to_b2", "apply_far"])
@@ -316,11 +316,11 @@ def test_queue_that_is_stopped_while_a_subscriber_is_replaced_holds_for_its_succ
     PositionsFile(folder).save({"dbs1": {"apply_a": Scn(90), "to_b": Scn(40)}})
     host.adopt(after, "2")
     core = QueueCore(after, "q_dbs1", folder)
-    assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {
+    assert {each.subscriber: each.acknowledged_scn for each in core.status().subscribers} == {
         "apply_a": 90,
         becomes: 40,
     }
-    assert core.status()["sources"]["dbs1"]["durable_scn"] == 40
+    assert core.status().sources["dbs1"].durable_scn == 40
 
 
 def _direct(spec: TopologySpec, *, is_direct: bool) -> TopologySpec:

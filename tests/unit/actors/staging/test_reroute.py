@@ -119,7 +119,7 @@ def test_destination_that_is_rerouted_onto_a_hub_ahead_of_it_and_whose_redo_is_p
     )
     chain.connect()
     chain.move(), chain.save(), chain.move()
-    purged = chain.queues["q_dbs1"].status()["sources"]["dbs1"]["durable_scn"]
+    purged = chain.queues["q_dbs1"].status().sources["dbs1"].durable_scn
     assert purged == 40
     chain.begin("q_dbs2")
     chain.connect()
@@ -127,11 +127,7 @@ def test_destination_that_is_rerouted_onto_a_hub_ahead_of_it_and_whose_redo_is_p
     assert chain.capture.poll().rewind_scn == 20 or chain.needed == 20
     chain.capture.gone(purged)
     chain.move()
-    assert {each["subscriber"]: each["gone_scn"] for each in chain.queues["q_dbs2"].status()["subscribers"]} == {
-        "apply_far": 40
-    }
+    assert {each.subscriber: each.gone_scn for each in chain.queues["q_dbs2"].status().subscribers} == {"apply_far": 40}
     with pytest.raises(LogGone, match="apply_far needs the changes of dbs1 after SCN"):
         chain.apply("apply_far", "q_dbs2", needed=20, through=20)
-    assert {each["subscriber"]: each["gone_scn"] for each in chain.queues["q_hub"].status()["subscribers"]}[
-        "apply_hub"
-    ] is None
+    assert {each.subscriber: each.gone_scn for each in chain.queues["q_hub"].status().subscribers}["apply_hub"] is None

@@ -265,7 +265,7 @@ class TwoLives:
 
     def got(self, machine: str) -> int:
         """Rows that came into one life of the queue since it began last."""
-        return int(self.relays[machine].status()["cnum_msgs"])
+        return int(self.relays[machine].status().rows_total)
 
     def close(self) -> None:
         for queue in (*self.queues.values(), *self.relays.values()):
@@ -295,7 +295,7 @@ class TwoLives:
         self.check()
 
     def held(self) -> int:
-        return sum(queue.status()["batches"] for queue in (*self.queues.values(), *self.relays.values()))
+        return sum(queue.status().batches for queue in (*self.queues.values(), *self.relays.values()))
 
 
 @pytest.mark.seeded

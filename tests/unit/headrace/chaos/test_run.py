@@ -17,6 +17,8 @@ from headrace.chaos.run import keep_in_force, own_servers, refuse_others
 from headrace.chaos.schedule import EVERY_FAULT, fault_kinds, schedule_of, seconds_of
 from headrace.console.output import Output
 from headrace.deployment.deployment import Deployment
+from headrace.status.overview import Overview
+from tests.support.overviews import overview_from
 from tests.support.topologies import example, read
 
 ACTIONS_SHOWN = 100
@@ -112,14 +114,15 @@ def test_own_servers_are_refused_unless_allowed(tmp_path: Path):
 # --------------------------------------------------------------------------- what must hold
 
 
-def overview(at_us: int = 0, acknowledged: int = 0, **status: object) -> dict[str, object]:
+def overview(at_us: int = 0, acknowledged: int = 0, **status: object) -> Overview:
     queue = {
         "name": "queue:q",
         "kind": "queue",
         "state": "ENABLED",
         "subscribers": [{"subscriber": "a", "acknowledged_scn": acknowledged}],
     }
-    return {"at_us": at_us, "components": [{"name": "apply:a", "kind": "apply", "state": "ENABLED", **status}, queue]}
+    apply = {"name": "apply:a", "kind": "apply", "state": "ENABLED", **status}
+    return overview_from({"at_us": at_us, "components": [apply, queue]})
 
 
 def test_watermark_that_goes_back_in_one_epoch_is_seen_and_unknown_ones_and_those_of_a_restarted_process_are_not():
@@ -166,9 +169,9 @@ def test_new_errors_and_changes_that_come_home_are_seen_and_old_ones_are_not():
 def test_component_that_gives_up_and_destination_that_is_refused_are_seen_once():
     found = Invariants()
     for _ in range(3):
-        found.look(
-            overview(state="ABORTED", last_error={"message": "no"}, subscribers=[{"subscriber": "s", "gone_scn": 7}])
-        )
+        refused = {"name": "queue:a", "subscribers": [{"subscriber": "s", "gone_scn": 7}]}
+        stopped = {"name": "apply:a", "state": "ABORTED", "last_error": {"message": "no"}}
+        found.look(overview_from({"components": [stopped, refused]}))
     assert [each.problem for each in found.violated] == ["aborted: no", "s is refused: its redo is gone"]
 
 

@@ -11,9 +11,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,6 +24,9 @@ from headrace.cli.app import main
 from headrace.console.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
 from headrace.databases.ports import Finding
 from headrace.deployment.deployment import Deployment, NotUp
+from headrace.status.overview import Flow, FoundProblem, Overview
+from headrace.status.plain import plain_overview
+from tests.support.overviews import component_status
 from tests.support.topologies import ONE_WAY
 
 Run = Callable[..., int]
@@ -243,7 +246,7 @@ def test_check_says_which_databases_it_could_not_ask(run, topology, capsys):
 
 
 def test_progress_is_not_shown_with_json(run, topology, monkeypatch, capsys):
-    def up(self: Deployment, *, progress: Callable[[object], None], **_: object) -> dict[str, object]:
+    def up(self: Deployment, *, progress: Callable[[object], None], **_: object) -> Overview:
         progress(overview("ENABLED"))
         return overview("ENABLED")
 
@@ -252,27 +255,10 @@ def test_progress_is_not_shown_with_json(run, topology, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def overview(*states: str) -> dict[str, Any]:
-    return {
-        "topology": "t",
-        "state": "RUNNING",
-        "at_us": 0,
-        "findings": [],
-        "statements": {},
-        "flows": [
-            {
-                "apply": "x",
-                "source": "a",
-                "destination": "b",
-                "lag_s": None,
-                "applied_scn": None,
-                "source_scn": 5,
-                "scn_gap": None,
-                "errors": None,
-            },
-        ],
-        "components": [{"name": f"queue:q{n}", "kind": "queue", "site": "a", "state": s} for n, s in enumerate(states)],
-    }
+def overview(*states: str) -> Overview:
+    components = tuple(component_status(f"queue:q{n}", state) for n, state in enumerate(states))
+    flow = Flow(apply="x", source="a", destination="b", source_scn=5)
+    return Overview(topology="t", state="RUNNING", flows=(flow,), components=components)
 
 
 def test_status_of_a_healthy_topology_is_done_and_unknown_lag_is_called_so(run, topology, monkeypatch, capsys):
@@ -281,10 +267,15 @@ def test_status_of_a_healthy_topology_is_done_and_unknown_lag_is_called_so(run, 
     assert "unknown" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("waits", [{"errors": 1}, {"uncaptured_tables": ["public.late"]}])
+@pytest.mark.parametrize(
+    "waits",
+    [
+        component_status("apply:x", "IDLE", errors=1),
+        component_status("site:a", "IDLE", uncaptured_tables=["public.late"]),
+    ],
+)
 def test_status_of_a_topology_that_waits_for_somebody_is_a_finding(run, topology, monkeypatch, waits):
-    seen = overview("ENABLED")
-    seen["components"][0] |= waits
+    seen = replace(overview("ENABLED"), components=(waits,))
     monkeypatch.setattr(Deployment, "overview", lambda self: seen)
     assert run("status", topology) == FINDING
     assert run("status", topology, "--json") == FINDING
@@ -316,7 +307,7 @@ def test_watched_status_is_a_json_document_per_line_until_ctrl_c(run, topology, 
     looks = [overview("ENABLED"), overview("ABORTED"), overview("ENABLED")]
     watched = Watched(monkeypatch, looks, KeyboardInterrupt())
     assert run("status", topology, "--watch", "--json") == headrace.cli.app.INTERRUPTED
-    assert [json.loads(line) for line in watched.lines] == looks
+    assert [json.loads(line) for line in watched.lines] == [plain_overview(look) for look in looks]
     assert watched.arrived_before == [0, 1, 2, 3]  # nothing waits in a buffer for what comes next
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -334,13 +325,8 @@ def test_status_with_a_broken_component_is_a_finding(run, topology, monkeypatch,
 
 
 def test_refused_preflight_is_a_finding(run, topology, monkeypatch, capsys):
-    finding = {
-        "path": "sites.a",
-        "problem": "wal_level is replica",
-        "fix": "ALTER SYSTEM SET wal_level = logical",
-        "is_error": True,
-    }
-    refused = {**overview(), "state": "REFUSED", "findings": [finding]}
+    finding = FoundProblem(path="sites.a", problem="wal_level is replica", fix="ALTER SYSTEM SET wal_level = logical")
+    refused = replace(overview(), state="REFUSED", findings=(finding,))
     monkeypatch.setattr(Deployment, "up", lambda self, **_: refused)
     assert run("up", topology) == FINDING
     assert "fix: ALTER SYSTEM SET wal_level = logical" in capsys.readouterr().out
@@ -499,7 +485,8 @@ PROGRAM = """
 import sys
 from headrace.cli.app import main
 from headrace.deployment.deployment import Deployment
-Deployment.overview = lambda self: {overview}
+from headrace.status.plain import overview_of
+Deployment.overview = lambda self: overview_of({overview})
 sys.argv = ["headrace", *{arguments}]
 main()
 """
@@ -507,7 +494,9 @@ main()
 
 def started(topology: Path, *arguments: str) -> subprocess.Popen[str]:
     """`status` of a healthy topology, with more arguments, as a process of its own."""
-    program = PROGRAM.format(overview=overview("ENABLED"), arguments=["status", str(topology), *arguments])
+    program = PROGRAM.format(
+        overview=plain_overview(overview("ENABLED")), arguments=["status", str(topology), *arguments]
+    )
     return subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,

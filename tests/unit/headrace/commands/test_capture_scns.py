@@ -11,6 +11,8 @@ from headrace.base.errors import ConfigError
 from headrace.commands.capture_scns import scn_given, scns_of, set_scns, text_of
 from headrace.deployment.deployment import Deployment
 from headrace.lcr.scn import Scn
+from headrace.status.overview import Overview
+from tests.support.overviews import overview_from
 from tests.support.topologies import read
 
 TOPOLOGY = """
@@ -47,8 +49,8 @@ class Running(Deployment):
     def call(self, *arguments: object, timeout_s: float) -> None:
         self.calls.append(arguments)
 
-    def overview(self) -> dict[str, Any]:
-        return {"components": [self.status]}
+    def overview(self) -> Overview:
+        return overview_from({"components": [self.status]})
 
 
 @pytest.fixture

@@ -14,6 +14,9 @@ from headrace.cli.app import main
 from headrace.commands.described import with_descriptions
 from headrace.databases.destination_views import ERRORS_MAX
 from headrace.deployment.deployment import Deployment, NotUp
+from headrace.status.overview import Overview
+from headrace.status.plain import plain_status, status_of
+from tests.support.overviews import overview_from
 from tests.support.topologies import ONE_WAY
 
 
@@ -28,19 +31,16 @@ class Applying:
         return {name: self.answers.get((name, method), PropagationError(f"{name} does not answer")) for name in names}
 
 
-def overview(*components: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "topology": "t",
-        "state": "RUNNING",
-        "components": [{"name": "queue:q", "kind": "queue", "state": "ENABLED"}, *components],
-        "flows": [],
-        "findings": [],
-        "statements": {},
-        "at_us": 0,
-    }
+def overview(*components: dict[str, Any]) -> Overview:
+    return overview_from({"components": [{"name": "queue:q", "kind": "queue", "state": "ENABLED"}, *components]})
 
 
-def described(found: dict[str, Any], actors: Any) -> dict[str, dict[str, Any]]:
+def plain(component: dict[str, Any]) -> dict[str, Any]:
+    """As the document shows a component of which nothing else is known."""
+    return plain_status(status_of(component))
+
+
+def described(found: Overview, actors: Any) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in with_descriptions(found, lambda: actors)["components"]}
 
 
@@ -54,7 +54,7 @@ def test_an_apply_process_has_its_configuration_and_its_error_transactions_witho
     assert found["apply:a"]["configuration"] == configuration
     assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}] * ERRORS_MAX
     assert "views" not in found["apply:a"], "it did not answer"
-    assert found["queue:q"] == {"name": "queue:q", "kind": "queue", "state": "ENABLED"}
+    assert found["queue:q"] == plain({"name": "queue:q", "kind": "queue", "state": "ENABLED"})
 
 
 def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_shown_without() -> None:
@@ -67,7 +67,7 @@ def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_sh
         actors,
     )
     assert (found["apply:a"]["configuration"], found["apply:a"]["error_transactions"]) == ({"rules": []}, [])
-    assert found["apply:b"] == {"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"}
+    assert found["apply:b"] == plain({"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"})
     assert ("apply:a", "first_errors") not in actors.asked
 
 
@@ -75,7 +75,9 @@ def test_one_that_did_not_answer_the_controller_is_not_waited_for_again() -> Non
     """Of a machine that is cut off, each question would wait its whole time."""
     actors = Applying({("apply:a", "configuration"): {"rules": []}})
     away = {"name": "apply:b", "kind": "apply", "state": "UNREACHABLE"}
-    assert described(overview({"name": "apply:a", "kind": "apply", "state": "IDLE"}, away), actors)["apply:b"] == away
+    assert described(overview({"name": "apply:a", "kind": "apply", "state": "IDLE"}, away), actors)["apply:b"] == plain(
+        away
+    )
     assert {name for name, _ in actors.asked} == {"apply:a"}
 
 
@@ -148,4 +150,4 @@ def test_status_as_json_has_them_and_a_cluster_that_is_gone_takes_nothing_from_i
     def gone(_: Deployment) -> Any:
         raise NotUp("it was ended meanwhile")
 
-    assert shown(gone) == apply
+    assert shown(gone) == plain(apply)

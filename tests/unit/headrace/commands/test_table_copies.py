@@ -10,6 +10,8 @@ import pytest
 from headrace.base.errors import ApplyError, ConfigError
 from headrace.commands import table_copies
 from headrace.commands.table_copies import copied_line, copy_again, different_tables, wait_copied
+from headrace.status.overview import Overview
+from tests.support.overviews import overview_from
 
 SPEC: Any = SimpleNamespace(applies=(SimpleNamespace(name="to_b", site="b"), SimpleNamespace(name="to_c", site="c")))
 
@@ -58,7 +60,8 @@ def test_table_or_apply_process_that_is_unknown_is_wrong_use():
 def test_error_transactions_that_the_copy_made_obsolete_are_told_and_none_of_an_earlier_copy():
     before = copy_again(SPEC, Actors(to_b=[table(obsolete_errors=7)], to_c=[]), {T: ["to_b"]})  # type: ignore[arg-type]
     assert copied_line(before[0]) == "public.t at b: done, 1 rows"
-    looks = {"components": [{"name": "apply:to_b", "instantiation": [table(scn=200, obsolete_errors=2)]}]}
+    copied = {"name": "apply:to_b", "instantiation": [table(scn=200, obsolete_errors=2)]}
+    looks = overview_from({"components": [copied]})
     after = wait_copied(lambda: looks, before, progress=lambda text: None)
     assert (
         copied_line(after[0])
@@ -77,7 +80,7 @@ def test_several_tables_are_followed_each_by_its_own_scn(monkeypatch: pytest.Mon
     ]
     looks = iter([[table(scn=200), table(scn=300, name="u")], [table(scn=200), table(scn=400, name="u")]])
     found = wait_copied(
-        lambda: {"components": [{"name": "apply:to_b", "instantiation": next(looks)}]},
+        lambda: overview_from({"components": [{"name": "apply:to_b", "instantiation": next(looks)}]}),
         begun,
         progress=lambda text: None,
     )
@@ -112,7 +115,7 @@ def test_copy_is_over_when_the_table_has_joined_with_a_later_scn(monkeypatch: py
     monkeypatch.setattr(table_copies, "POLL_S", 0.0)
     states = iter([table(), table("COPYING", 150), table("COPIED", 150), table("JOINING", 150), table("DONE", 150)])
     found = wait_copied(
-        lambda: {"components": [{"name": "apply:to_b", "instantiation": [next(states)]}]},
+        lambda: overview_from({"components": [{"name": "apply:to_b", "instantiation": [next(states)]}]}),
         [{"apply": "to_b", "destination": "b", **table()}],
         progress=lambda text: None,
     )
@@ -125,8 +128,8 @@ def test_failure_of_before_is_not_taken_for_one_of_this_copy(monkeypatch: pytest
     states = iter([table("FAILED", problem="of before"), table("DONE", 150)])
     begun = [{"apply": "to_b", "destination": "b", **table("FAILED")}]
 
-    def overview() -> dict[str, Any]:
-        return {"components": [{"name": "apply:to_b", "instantiation": [next(states)]}]}
+    def overview() -> Overview:
+        return overview_from({"components": [{"name": "apply:to_b", "instantiation": [next(states)]}]})
 
     assert wait_copied(overview, begun, progress=lambda text: None)[0]["state"] == "DONE"
     monkeypatch.setattr(table_copies, "FAILED_AFTER_S", -1.0)
@@ -143,11 +146,11 @@ def test_apply_process_that_was_stopped_or_has_failed_ends_the_wait(
     component = {"name": "apply:to_b", "state": state, "last_error": error, "instantiation": [table("COPYING", 150)]}
     looks = []
 
-    def overview() -> dict[str, Any]:
+    def overview() -> Overview:
         looks.append(1)
         if len(looks) == 3:  # it may only just begin
             monkeypatch.setattr(table_copies, "FAILED_AFTER_S", -1.0)
-        return {"components": [component]}
+        return overview_from({"components": [component]})
 
     with pytest.raises(ApplyError, match=f"apply:to_b is {state}") as stopped:
         wait_copied(overview, [{"apply": "to_b", "destination": "b", **table()}], progress=lambda text: None)
@@ -162,12 +165,12 @@ def test_copy_that_does_not_move_is_not_waited_for_without_end(monkeypatch: pyte
     monkeypatch.setattr(table_copies.time, "monotonic", lambda: clock[0])
     done = 0
 
-    def overview() -> dict[str, Any]:
+    def overview() -> Overview:
         nonlocal done
         clock[0] += 90.0
         done = min(done + 1, 5)
         copying = table("COPYING", 150, bytes_done=done, bytes_total=9)
-        return {"components": [{"name": "apply:to_b", "state": "IDLE", "instantiation": [copying]}]}
+        return overview_from({"components": [{"name": "apply:to_b", "state": "IDLE", "instantiation": [copying]}]})
 
     with pytest.raises(ApplyError, match="nothing has moved"):
         wait_copied(overview, [{"apply": "to_b", "destination": "b", **table()}], progress=lambda text: None)

@@ -10,6 +10,7 @@ from headrace.base.errors import COPY_ONE_AGAIN, INSTANTIATE_AGAIN, LATER_BACKUP
 from headrace.console.remedies import for_topology
 from headrace.console.status_view import notes
 from headrace.deployment.failures import _found
+from tests.support.overviews import overview_from
 
 
 def test_one_way_empties_the_destinations():
@@ -78,20 +79,17 @@ def test_the_rows_of_a_source_that_was_set_back_are_not_the_ones_to_keep():
 
 def test_a_queue_names_the_site_of_the_subscriber_that_it_refuses():
     flows = [{"apply": "x", "source": "a", "destination": "b"}, {"apply": "y", "source": "b", "destination": "a"}]
-    subscriber = {"subscriber": "x", "source": "a", "acknowledged_scn": 1, "gone_scn": 3, "lost": []}
+    subscriber = {"subscriber": "x", "source": "a", "acknowledged_scn": 1, "gone_scn": 3}
     queue = {"name": "queue:q", "kind": "queue", "site": "a", "state": "ENABLED", "subscribers": [subscriber]}
-    (note,) = notes({"state": "RUNNING", "flows": flows, "components": [queue]})
+    (note,) = notes(overview_from({"flows": flows, "components": [queue]}))
     assert "tables at b, and not at a" in note.fix
 
 
 def test_status_and_up_say_it_in_the_words_of_the_topology():
     error = {"error": "LogGone", "message": "slot headrace_t does not exist", "hint": INSTANTIATE_AGAIN}
     flows = [{"apply": "x", "source": "a", "destination": "b"}, {"apply": "y", "source": "b", "destination": "a"}]
-    overview = {
-        "state": "RUNNING",
-        "flows": flows,
-        "components": [{"name": "site:a", "state": "ABORTED", "last_error": error}],
-    }
+    components = [{"name": "site:a", "state": "ABORTED", "last_error": error}]
+    overview = overview_from({"flows": flows, "components": components})
     (note,), ((_, failure),) = notes(overview), _found(overview).values()
     assert "tables at b, and not at a" in note.fix
     assert note.fix == failure.hint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,25 +19,21 @@ from headrace.console.status_view import (
     stuck_notes,
     summary_line,
 )
+from headrace.status.applies import ApplyStatus, TableCopy
+from headrace.status.component import ComponentStatus
+from headrace.status.overview import Flow, FoundProblem, Overview, SplitStream
+from tests.support.overviews import component_status
 
 ALTER = 'ALTER TABLE "hr"."jobs" ADD COLUMN "prio" int4;'
 ERROR = {"error": "DriverEnded", "message": "the Spark application did not start: no room", "hint": "make room"}
 
 
-def component(state: str, **facts: Any) -> dict[str, Any]:
-    return {"name": "apply:x", "kind": "apply", "site": "b", "state": state, **facts}
+def component(state: str, name: str = "apply:x", **facts: Any) -> ComponentStatus:
+    return component_status(name, state, **facts)
 
 
-def overview(*components: dict[str, Any], state: str = "RUNNING") -> dict[str, Any]:
-    return {
-        "topology": "t",
-        "state": state,
-        "at_us": 0,
-        "findings": [],
-        "statements": {},
-        "flows": [],
-        "components": list(components),
-    }
+def overview(*components: ComponentStatus, state: str = "RUNNING", **facts: Any) -> Overview:
+    return Overview(topology="t", state=state, components=components, **facts)
 
 
 STUCK = {
@@ -60,7 +57,7 @@ STUCK = {
 
 
 @pytest.mark.parametrize(("facts", "problem", "fix"), STUCK.values(), ids=STUCK.keys())
-def test_what_stands_still_until_somebody_acts_is_told_with_what_to_do(facts: dict[str, Any], problem: str, fix: str):
+def test_what_stands_still_until_somebody_acts_is_told_with_what_to_do(facts: ComponentStatus, problem: str, fix: str):
     (note,) = notes(overview(facts))
     assert (note.component, note.problem, note.fix, note.is_stuck) == ("apply:x", problem, fix, True)
 
@@ -68,15 +65,17 @@ def test_what_stands_still_until_somebody_acts_is_told_with_what_to_do(facts: di
 PASSES = {
     "tried again": component("RETRYING", last_error=ERROR),
     "error queue": component("APPLYING", errors=2),
-    "new tables": component("IDLE", uncaptured_tables=["hr.new"]),
-    "columns that a transformation names": component("IDLE", lost_columns=["email of hr.people (capture_hr)"]),
-    "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
+    "new tables": component("IDLE", "site:a", uncaptured_tables=["hr.new"]),
+    "columns that a transformation names": component(
+        "IDLE", "site:a", lost_columns=["email of hr.people (capture_hr)"]
+    ),
+    "rule without a table": component("ENABLED", "capture:c", unmatched_rules=["hr.x"]),
     "definition without a table": component("APPLYING", missing_tables=["hr.x"]),
 }
 
 
 @pytest.mark.parametrize("facts", PASSES.values(), ids=PASSES.keys())
-def test_what_does_not_hold_the_others_up_is_told_too(facts: dict[str, Any]):
+def test_what_does_not_hold_the_others_up_is_told_too(facts: ComponentStatus):
     (note,) = notes(overview(facts))
     assert not note.is_stuck
 
@@ -87,8 +86,10 @@ def test_statement_that_ends_the_problem_is_told_once():
 
 
 def test_table_that_left_is_a_remark_and_no_copy_waits_for_it():
-    tables = [{"owner": "hr", "name": name, "state": state} for name, state in (("t", "DONE"), ("gone", "LEFT OUT"))]
-    (note,) = notes(overview(component("IDLE", instantiation=tables)))
+    tables = tuple(
+        TableCopy(owner="hr", name=name, state=state) for name, state in (("t", "DONE"), ("gone", "LEFT OUT"))
+    )
+    (note,) = notes(overview(ApplyStatus(name="apply:x", state="IDLE", instantiation=tables)))
     assert note.is_remark
     assert "hr.gone" in note.problem
     assert "drop" not in note.fix  # its rows may be what something else replicates
@@ -96,8 +97,10 @@ def test_table_that_left_is_a_remark_and_no_copy_waits_for_it():
 
 
 def test_table_whose_rows_were_kept_is_named_and_no_copy_waits_for_it():
-    tables = [{"owner": "hr", "name": name, "state": state} for name, state in (("t", "DONE"), ("restored", "KEPT"))]
-    (note,) = notes(overview(component("IDLE", instantiation=tables)))
+    tables = tuple(
+        TableCopy(owner="hr", name=name, state=state) for name, state in (("t", "DONE"), ("restored", "KEPT"))
+    )
+    (note,) = notes(overview(ApplyStatus(name="apply:x", state="IDLE", instantiation=tables)))
     assert note.is_remark
     assert note.problem == "not copied, their rows were kept as they were: hr.restored"
     assert "headrace verify" in note.fix
@@ -116,14 +119,14 @@ def test_topology_with_such_a_component_is_not_healthy(state: str):
 
 WAITS = {
     "for an answer to its errors": component("APPLYING", errors=2),
-    "to be told of new tables": component("IDLE", uncaptured_tables=["hr.new"]),
+    "to be told of new tables": component("IDLE", "site:a", uncaptured_tables=["hr.new"]),
     "for room": component("ENABLED", problem="batches cannot be spilled: no space left on device"),
     "for its tables": STUCK["cannot copy a table"][0],
 }
 
 
 @pytest.mark.parametrize("facts", WAITS.values(), ids=WAITS.keys())
-def test_topology_in_which_something_waits_for_somebody_is_not_healthy(facts: dict[str, Any]):
+def test_topology_in_which_something_waits_for_somebody_is_not_healthy(facts: ComponentStatus):
     assert not is_healthy(overview(component("IDLE"), facts))
 
 
@@ -131,11 +134,11 @@ FINE = {
     "flow control": component("PAUSED FOR FLOW CONTROL"),
     "stopped": component("DISABLED", enabled=False),
     "on its way": component("STARTING SPARK", detail="1 of 2 apply servers"),
-    "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
+    "rule without a table": component("ENABLED", "capture:c", unmatched_rules=["hr.x"]),
     "tables that the first up is about to capture": component(
-        "WAITING FOR PREPARATION", uncaptured_tables=["hr.new"], is_prepared=False
+        "WAITING FOR PREPARATION", "site:a", uncaptured_tables=["hr.new"], is_prepared=False
     ),
-    "no errors any more": component("IDLE", errors=0, uncaptured_tables=[], problem="", last_error=ERROR),
+    "no errors any more": component("IDLE", errors=0, problem="", last_error=ERROR),
     "copying": component(
         "INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "COPYING", "rows": 7, "problem": ""}]
     ),
@@ -143,7 +146,7 @@ FINE = {
 
 
 @pytest.mark.parametrize("facts", FINE.values(), ids=FINE.keys())
-def test_what_is_wanted_so_or_comes_right_by_itself_is_healthy(facts: dict[str, Any]):
+def test_what_is_wanted_so_or_comes_right_by_itself_is_healthy(facts: ComponentStatus):
     assert is_healthy(overview(facts))
 
 
@@ -157,10 +160,10 @@ def test_progress_of_a_start_names_what_is_missing_and_why():
     line = summary_line(
         overview(
             component("STARTING SPARK"),
-            {**component("RETRYING", last_error=ERROR), "name": "site:a"},
-            {**component("NOT CREATED"), "name": "queue:q"},
-            {**component("NOT CREATED"), "name": "queue:r"},
-            {**component("STARTING DATABASE", database_problem="connection refused"), "name": "site:b"},
+            component("RETRYING", "site:a", last_error=ERROR),
+            component("NOT CREATED", "queue:q"),
+            component("NOT CREATED", "queue:r"),
+            component("STARTING DATABASE", "site:b", database_problem="connection refused"),
         )
     )
     assert "apply:x starting spark" in line
@@ -174,68 +177,51 @@ def test_progress_of_a_start_names_what_is_missing_and_why():
 def test_up_says_of_what_it_replaces_itself_that_it_starts_it():
     replaced = component("UNREACHABLE", problem="does not run", outdated=True)
     assert summary_line(overview(replaced), is_starting=True) == "running: apply:x restarting"
-    assert "unreachable" in summary_line(overview({**replaced, "outdated": False}), is_starting=True), (
+    assert "unreachable" in summary_line(overview(replace(replaced, outdated=False)), is_starting=True), (
         "nobody replaces that"
     )
     assert "unreachable" in summary_line(overview(replaced))
-    without = {
-        **overview(component("UNREACHABLE")),
-        "state": "CONTROLLER UNREACHABLE",
-        "problem": "controller does not run",
-    }
+    without = overview(component("UNREACHABLE"), state="CONTROLLER UNREACHABLE", problem="controller does not run")
     assert summary_line(without, is_starting=True) == "starting the controller"
 
 
-def shown(seen: dict[str, Any], *, width: int = 80, is_verbose: bool = True) -> list[str]:
+def shown(seen: Overview, *, width: int = 80, is_verbose: bool = True) -> list[str]:
     console = Console(file=io.StringIO(), width=width, soft_wrap=True)
     console.print(render(seen, is_verbose=is_verbose))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
 def test_what_needs_an_operator_is_on_the_first_lines_and_nothing_is_cut_off_on_a_small_terminal():
-    many = [
-        {**component("IDLE"), "name": f"queue:a_queue_with_a_long_name_{n}", "site": "a_long_site"} for n in range(40)
-    ]
+    many = [component("IDLE", f"queue:a_queue_with_a_long_name_{n}", site="a_long_site") for n in range(40)]
     stuck = component("PAUSED: WAITING FOR ALTER", detail="does not fit", hint=ALTER)
-    flow = {
-        "apply": "apply_of_a_long_name_from_elsewhere",
-        "source": "a_long_site",
-        "destination": "another_long_site",
-        "lag_s": 1.0,
-        "applied_scn": 0x1A2B3C4D5E,
-        "source_scn": 0x1A2B3C4D5F,
-        "scn_gap": 1,
-        "errors": 0,
-    }
-    lines = shown({**overview(*many, stuck), "flows": [flow]})
+    slow = flow("a_long_site", "another_long_site", "apply_of_a_long_name_from_elsewhere")
+    lines = shown(overview(*many, stuck, flows=(replace(slow, lag_s=1.0),)))
     assert lines.index(f"  fix: {ALTER}") < 24
     assert not any("…" in line for line in lines)
 
 
 def test_refused_up_leaves_its_reason_in_the_status():
-    finding = {"path": "sites.a", "problem": "wal_level is replica", "fix": "ALTER SYSTEM", "is_error": True}
-    lines = shown({**overview(component("IDLE"), state="REFUSED"), "findings": [finding]})
+    finding = FoundProblem(path="sites.a", problem="wal_level is replica", fix="ALTER SYSTEM")
+    lines = shown(overview(component("IDLE"), state="REFUSED", findings=(finding,)))
     assert any(line.endswith("Fix it, then run headrace up FILE: only that looks again") for line in lines)
     assert lines.index("refused: sites.a: wal_level is replica") < lines.index("  fix: ALTER SYSTEM") < 10
 
 
 def test_controller_that_cannot_go_on_says_why():
-    seen = {
-        **overview(component("IDLE"), state="RETRYING"),
-        "problem": "preparing the source: no room",
-        "fix": "make room",
-    }
+    seen = overview(component("IDLE"), state="RETRYING", problem="preparing the source: no room", fix="make room")
     assert "  fix: make room" in shown(seen)
     assert "preparing the source: no room" in summary_line(seen)
 
 
 def test_database_that_does_not_answer_is_named_with_what_to_do():
-    (note,) = notes(overview(component("DATABASE DOES NOT ANSWER", database_problem="connecting: connection refused")))
+    (note,) = notes(
+        overview(component("DATABASE DOES NOT ANSWER", "site:a", database_problem="connecting: connection refused"))
+    )
     assert (note.problem, "start the database" in note.fix) == ("connecting: connection refused", True)
 
 
 def test_transaction_that_holds_a_start_up_is_named_while_it_does():
-    site = {**component("WAITING FOR PREPARATION", held_up_by=["the open transaction of pid 7"]), "name": "site:a"}
+    site = component("WAITING FOR PREPARATION", "site:a", held_up_by=["the open transaction of pid 7"])
     assert "site:a: waits for the open transaction of pid 7" in summary_line(overview(site, state="PREPARING"))
     (note,) = notes(overview(site))
     assert note.is_remark
@@ -263,13 +249,17 @@ def test_progress_of_copies_is_a_sum_with_the_largest_table_and_not_a_list_of_na
     assert "copying" not in summary_line(overview(component("IDLE", instantiation=tables[:311])))
 
 
-def queue_with(**facts: Any) -> dict[str, Any]:
-    subscriber = {"subscriber": "apply_b", "source": "a", "acknowledged_scn": 10, "gone_scn": None, "lost": [], **facts}
-    return {"name": "queue:q", "kind": "queue", "site": "a", "state": "ENABLED", "subscribers": [subscriber]}
+def queue_with(**facts: Any) -> ComponentStatus:
+    subscriber = {"subscriber": "apply_b", "source": "a", "acknowledged_scn": 10, **facts}
+    return component("ENABLED", "queue:q", subscribers=[subscriber])
+
+
+def lost_at(at_us: int) -> dict[str, int]:
+    return {"acknowledged_scn": 40, "found_scn": 10, "at_us": at_us}
 
 
 def test_destination_that_lost_commits_is_told_while_they_come_again_and_for_a_day_after():
-    lost = [40, 10, time.time_ns() // 1000]
+    lost = lost_at(time.time_ns() // 1000)
     pending, over = queue_with(lost=lost), queue_with(lost=lost, acknowledged_scn=40)
     assert not is_healthy(overview(pending))
     assert is_healthy(overview(over))
@@ -277,12 +267,12 @@ def test_destination_that_lost_commits_is_told_while_they_come_again_and_for_a_d
         (note,) = notes(overview(facts))
         assert words in note.problem
         assert "0/0000000A to 0/00000028" in note.problem
-    assert notes(overview(queue_with(lost=[40, 10, 0], acknowledged_scn=40))) == []
-    assert len(notes(overview(queue_with(lost=[40, 10, 0])))) == 1, "as long as it is not made good"
+    assert notes(overview(queue_with(lost=lost_at(0), acknowledged_scn=40))) == []
+    assert len(notes(overview(queue_with(lost=lost_at(0))))) == 1, "as long as it is not made good"
 
 
 def test_refused_subscriber_is_told_with_what_is_gone_and_how_to_copy_it_again():
-    (note,) = notes(overview(queue_with(gone_scn=30, lost=[40, 10, 0])))
+    (note,) = notes(overview(queue_with(gone_scn=30, lost=lost_at(0))))
     assert note.is_stuck
     assert "apply_b is refused" in note.problem
     assert "0/0000001E" in note.problem
@@ -290,7 +280,7 @@ def test_refused_subscriber_is_told_with_what_is_gone_and_how_to_copy_it_again()
 
 
 def test_a_column_that_a_transformation_lost_has_a_way_out_also_where_the_table_is_not_copied():
-    (note,) = notes(overview(component("IDLE", lost_columns=["v of hr.t (capture_a)"])))
+    (note,) = notes(overview(component("IDLE", "site:a", lost_columns=["v of hr.t (capture_a)"])))
     assert "headrace copy FILE TABLE brings what changed" in note.fix
     assert note.fix.endswith(
         "Where others write the table, too, it is not copied: give the column its name back, then headrace verify FILE"
@@ -300,23 +290,29 @@ def test_a_column_that_a_transformation_lost_has_a_way_out_also_where_the_table_
 
 def test_tables_that_were_renamed_out_of_the_rules_are_shown_with_all_that_replicates_them_on():
     facts = {"strayed_tables": ["hr.new"], "strayed_renames": ['ALTER TABLE "hr"."t" RENAME TO "new"']}
-    (note,) = notes(overview(component("IDLE", **facts)))
+    (note,) = notes(overview(component("IDLE", "site:a", **facts)))
     assert 'at the destinations, too (ALTER TABLE "hr"."t" RENAME TO "new";), and name' in note.fix
     assert note.fix.endswith("to leave them out, leave the rules as they are; then headrace up FILE")
-    (note,) = notes(overview(component("IDLE", strayed_tables=["hr.new"])))
+    (note,) = notes(overview(component("IDLE", "site:a", strayed_tables=["hr.new"])))
     assert "at the destinations, too, and name" in note.fix
 
 
 def test_compressing_propagation_shows_what_that_brings_and_costs():
     found = {"method": "zstd", "bytes_before": 8_000_000, "bytes_after": 2_000_000, "cpu_s": 0.024}
-    line = " ".join(shown(overview(component("SENDING", compression=found)), width=200))
+    line = " ".join(shown(overview(component("SENDING", "propagation:p", compression=found)), width=200))
     assert "zstd 4.0:1, 3.0 ms CPU per MB" in line
     nothing = {**found, "bytes_before": 0, "bytes_after": 0}
-    assert "zstd" in " ".join(shown(overview(component("SENDING", compression=nothing)), width=200))
+    assert "zstd" in " ".join(shown(overview(component("SENDING", "propagation:p", compression=nothing)), width=200))
 
 
 def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_problem():
-    closed = component("CLOSED", closed_until="2026-11-22 22:00 Europe/Zurich", from_queue="q_a", bandwidth_max=512_000)
+    closed = component(
+        "CLOSED",
+        "propagation:p",
+        closed_until="2026-11-22 22:00 Europe/Zurich",
+        from_queue="q_a",
+        bandwidth_max=512_000,
+    )
     seen = overview(closed)
     assert is_healthy(seen)
     assert not stuck_notes(seen)
@@ -332,7 +328,7 @@ def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_pr
 
 def test_list_of_revoked_certificates_that_cannot_be_read_is_told_with_what_stands_in_one():
     wire = {"tls": True, "revoked_problem": "/c/revoked: no SHA-256 fingerprint stands in line 2"}
-    (note,) = notes(overview({**component("ENABLED"), "wire": wire}))
+    (note,) = notes(overview(component("ENABLED", wire=wire)))
     assert (
         note.problem
         == "/c/revoked: no SHA-256 fingerprint stands in line 2; what the component had read there before stays revoked"
@@ -345,7 +341,7 @@ def test_connections_that_came_to_nothing_are_told_for_a_day():
         wire = {"tls": True, "refused_connections": 3, "last_refused_connection_us": int((time.time() - age_s) * 1e6)}
         return [
             note.problem
-            for note in notes(overview({**component("ENABLED"), "wire": wire}))
+            for note in notes(overview(component("ENABLED", wire=wire)))
             if "connections failed" in note.problem
         ]
 
@@ -361,7 +357,7 @@ def test_callers_that_were_held_back_are_a_remark_for_a_day():
             "last_held_back": "it sends more (ipv4:10.0.0.1:5)",
             "last_held_back_us": int((time.time() - age_s) * 1e6),
         }
-        seen = overview({**component("ENABLED"), "wire": wire})
+        seen = overview(component("ENABLED", wire=wire))
         assert is_healthy(seen)
         return [note.problem for note in notes(seen) if "held back 7 times a caller" in note.problem]
 
@@ -383,11 +379,11 @@ def test_callers_that_were_held_back_are_a_remark_for_a_day():
         ),
         ({"phase": "merging", "merges": True, "behind_s": 2.0}, "it is being merged with queue q"),
         (
-            {"merges": True, "behind_s": 0.0, "stopped": ["capture:c.p"]},
+            {"merges": True, "behind_s": 0.0, "stopped": ("capture:c.p",)},
             "it is merged once capture:c.p is started: the stop would end with the merge",
         ),
         (
-            {"phase": "splitting", "merges": True, "behind_s": 0.0, "stopped": ["capture:c"]},
+            {"phase": "splitting", "merges": True, "behind_s": 0.0, "stopped": ("capture:c",)},
             "it reads q until capture:c is started: it would get what the stop holds back",
         ),
     ],
@@ -395,16 +391,15 @@ def test_callers_that_were_held_back_are_a_remark_for_a_day():
 def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_becomes_of_it(
     facts: dict[str, Any], words: str
 ) -> None:
-    split = {
-        "propagation": "p",
-        "queue": "q",
-        "phase": "split",
-        "by": "threshold",
-        "since_us": int((time.time() - 7200) * 1e6),
-        "merge_threshold_s": 60.0,
-        **facts,
-    }
-    told = overview(component("IDLE")) | {"splits": [split]}
+    split = SplitStream(
+        propagation="p",
+        queue="q",
+        phase="split",
+        by="threshold",
+        since_us=int((time.time() - 7200) * 1e6),
+        merge_threshold_s=60.0,
+    )
+    told = overview(component("IDLE"), splits=(replace(split, **facts),))
     (note,) = notes(told)
     assert note.component == "propagation:p"
     assert "is split off from queue q for 120 min" in note.problem
@@ -415,7 +410,7 @@ def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_become
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"stopped": ["capture:c"]}, "it waits until capture:c is started: it would get what the stop holds back"),
+        ({"stopped": ("capture:c",)}, "it waits until capture:c is started: it would get what the stop holds back"),
         ({"hindrance": "nothing else reads q"}, "nothing else reads q; `headrace merge FILE p` takes that back"),
         ({}, "every component must have its part of the last change first"),
     ],
@@ -423,9 +418,8 @@ def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_become
 def test_a_stream_that_waits_for_being_split_off_is_a_remark_that_says_for_what(
     facts: dict[str, Any], words: str
 ) -> None:
-    told = overview(component("IDLE")) | {
-        "splits": [{"propagation": "p", "queue": "q", "phase": "together", "stopped": [], "hindrance": "", **facts}]
-    }
+    split = SplitStream(propagation="p", queue="q", phase="together", **facts)
+    told = overview(component("IDLE"), splits=(split,))
     (note,) = notes(told)
     assert note.problem.startswith("is to be split off from queue q: ")
     assert words in note.problem
@@ -451,7 +445,7 @@ def test_versions_of_functions_are_among_the_details_of_who_calls_them() -> None
 
 def test_components_that_wait_for_the_same_are_named_together_once() -> None:
     busy = [
-        component("UNREACHABLE", problem="has not answered the last call of status yet") | {"name": name}
+        component("UNREACHABLE", name, problem="has not answered the last call of status yet")
         for name in ("spark:b", "apply:x")
     ]
     line = summary_line(overview(*busy, state="PREPARING"))
@@ -461,17 +455,17 @@ def test_components_that_wait_for_the_same_are_named_together_once() -> None:
     )
 
 
-def flow(source: str, destination: str, apply: str = "") -> dict[str, Any]:
-    return {
-        "apply": apply or f"apply_from_{source}_at_{destination}",
-        "source": source,
-        "destination": destination,
-        "lag_s": 0.2,
-        "applied_scn": 0x1A2B3C4D5E,
-        "source_scn": 0x1A2B3C4D5F,
-        "scn_gap": 1,
-        "errors": 0,
-    }
+def flow(source: str, destination: str, apply: str = "") -> Flow:
+    return Flow(
+        apply=apply or f"apply_from_{source}_at_{destination}",
+        source=source,
+        destination=destination,
+        lag_s=0.2,
+        applied_scn=0x1A2B3C4D5E,
+        source_scn=0x1A2B3C4D5F,
+        scn_gap=1,
+        errors=0,
+    )
 
 
 def test_short_form_of_two_sites_that_send_each_other_everything_fits_a_small_terminal() -> None:
@@ -484,19 +478,19 @@ def test_short_form_of_two_sites_that_send_each_other_everything_fits_a_small_te
         "apply:apply_from_{1}_at_{0}",
     )
     components = [
-        {**component("IDLE"), "name": kind.format(*names), "site": names[0]}
+        component("IDLE", kind.format(*names), site=names[0])
         for names in (("dbs1", "dbs2"), ("dbs2", "dbs1"))
         for kind in kinds
     ]
-    bypassed = [{**component("BYPASSED"), "name": f"queue:q_{n}_in"} for n in range(4)]
-    stuck = {**components[-1], "state": "PAUSED: WAITING FOR ALTER", "detail": "does not fit", "hint": ALTER}
+    bypassed = [component("BYPASSED", f"queue:q_{n}_in") for n in range(4)]
+    stuck = replace(components[-1], state="PAUSED: WAITING FOR ALTER", detail="does not fit", hint=ALTER)
     lines = shown(
-        {**overview(*components[:-1], *bypassed, stuck), "flows": [flow("dbs1", "dbs2"), flow("dbs2", "dbs1")]},
+        overview(*components[:-1], *bypassed, stuck, flows=(flow("dbs1", "dbs2"), flow("dbs2", "dbs1"))),
         is_verbose=False,
     )
     assert len(lines) <= 24
     assert all(len(line) <= 80 for line in lines if ALTER not in line)
-    assert all(any(each["name"] in line for line in lines) for each in components)
+    assert all(any(each.name in line for line in lines) for each in components)
     assert not any("BYPASSED" in line for line in lines)
     assert lines[1:3] == ["apply:apply_from_dbs1_at_dbs2: does not fit", f"  fix: {ALTER}"] or ALTER in "\n".join(
         lines[:4]
@@ -504,8 +498,8 @@ def test_short_form_of_two_sites_that_send_each_other_everything_fits_a_small_te
 
 
 def test_short_form_of_many_components_names_those_that_do_not_work_and_counts_the_others() -> None:
-    many = [{**component("IDLE"), "name": f"queue:q_{n}"} for n in range(40)]
-    lines = shown(overview(*many, {**component("RETRYING", last_error=ERROR), "name": "site:a"}), is_verbose=False)
+    many = [component("IDLE", f"queue:q_{n}") for n in range(40)]
+    lines = shown(overview(*many, component("RETRYING", "site:a", last_error=ERROR)), is_verbose=False)
     assert not any("queue:q_" in line for line in lines)
     assert any(line.startswith("site:a") and "RETRYING" in line for line in lines)
     assert lines[-1] == "40 components work (--verbose shows each)"
@@ -513,6 +507,6 @@ def test_short_form_of_many_components_names_those_that_do_not_work_and_counts_t
 
 
 def test_flows_between_the_same_sites_are_told_apart_by_their_apply_processes() -> None:
-    seen = {**overview(component("IDLE")), "flows": [flow("a", "b", "one"), flow("a", "b", "two"), flow("b", "a")]}
+    seen = overview(component("IDLE"), flows=(flow("a", "b", "one"), flow("a", "b", "two"), flow("b", "a")))
     lines = [line.split("  ")[0] for line in shown(seen, is_verbose=False) if " -> " in line]
     assert lines == ["a -> b (one)", "a -> b (two)", "b -> a"]

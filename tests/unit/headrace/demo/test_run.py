@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from headrace.demo.run import (
     summary_text,
 )
 from headrace.lcr.table_name import TableName
+from headrace.status.overview import Flow, Overview
+from tests.support.overviews import component_status
 from tests.support.probes import probe
 from topology.edits.stored import PREPARED_FILE
 from topology.links import makes_certificates
@@ -122,7 +125,7 @@ class Applies:
 
     def call(self, name: str, method: str, **_: object) -> dict[str, Any]:
         assert method == "status"
-        return {"counters": {"returned_changes": self.counted[name]}}
+        return {"name": name, "kind": "apply", "counters": {"returned_changes": self.counted[name]}}
 
 
 def test_changes_that_came_back_are_those_that_any_site_counted_on_arrival():
@@ -154,21 +157,16 @@ def test_a_form_that_there_is_none_of_is_refused_with_those_there_are():
     assert "nway, hub, fanout" in caught.value.hint
 
 
-def overview(*components: tuple[str, str], ways: tuple[tuple[str, str], ...] = (("dbs1", "dbs2"),)) -> dict[str, Any]:
+def overview(*components: tuple[str, str], ways: tuple[tuple[str, str], ...] = (("dbs1", "dbs2"),)) -> Overview:
     flows = [
-        {"source": source, "destination": destination, "lag_s": 0.34, "applied_scn": 0x1A2B3C4D, "scn_gap": 10}
+        Flow(apply="a", source=source, destination=destination, lag_s=0.34, applied_scn=0x1A2B3C4D, scn_gap=10)
         for source, destination in ways
     ]
     found = [
-        {
-            "name": name,
-            "kind": name.partition(":")[0],
-            "state": state,
-            **({"rows_per_s": 1600.0} if name == "apply:a" else {}),
-        }
+        component_status(name, state, **({"rows_per_s": 1600.0} if name == "apply:a" else {}))
         for name, state in components
     ]
-    return {"state": "RUNNING", "flows": flows, "components": found}
+    return Overview(topology="t", state="RUNNING", flows=tuple(flows), components=tuple(found))
 
 
 def test_progress_has_throughput_lag_and_scn_of_every_flow_and_the_state_of_every_component():
@@ -201,7 +199,7 @@ def test_progress_names_the_component_that_is_in_another_state_and_marks_what_is
 
 def test_lag_that_is_not_known_is_called_so():
     seen = overview(("apply:a", "INITIALIZING"))
-    seen["flows"][0] |= {"lag_s": None, "applied_scn": None}
+    seen = replace(seen, flows=(replace(seen.flows[0], lag_s=None, applied_scn=None),))
     assert "lag unknown, SCN unknown" in progress_text(1, 2, seen, width=None)
 
 

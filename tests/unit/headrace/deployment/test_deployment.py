@@ -38,8 +38,10 @@ from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment.administrators import Administrators
 from headrace.deployment.deployment import Deployment, NotReady, NotUp
 from headrace.deployment.failures import TablesNotCopied
+from headrace.status.overview import Overview
 from tests.support.actor_system import FakeActors
 from tests.support.administered_source import AdministeredSource, administer, record
+from tests.support.overviews import overview_from
 from tests.support.topologies import ONE_WAY, SITES, read
 from topology.edits.changes import bypassed_of
 from topology.edits.stored import KEY_FILE
@@ -116,7 +118,7 @@ class Clusters:
         monkeypatch.setattr("actors.hosting.runtime.own_address", lambda: self._same or self._at)
         monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)
         self.asked: dict[str, str] = {}
-        monkeypatch.setattr(Deployment, "overview", lambda _: {**overview(), "calls": self.asked})
+        monkeypatch.setattr(Deployment, "overview", lambda _: overview_from({**overview(), "calls": self.asked}))
         monkeypatch.setattr(
             Deployment, "_end_components", lambda deployment, *_, **__: self.ended.append(deployment.address) or []
         )
@@ -371,11 +373,10 @@ class Looks:
         """Of the cluster, which runs already."""
         return "127.0.0.1:1"
 
-    def answered(self, found: dict[str, Any]) -> dict[str, Any]:
+    def answered(self, found: dict[str, Any]) -> Overview:
         """With what the controller of this file adds, unless the look says otherwise."""
-        found.setdefault("fingerprint", fingerprint_of(self.deployment.spec))
-        found.setdefault("calls", self.asked)
-        return found
+        own = {"fingerprint": fingerprint_of(self.deployment.spec), "calls": self.asked}
+        return overview_from(own | found)
 
     def start(self) -> None:
         """The cluster's."""
@@ -391,12 +392,12 @@ class Looks:
 def test_up_is_not_done_while_components_of_the_file_before_it_was_changed_run(monkeypatch, spec):
     old = overview(component("IDLE", "DONE", outdated=True))
     new = overview(component("IDLE", "DONE"))
-    assert Looks(monkeypatch, spec, old, old, new).deployment.up() is new
+    assert Looks(monkeypatch, spec, old, old, new).deployment.up().components == overview_from(new).components
 
 
 def test_up_waits_for_a_table_that_was_mended_just_before(monkeypatch, spec):
     failed, done = overview(component("INITIALIZING", "FAILED")), overview(component("IDLE", "DONE"))
-    assert Looks(monkeypatch, spec, failed, failed, done).deployment.up() is done
+    assert Looks(monkeypatch, spec, failed, failed, done).deployment.up().components == overview_from(done).components
 
 
 def test_up_gives_up_on_a_table_that_nobody_mended_and_at_once_on_one_that_fails_now(monkeypatch, spec):
@@ -444,7 +445,7 @@ def test_up_tells_nobody_what_an_earlier_process_has_recorded_of_its_tables(monk
         overview(component("IDLE", "DONE", started_us=2)),
     )
     looks = Looks(monkeypatch, spec, overview(*before), *[recorded] * 3, done)
-    assert looks.deployment.up(timeout_s=100) is done
+    assert looks.deployment.up(timeout_s=100).components == overview_from(done).components
     assert ("apply:x", "look_at_tables") in looks.calls
 
 
@@ -465,9 +466,10 @@ def test_up_waits_until_its_own_call_is_settled_and_asks_again_when_a_controller
         assert method == "retry"
         asked.append((call, earlier))
 
-    def look(_: Deployment) -> dict[str, Any]:
+    def look(_: Deployment) -> Overview:
         state = next(states) if asked else None
-        return {**overview(component("IDLE", "DONE")), "calls": {} if state is None else {asked[0][0]: state}}
+        calls = {} if state is None else {asked[0][0]: state}
+        return overview_from({**overview(component("IDLE", "DONE")), "calls": calls})
 
     monkeypatch.setattr(looks, "call", call)
     monkeypatch.setattr(Deployment, "overview", look)
@@ -507,7 +509,7 @@ class Administered:
 
     def up(self, **options: Any) -> list[str]:
         """What it says besides."""
-        return [f"{each['problem']}: {each['fix']}" for each in self.deployment.up(**options)["findings"]]
+        return [f"{each.problem}: {each.fix}" for each in self.deployment.up(**options).findings]
 
 
 @pytest.fixture
@@ -546,8 +548,8 @@ def test_what_was_published_late_is_taken_back_behind_a_refusal(administered, mo
     administered.source.is_away = True
     answered = Deployment.overview
 
-    def look(deployment: Deployment) -> dict[str, Any]:
-        return {**answered(deployment), "state": administered.state}
+    def look(deployment: Deployment) -> Overview:
+        return replace(answered(deployment), state=administered.state)
 
     monkeypatch.setattr(Deployment, "overview", look)
     prepare = administered.source.prepare
@@ -575,7 +577,7 @@ def test_up_says_why_a_controller_cannot_begin(monkeypatch, spec):
 def test_up_lets_what_gave_up_try_once_more(monkeypatch, spec):
     aborted, done = overview(component("ABORTED")), overview(component("IDLE", "DONE"))
     looks = Looks(monkeypatch, spec, aborted, done)
-    assert looks.deployment.up() is done
+    assert looks.deployment.up().components == overview_from(done).components
     assert looks.calls == [("apply:x", "start_component")]
 
 
@@ -594,7 +596,7 @@ def test_up_tries_again_what_gave_up_when_the_databases_are_as_the_file_says(mon
         gave_up(2, "old", "settled"),
         done := overview(component("IDLE", "DONE")),
     )
-    assert looks.deployment.up(timeout_s=100) is done
+    assert looks.deployment.up(timeout_s=100).components == overview_from(done).components
     assert looks.calls == [("apply:x", "start_component")] * 2
 
 
@@ -697,7 +699,9 @@ class RecreatingActors(FakeActors):
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
         return (
-            {"fingerprint": "f"} if method == "status" else super().call(name, method, *arguments, timeout_s=timeout_s)
+            {"name": name, "fingerprint": "f"}
+            if method == "status"
+            else super().call(name, method, *arguments, timeout_s=timeout_s)
         )
 
 
@@ -716,7 +720,7 @@ def test_up_that_keeps_rows_ends_the_controller_before_the_apply_processes_that_
 
 def test_up_does_not_go_on_with_the_controller_of_another_file(monkeypatch, spec, nobody):
     actors = EndsActors(stays="controller")
-    actors.call = lambda *_: {"fingerprint": "another"}
+    actors.call = lambda name, *_: {"name": name, "fingerprint": "another"}
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     monkeypatch.setattr(headrace.deployment.deployment, "GONE_TIMEOUT_S", 0.1)
     with pytest.raises(PropagationError, match=r"controller of topology t does not end within 0\.1 s"):
@@ -727,7 +731,7 @@ def test_up_does_not_fail_because_of_what_it_is_about_to_bypass(monkeypatch, spe
     ends = {"name": "queue:q", "kind": "queue", "state": "ABORTED", "outdated": True, "to_be_bypassed_by": "capture:c"}
     before, done = overview(component("IDLE", "DONE"), ends), overview(component("IDLE", "DONE"))
     looks = [before] * 60
-    assert Looks(monkeypatch, spec, *looks, done).deployment.up() is done
+    assert Looks(monkeypatch, spec, *looks, done).deployment.up().components == overview_from(done).components
 
 
 def test_processes_of_the_private_cluster_do_not_get_the_variables_of_connection_strings(tmp_path, monkeypatch):
@@ -808,7 +812,7 @@ def test_up_that_takes_too_long_says_of_which_component_or_table_each_fix_is(mon
         {"name": "apply:x", "kind": "apply", "state": "INITIALIZING", "instantiation": failed},
     ]
     deployment = Looks(monkeypatch, spec, {"state": "STARTING SITES", "components": components}).deployment
-    hint = deployment._not_ready({"state": "STARTING SITES", "components": components}, 30).hint
+    hint = deployment._not_ready(overview_from({"state": "STARTING SITES", "components": components}), 30).hint
     assert "site:a: start the database" in hint
     assert "table hr.t, table hr.u: correct it" in hint
 

@@ -9,10 +9,12 @@ from headrace.console.exit_codes import FAILURE, FINDING
 from headrace.console.output import exit_code_of
 from headrace.console.status_view import everything_runs
 from headrace.deployment.failures import LOOK_AT_ALL_S, LOOKED_S, Failures, TablesNotCopied, together
+from headrace.status.overview import Overview
+from tests.support.overviews import overview_from
 
 
-def overview(*components: dict[str, Any], state: str = "RUNNING") -> dict[str, Any]:
-    return {"state": state, "components": list(components)}
+def overview(*components: dict[str, Any], state: str = "RUNNING") -> Overview:
+    return overview_from({"state": state, "components": components})
 
 
 def apply(name: str, state: str = "IDLE", **tables: str) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def aborted(name: str) -> dict[str, Any]:
     }
 
 
-def ended_by(seen: dict[str, Any]) -> Any:
+def ended_by(seen: Overview) -> Any:
     """The error with which `up` ends when the topology stays so."""
     failures, now, errors = Failures(lambda name: True), 0.0, []
     while not errors:

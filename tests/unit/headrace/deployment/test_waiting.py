@@ -11,6 +11,8 @@ from headrace.console.exit_codes import FINDING
 from headrace.console.output import exit_code_of
 from headrace.deployment.failures import TablesNotCopied
 from headrace.deployment.waiting import NotCaughtUp, wait_caught_up
+from headrace.status.overview import Overview
+from tests.support.overviews import overview_from
 from tests.support.topologies import read
 
 
@@ -99,8 +101,8 @@ def test_time_out_names_who_is_behind_and_why(spec):
     assert from_b not in caught.value.message
 
 
-def overview(state: str, *components: dict[str, Any]) -> dict[str, Any]:
-    return {"state": state, "components": list(components)}
+def overview(state: str, *components: dict[str, Any]) -> Overview:
+    return overview_from({"state": state, "components": components})
 
 
 STOPPED = {"name": "capture:c", "kind": "capture", "state": "DISABLED", "enabled": False}
@@ -126,7 +128,7 @@ def test_verify_ends_soon_with_the_reason_when_a_capture_process_stops_while_it_
     actors: Any = Actors({"a": 100, "b": 7}, {from_a: [50], from_b: [8]})
     looks = 0
 
-    def seen() -> dict[str, Any]:
+    def seen() -> Overview:
         nonlocal looks
         looks += 1
         return overview("RUNNING", STOPPED) if looks > 3 else overview("RUNNING")

@@ -15,9 +15,11 @@ from headrace.redo.mining.key_search import FoundChange
 from headrace.rules.conditions.condition import parse
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import Transformation
+from headrace.status.component import ComponentStatus
 from headrace.tracing.causes import Evidence, Verdict, explain
 from tests.support.custom_functions import custom
 from tests.support.lcr_batches import column_values, insert_batch
+from tests.support.overviews import component_status
 from tests.support.topologies import read
 from topology.routing.ways import ways_to
 from topology.spec import TopologySpec
@@ -65,19 +67,23 @@ def statuses(
     q_b: int = 5000,
     received: int = 5000,
     low_watermark: int = 5000,
-) -> dict[str, dict[str, Any]]:
-    def queue(scn: int) -> dict[str, Any]:
-        return {"state": "ENABLED", "sources": {"a": {"position_scn": scn}}}
+) -> dict[str, ComponentStatus]:
+    def queue(name: str, scn: int) -> ComponentStatus:
+        return component_status(name, "ENABLED", sources={"a": {"position_scn": scn}})
 
-    return {
-        "capture:capture_a": {"state": "CAPTURING CHANGES", "sent_scn": capture},
-        "queue:q_a": queue(q_a),
-        "queue:q_relay": queue(q_relay),
-        "queue:q_b": queue(q_b),
-        "propagation:a_to_relay": {"state": "SENDING"},
-        "propagation:relay_to_b": {"state": "RETRYING", "last_error": {"message": "queue:q_b is dead"}},
-        "apply:apply_b": {"state": "APPLYING", "received_scn": received, "low_watermark_scn": low_watermark},
-    }
+    return by_name(
+        component_status("capture:capture_a", "CAPTURING CHANGES", sent_scn=capture),
+        queue("queue:q_a", q_a),
+        queue("queue:q_relay", q_relay),
+        queue("queue:q_b", q_b),
+        component_status("propagation:a_to_relay", "SENDING"),
+        component_status("propagation:relay_to_b", "RETRYING", last_error={"message": "queue:q_b is dead"}),
+        component_status("apply:apply_b", "APPLYING", received_scn=received, low_watermark_scn=low_watermark),
+    )
+
+
+def by_name(*found: ComponentStatus) -> dict[str, ComponentStatus]:
+    return {each.name: each for each in found}
 
 
 def change(scn: int = SCN, *, tag: bytes | None = None, command: str = "INSERT") -> FoundChange:
@@ -306,7 +312,9 @@ def test_change_on_the_way_to_an_apply_process_that_dequeues_directly_is_not_loo
 def test_change_that_is_not_in_redo_yet_may_be_what_is_missing(
     spec: TopologySpec, changes: tuple[FoundChange, ...], state: str, place: str
 ) -> None:
-    known = statuses() | {"capture:capture_a": {"state": state, "sent_scn": 5000}, "site:a": {"state": "RETRYING"}}
+    known = statuses() | by_name(
+        component_status("capture:capture_a", state, sent_scn=5000), component_status("site:a", "RETRYING")
+    )
     found = explain(evidence(spec, changes=changes, source_scn=5001, statuses=known))
     assert_found(found, "ON THE WAY", place, "in between", scn=0)
     assert explain(evidence(spec, errors=(error(),), source_scn=5001)).verdict == "ERROR QUEUE", (
@@ -330,10 +338,10 @@ def test_combined_capture_has_no_queues_to_be_behind(tmp_path: Path) -> None:
     found = explain(
         evidence(
             spec,
-            statuses={
-                f"capture:{capture.name}": {"sent_scn": 5000},
-                f"apply:{apply.name}": {"received_scn": 900, "low_watermark_scn": 900},
-            },
+            statuses=by_name(
+                component_status(f"capture:{capture.name}", "", sent_scn=5000),
+                component_status(f"apply:{apply.name}", "", received_scn=900, low_watermark_scn=900),
+            ),
         )
     )
     assert_found(found, "ON THE WAY", f"apply:{apply.name}", "has read what")
@@ -391,9 +399,8 @@ DOWN = {
 
 
 def test_while_the_destination_is_down_the_place_that_has_the_change_is_told(spec: TopologySpec) -> None:
-    behind = statuses() | {
-        "apply:apply_b": {"low_watermark_scn": SCN - 1, "received_scn": SCN, "state": "WAITING FOR DATABASE"}
-    }
+    away = component_status("apply:apply_b", "WAITING FOR DATABASE", low_watermark_scn=SCN - 1, received_scn=SCN)
+    behind = statuses() | by_name(away)
     found = explain(evidence(spec, statuses=behind, **DOWN))
     assert_found(found, "ON THE WAY", "apply:apply_b", "WAITING FOR DATABASE")
     assert "b now: not known, its database does not answer" in found.evidence

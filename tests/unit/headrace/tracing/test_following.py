@@ -11,6 +11,7 @@ import pytest
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import HeadraceError, PropagationError
 from headrace.lcr.tracking import Label, TrackLog
+from headrace.status.applies import ApplyStatus
 from headrace.tracing.following import Arrival, Tracking, follow
 from tests.support.topologies import read
 from topology.spec import TopologySpec
@@ -77,7 +78,10 @@ class Notes:
         silent: Mapping[str, HeadraceError] | None = None,
     ) -> Tracking:
         answers: dict[str, Any] = {name: log.answer(LABEL) for name, log in self.logs.items()} | dict(silent or {})
-        statuses = {f"apply:{name}": {"low_watermark_scn": scn} for name, scn in (watermarks or {}).items()}
+        statuses = {
+            f"apply:{name}": ApplyStatus(name=f"apply:{name}", low_watermark_scn=scn)
+            for name, scn in (watermarks or {}).items()
+        }
         return follow(spec, LABEL, answers, statuses, queued=queued)
 
 

@@ -12,6 +12,7 @@ from headrace.base.errors import ConfigError, PropagationError
 from headrace.console.exit_codes import DONE, FINDING
 from headrace.console.output import Output
 from headrace.lcr.tracking import Label, TrackLog
+from headrace.status.overview import Overview
 from headrace.tracing import track as tracking
 from headrace.tracing.following import Arrival, Followed, Step, Tracking
 from headrace.tracing.track import checked_label, look, track
@@ -134,7 +135,7 @@ def test_look_asks_who_sees_labels_and_error_queues_only_where_something_went_th
     label = Label(text="order 7", transaction_id=1, order_scn=999, commit_scn=1000, rows=1)
     log.note(label, "dbs1", "ERROR QUEUE", detail="error transaction 1")
     actors = Actors({"apply:apply_far": log})
-    found = look(spec, actors, "order 7", {"components": []})  # type: ignore[arg-type]
+    found = look(spec, actors, "order 7", Overview(topology="t", state="RUNNING"))  # type: ignore[arg-type]
     assert {name.partition(":")[0] for name, _ in actors.asked} <= {"capture", "queue", "propagation", "apply"}
     assert [name for name, method in actors.asked if method == "errors"] == ["apply:apply_far"]
     (transaction,) = found.transactions

@@ -9,6 +9,7 @@ import pytest
 from headrace.base.errors import ConfigError, DatabaseUnavailable
 from headrace.databases.ports.operator import KeyValue
 from headrace.lcr.table_name import TableName
+from headrace.status.overview import Overview
 from headrace.tracing.causes import explain
 from headrace.tracing.explain import Findings, RowQuestion, _Asked
 from tests.support.topologies import read
@@ -27,7 +28,7 @@ def asked(rows, key: str = "id") -> _Asked:
         spec=None,
         actors=None,
         question=RowQuestion(table=EMPLOYEES, key=((key, "7"),)),
-        overview={"components": ()},
+        overview=Overview(topology="t", state="RUNNING"),
         progress=print,
     )
     found.key = (KeyValue(column=key, text="7", binary=b"\0\0\0\7"),)

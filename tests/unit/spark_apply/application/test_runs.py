@@ -157,10 +157,10 @@ def test_a_task_that_comes_after_its_run_has_ended_is_turned_away_and_is_no_refu
         link.close()
         assert isinstance(answer, PropagationError)
         assert "has ended" in answer.message
-        assert admission.status()["refused_calls"] == 0
+        assert admission.status().refused_calls == 0
         with pytest.raises(ProtocolError):
             fetch_access(coordinator.endpoint, "a token of nobody")
-        assert admission.status()["refused_calls"] == 1
+        assert admission.status().refused_calls == 1
     finally:
         coordinator.stop()
 
