@@ -7,18 +7,19 @@ number of the column that has its values here (`MarkedColumn.here`); a copy pair
 source has since gets its partner at the first look at which the destination has one of its name, if older rows have the
 same value at both sides.
 
-What both sides compute never travels: there the expressions are compared, and the numbers are not.
+What both sides compute never travels: there the expressions are compared (`spark_apply.copy.computed_columns`), and
+the numbers are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from headrace.databases.ports import MarkedColumn, RowMark
-from headrace.lcr.table_name import TableName, quoted, quoted_name
+from spark_apply.copy.computed_columns import Computed, both_compute, doubtful_parts, with_uncompared
 
-__all__ = ["both_compute", "computed_otherwise", "doubtful_columns", "paired", "replaced_columns", "taken_over"]
+__all__ = ["earlier_column", "paired", "replaced_columns", "taken_over"]
 
 # A cast between them depends on the session's time zone, and writes no row anew in UTC.
 _MOMENTS = frozenset({"timestamp", "timestamptz"})
@@ -35,7 +36,7 @@ def replaced_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn
     for name, column in now.columns.items():
         there, before = here.get(name), was.columns.get(name)
         if not both_compute(column, there):
-            earlier = _earlier(was, name, column)
+            earlier = earlier_column(was, name, column)
             if before is not None and before.number != column.number:
                 yield f"column {name} is another one of that name (dropped and added, or exchanged)"
             elif before is not None and before.is_generated and not column.is_generated:
@@ -57,7 +58,7 @@ def replaced_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn
 
 def _another_here(was: RowMark, name: str, column: MarkedColumn, there: MarkedColumn) -> Iterator[str]:
     """A column of the destination that has the name, and maybe not the values."""
-    earlier = _earlier(was, name, column)
+    earlier = earlier_column(was, name, column)
     if earlier is not None and earlier.here:
         if earlier.here != there.number and name in was.columns:
             yield (
@@ -89,60 +90,18 @@ def _older(earlier: MarkedColumn | None, column: MarkedColumn) -> str | None:
     return earlier.older if earlier is not None and column.older is None else column.older
 
 
-def _earlier(was: RowMark, name: str, column: MarkedColumn) -> MarkedColumn | None:
-    """The column as it was recorded, under whatever name."""
+def earlier_column(was: RowMark, name: str, column: MarkedColumn) -> MarkedColumn | None:
+    """The column as it was recorded, under whatever name.
+
+    Args:
+        was: the recorded mark.
+        name: of now.
+        column: of now.
+    """
     found = was.columns.get(name)
     if found is not None and found.number == column.number:
         return found
     return next((each for each in was.columns.values() if each.number == column.number), None)
-
-
-def both_compute(column: MarkedColumn, there: MarkedColumn | None) -> bool:
-    """Whether the source and the destination compute a column.
-
-    Args:
-        column: the source's.
-        there: the destination's; None: it has none of the name.
-    """
-    return column.is_generated and there is not None and there.is_generated
-
-
-def doubtful_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> list[str]:
-    """Names of the columns that both sides compute, and whose definitions are to be compared.
-
-    The source's is not the one that was compared last.
-
-    Args:
-        was: the recorded mark.
-        now: the source's.
-        here: the destination's columns, by name.
-    """
-    return [
-        name
-        for name, column in now.columns.items()
-        if both_compute(column, here.get(name)) and (name not in was.columns or was.columns[name].stamp != column.stamp)
-    ]
-
-
-def computed_otherwise(
-    doubtful: Sequence[str], there: Mapping[str, str], here: Mapping[str, str], table: TableName
-) -> Iterator[str]:
-    """Statements that make the destination compute what the source computes since.
-
-    Expressions that differed before are an operator's own.
-
-    Args:
-        doubtful: names of columns.
-        there: types and expressions of the source, by name.
-        here: of the destination.
-        table: its name here.
-    """
-    for name in doubtful:
-        if name in there and name in here and there[name] != here[name]:
-            yield (
-                f"ALTER TABLE {quoted_name(table)} DROP COLUMN {quoted(name)}, ADD COLUMN {quoted(name)}"
-                f" {there[name]} STORED"
-            )
 
 
 def paired(
@@ -160,30 +119,35 @@ def paired(
     columns = {
         name: replace(column, here=here[name].number if name in here else 0) for name, column in mark.columns.items()
     }
-    if is_copy and was is not None:
-        for name, column in columns.items():
-            if both_compute(column, here.get(name)):
-                columns[name] = replace(column, stamp=was.columns[name].stamp if name in was.columns else "")
     width = max((each.number for each in here.values()), default=0)
-    return replace(
+    found = replace(
         mark, columns=columns, width_here=width if is_copy or was is None or not was.width_here else was.width_here
     )
+    if not is_copy or was is None:
+        return found
+    doubtful = doubtful_parts(was, mark, here)
+    computed = frozenset(name for name, column in mark.columns.items() if both_compute(column, here.get(name)))
+    return with_uncompared(found, was, Computed(uncompared=doubtful, tables=computed))
 
 
-def taken_over(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> RowMark:
+def taken_over(
+    was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], computed: Computed | None = None
+) -> RowMark:
     """The mark of now, of which nothing is to be said; it also knows the names of columns that are gone.
 
     Args:
         was: the recorded mark.
         now: the source's.
         here: the destination's columns, by name; empty: not known.
+        computed: which definitions stay in doubt; None: none.
     """
     columns = dict(was.columns)
     for name, column in now.columns.items():
-        earlier, there = _earlier(was, name, column), here.get(name)
+        earlier, there = earlier_column(was, name, column), here.get(name)
         partner = earlier.here if earlier is not None else 0
         if there is not None and (not partner or both_compute(column, there)):
             partner = there.number
         columns[name] = replace(column, here=partner, older=_older(earlier, column))
     width = was.width_here or max((each.number for each in here.values()), default=0)
-    return replace(now, columns=columns, width_here=width)
+    found = replace(now, columns=columns, width_here=width)
+    return found if computed is None else with_uncompared(found, was, computed)

@@ -26,18 +26,20 @@ from typing import TYPE_CHECKING
 from headrace.databases.ports import MarkedPart, RowMark
 from headrace.lcr.table_name import TableName, argument, literal, quoted, quoted_name, remark
 from headrace.lcr.type_name import type_parts
-from spark_apply.copy.marked_columns import (
-    both_compute,
-    computed_otherwise,
-    doubtful_columns,
-    replaced_columns,
-    taken_over,
+from spark_apply.copy.computed_columns import Computed, both_compute, compare_computed
+from spark_apply.copy.marked_columns import replaced_columns, taken_over
+from spark_apply.copy.marked_parts import (
+    logged_again,
+    noted_unlogged,
+    rewritten_columns,
+    rewritten_parts,
+    unlogged_parts,
 )
 from spark_apply.copy.parts import here
 from spark_apply.copy.standing import brought_up
 
 if TYPE_CHECKING:
-    from headrace.databases.ports import InstantiationRecords, MarkedColumn, SourceDatabase
+    from headrace.databases.ports import ComputedDifference, InstantiationRecords, MarkedColumn, SourceDatabase
     from spark_apply.apply_config import TableToInstantiate
 
 __all__ = [
@@ -138,8 +140,9 @@ class ChangedRows:
 class _Changes:
     """Of one table: `rows` says what made its values others.
 
-    `relabelled` and `computed` are statements, and `altered` what comes before a copy; parts came or left. `grants` are
-    missing to copy parts that came, or these error transactions are in the way.
+    `relabelled` are statements, `computed` is what the destination computes otherwise, and `altered` and `logged` come
+    before a copy, here and at the source; parts came or left. `grants` are missing to copy parts that came, or these
+    error transactions are in the way.
     """
 
     rows: tuple[str, ...]
@@ -148,8 +151,9 @@ class _Changes:
     left: Mapping[str, MarkedPart]
     grants: tuple[str, ...] = ()
     held_by: tuple[int, ...] = ()
-    computed: tuple[str, ...] = ()
+    computed: tuple[ComputedDifference, ...] = ()
     altered: tuple[str, ...] = ()
+    logged: tuple[str, ...] = ()
 
     @property
     def is_of_all(self) -> bool:
@@ -197,10 +201,10 @@ def compare_marks(
         if was is None:
             settled[table.identity] = taken_over(RowMark(), present, here)
             continue
-        found = _changes(was, present, here)
-        if doubtful := doubtful_columns(was, present, here):
-            computed = source.computed_columns(table.identity), destination.computed_columns(table.destination)
-            found = replace(found, computed=tuple(computed_otherwise(doubtful, *computed, table.destination)))
+        computed = compare_computed(
+            source, destination, (table.source, table.destination), table.identity, (was, present), here
+        )
+        found = _changes(source, was, present, here, computed)
         came = {
             number: part
             for number, part in found.came.items()
@@ -234,10 +238,12 @@ def compare_marks(
             problems[table.identity] = _problem(
                 table, replace(found, came=came, left=left, grants=grants, held_by=held_by)
             )
-        else:
-            now_known = replace(taken_over(was, present, here), kept=kept)
-            if now_known != recorded[table.identity]:
-                settled[table.identity] = now_known
+        if has_problem and (found.rows or found.relabelled or came or left or departed.get(table.identity)):
+            now_known = noted_unlogged(was, present)
+        else:  # what is computed otherwise stays in doubt, and nothing else does
+            now_known = replace(taken_over(was, present, here, computed), kept=kept)
+        if now_known != recorded[table.identity]:
+            settled[table.identity] = now_known
     return ChangedRows(problems=problems, settled=settled, attached=attached, left=departed)
 
 
@@ -337,10 +343,27 @@ def columns_here(
     return destination.marked_columns([table.destination for table in tables if not table.is_reshaped])
 
 
-def _changes(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> _Changes:
+def _changes(
+    source: SourceDatabase, was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], computed: Computed
+) -> _Changes:
     fields = list(_replaced_fields(was, now))
+    rewritten = dict(_rewritten(was, now, here))
+    in_parts = [
+        f"column {name} was rewritten in partition {part} (SET EXPRESSION)"
+        for name, part in rewritten_columns(was, now, here)
+        if name not in rewritten
+    ]
     return _Changes(
-        rows=(*replaced_columns(was, now, here), *(said for said, _ in fields), *_rewritten(was, now, here)),
+        rows=(
+            *replaced_columns(was, now, here),
+            *(said for said, _ in fields),
+            *rewritten.values(),
+            *in_parts,
+            *unlogged_parts(was, now),
+            *rewritten_parts(was, now, here, source.was_written_anew),
+        ),
+        computed=computed.differences,
+        logged=tuple(logged_again(now)),
         relabelled=tuple(_relabelled(was, now)),
         altered=tuple(dict.fromkeys(first for _, first in fields if first)),
         came={
@@ -381,8 +404,11 @@ def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[tuple[str, str]]:
                 )
 
 
-def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> Iterator[str]:
-    """Columns whose values an ALTER TABLE made anew: it wrote all files, and the definitions of these columns."""
+def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> Iterator[tuple[str, str]]:
+    """Columns whose values an ALTER TABLE made anew, and what is said of each.
+
+    It wrote all files, and the definitions of these columns. Of partitions that are all new, `began_empty` says it.
+    """
     kept = [(was.parts[number].file, part.file) for number, part in now.parts.items() if number in was.parts]
     if not kept or any(before == after for before, after in kept):
         return
@@ -392,13 +418,13 @@ def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> 
     # Beside a default of each row's own, a constant one is written into the rows, too. A default that was dropped since
     # is not known.
     for name in [name for name, column in new.items() if column.has_own_values] or new:
-        yield f"column {name} was added with a default that is not the same for all rows"
+        yield name, f"column {name} was added with a default that is not the same for all rows"
     for name, column in columns.items():
         before = was.columns.get(name) or next(
             (other for other in was.columns.values() if other.number == column.number), None
         )
         if before is not None and before.number == column.number and before.stamp != column.stamp:
-            yield f"column {name} was rewritten (ALTER COLUMN ... TYPE ... USING, or the like)"
+            yield name, f"column {name} was rewritten (ALTER COLUMN ... TYPE ... USING, or the like)"
 
 
 def _relabelled(was: RowMark, now: RowMark) -> Iterator[str]:
@@ -437,12 +463,21 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
         )
     if found.computed and not (found.rows or found.relabelled or came or left):
         return ChangedTable(
-            problem="columns that both sides compute have another expression or type at the source since: rows differ"
-            " here, and a copy does not change that",
-            fix=f"{'; '.join(found.computed)}; "
-            + remark(
-                f"at the destination, which computes them for all rows then. `{verify}` ends it, too, if it finds no"
-                " difference"
+            problem="columns that both sides compute have another expression or type at the source since"
+            f" ({'; '.join(map(_computed_here, found.computed))}): rows differ here, and a copy does not change that",
+            fix=" ".join(
+                (
+                    *(f"{statement};" for each in found.computed for statement in each.statements),
+                    remark(
+                        "; ".join(
+                            (
+                                *(each.obstacle for each in found.computed if each.obstacle),
+                                "at the destination, which computes them for all rows then."
+                                f" `{verify}` ends it, too, if it finds no difference",
+                            )
+                        )
+                    ),
+                )
             ),
         )
     if left and not (found.is_of_all or came):
@@ -455,34 +490,33 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
         )
     if found.grants and not (found.is_of_all or left):
         return ChangedTable(
-            problem=f"partition {came} was attached with rows that are not in the log, and the role may not copy them",
+            problem=f"partition {came} has rows that are not in the log, and the role may not copy them",
             fix=f"{' '.join(found.grants)} then its rows come; or {again}; {ends}",
         )
     # one that left is said when these are gone: the other one may have replaced it
     if found.held_by and not found.is_of_all:
         numbers = " ".join(map(str, found.held_by))
         return ChangedTable(
-            problem=f"partition {came} was attached with rows that are not in the log, and error transactions that may"
+            problem=f"partition {came} has rows that are not in the log, and error transactions that may"
             f" be older ({numbers}) may be of rows that it took over",
             fix=f"`headrace errors execute FILE {numbers}`: when there are none, its rows come; or {again}; {ends}",
         )
     if came and table.copies_parts and not (found.is_of_all or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())
         return ChangedTable(
-            problem=f"partition {came} was attached with rows that are not in the log, and is no partition of the table"
-            " here",
+            problem=f"partition {came} has rows that are not in the log, and is no partition of the table here",
             fix=f"make {lacking} with the same bounds here, as `headrace check` says: then its rows come; or {again};"
             f" {ends}",
         )
     if came and not table.may_be_copied and not (found.is_of_all or left):
         statements = "; ".join(map(_written_again, found.came.values()))
         return ChangedTable(
-            problem=f"partition {came} was attached with rows that are not in the log, and others write the table, too",
+            problem=f"partition {came} has rows that are not in the log, and others write the table, too",
             fix="at the source, while nobody writes the partition anywhere, and when each site has it, too:"
             f" `{statements}`: its rows are in the log then, and reach every site; or {again}; {ends}",
         )
     what = [*found.rows]
-    what += [f"partition {came} was attached with rows that are not in the log"] if came else []
+    what += [f"partition {came} has rows that are not in the log"] if came else []
     what += [f"partition {left} was dropped or detached"] if left else []
     what += (
         [f"labels were renamed (first, at the destination: {'; '.join(found.relabelled)};)"] if found.relabelled else []
@@ -490,16 +524,22 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     what += (
         [
             "columns that both sides compute have another expression or type (first, at the destination:"
-            f" {'; '.join(found.computed)};)"
+            f" {'; '.join(done for each in found.computed for done in each.statements or (each.obstacle,))};)"
         ]
         if found.computed
         else []
     )
-    first = f"first, at the destination: {'; '.join(found.altered)}; then " if found.altered else ""
+    first = f"first, at the source: {'; '.join(found.logged)}; then " if found.logged else ""
+    first += f"first, at the destination: {'; '.join(found.altered)}; then " if found.altered else ""
     return ChangedTable(
         problem=f"rows changed without events, and may differ here: {'; '.join(what)}",
         fix=f"{first}{again}; {ends}",
     )
+
+
+def _computed_here(each: ComputedDifference) -> str:
+    hanging = f", and on it hang {', '.join(each.hanging)}" if each.hanging else ""
+    return f"{each.column}: {each.there}, here {each.here}{hanging}"
 
 
 def _written_again(part: MarkedPart) -> str:

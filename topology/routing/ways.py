@@ -124,7 +124,15 @@ def _shaped(table: TableShape, transformation: Transformation, before: TableName
         replace(each, name=name) for each in table.domains if (name := transformation.after(each.name)) is not None
     )
     computed = tuple(
-        replace(each, name=name) for each in table.computed if (name := transformation.after(each.name)) is not None
+        replace(
+            each,
+            name=name,
+            parts=tuple(
+                replace(part, owner=(here := moved(TableName.of(part))).owner, name=here.name) for part in each.parts
+            ),
+        )
+        for each in table.computed
+        if (name := transformation.after(each.name)) is not None
     )
     types = tuple(
         replace(each, column=name) for each in table.types if (name := transformation.after(each.column)) is not None

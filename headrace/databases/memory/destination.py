@@ -31,6 +31,8 @@ from headrace.databases.memory.store import (
 from headrace.databases.ports import (
     ROWS_THERE,
     ApplyProgress,
+    ComputedColumn,
+    ComputedDifference,
     ConflictRecord,
     DestinationTable,
     ErrorEdit,
@@ -433,8 +435,14 @@ class MemoryDestination:
         """See `DestinationDatabase.marked_columns`: columns have no numbers."""
         return {}
 
-    def computed_columns(self, table: TableName) -> dict[str, str]:
-        """See `DestinationDatabase.computed_columns`: nothing is computed."""
+    def computed_differences(
+        self,
+        table: TableName,
+        wanted: Sequence[ComputedColumn],
+        among: Mapping[str, Collection[TableName]],
+        accepted: Collection[str] = (),
+    ) -> dict[str, ComputedDifference]:
+        """See `DestinationDatabase.computed_differences`: nothing is computed."""
         return {}
 
     def may_hold(self, table: TableName, part: TableName) -> bool:

@@ -20,6 +20,7 @@ from headrace.base.errors import ConfigError, DatabaseUnavailable, LogGone
 from headrace.databases.memory.log import Change, Committed, Row, frames_of, is_truncate
 from headrace.databases.ports import (
     CapturedTable,
+    ComputedColumn,
     DictionaryBuild,
     DictionaryTable,
     Finding,
@@ -527,9 +528,13 @@ class MemorySource:
         """See `SourceDatabase.row_marks`: every change of a row is in the log."""
         return {}
 
-    def computed_columns(self, identity: str) -> dict[str, str]:
+    def computed_columns(self, identity: str) -> dict[str, ComputedColumn]:
         """See `SourceDatabase.computed_columns`: nothing is computed."""
         return {}
+
+    def was_written_anew(self, part: str) -> bool:
+        """See `SourceDatabase.was_written_anew`: there are no marks, so nobody asks."""
+        return False
 
     def began_empty(self, part: str) -> bool:
         """See `SourceDatabase.began_empty`: every change of a row is in the log."""

@@ -31,6 +31,8 @@ from headrace.databases.ports.log import (
 )
 from headrace.databases.ports.planning import (
     ComputedColumn,
+    ComputedDifference,
+    ComputedPart,
     DomainColumn,
     EnumLabels,
     Finding,
@@ -72,6 +74,8 @@ __all__ = [
     "ApplyTransaction",
     "CapturedTable",
     "ComputedColumn",
+    "ComputedDifference",
+    "ComputedPart",
     "ConflictRecord",
     "ConflictSession",
     "DecodedChunk",

@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from headrace.databases.ports.conflicts import ConflictRecord
     from headrace.databases.ports.error_queue import ErrorEdit, ErrorTransaction
     from headrace.databases.ports.instantiations import Instantiation, OtherCopy
-    from headrace.databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
+    from headrace.databases.ports.planning import (
+        ComputedColumn,
+        ComputedDifference,
+        Finding,
+        PlannedApply,
+        PlannedStatement,
+        TableShape,
+    )
     from headrace.databases.ports.progress import ApplyProgress, LogPositions
     from headrace.databases.ports.row_marks import MarkedColumn, RowMark
     from headrace.databases.ports.session import DestinationSession
@@ -601,11 +608,24 @@ class InstantiationRecords(Protocol):
         """
         ...
 
-    def computed_columns(self, table: TableName) -> dict[str, str]:
-        """See `SourceDatabase.computed_columns`.
+    def computed_differences(
+        self,
+        table: TableName,
+        wanted: Sequence[ComputedColumn],
+        among: Mapping[str, Collection[TableName]],
+        accepted: Collection[str] = (),
+    ) -> dict[str, ComputedDifference]:
+        """How a table computes columns here, beside the source (`SourceDatabase.computed_columns`), by name.
 
         Args:
             table: its name here.
+            wanted: the source's, under the names that these and their partitions have here.
+            among: of each column the partitions, or the table without any, whose rows are asked about.
+            accepted: columns whose tables may have other expressions: nothing is said of partitions that have the
+                table's at both sides.
+
+        Returns:
+            One of each column that both compute.
 
         Raises:
             DatabaseUnavailable: it is locked; ask again.

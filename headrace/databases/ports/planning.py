@@ -243,20 +243,67 @@ class DomainColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedPart:
+    """How a partition computes a column: each may have an expression of its own.
+
+    Args:
+        owner, name: of the partition.
+        expression: in the database's SQL.
+    """
+
+    owner: str
+    name: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedColumn:
     """A column that a database computes from the row's other columns.
 
     Args:
         name: of the column.
-        expression: in the database's SQL.
+        expression: in the database's SQL; of a partitioned table, what new partitions get.
         type_name: as DDL spells it.
         is_logged: its values are in the log of a source.
+        is_virtual: they are computed when they are read.
+        parts: the partitions that have rows; none: the table is not partitioned, or has none.
     """
 
     name: str
     expression: str
     type_name: str
     is_logged: bool
+    is_virtual: bool = False
+    parts: tuple[ComputedPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedDifference:
+    """What the destination computes in a column beside what the source does.
+
+    Args:
+        column: its name.
+        there, here: expressions that are not the same, as DDL has them; empty: rows have the same values.
+        is_table_same: the table's own expressions, which new partitions get, are the same.
+        lacking: partitions of the source, under the names they would have here, that a partitioned table here lacks.
+        hanging: what hangs on the column here, and goes with it if it is dropped.
+        statements: which make the destination compute what the source does.
+        obstacle: why there are none, and what an operator does.
+    """
+
+    column: str
+    there: str = ""
+    here: str = ""
+    is_table_same: bool = True
+    lacking: tuple[TableName, ...] = ()
+    hanging: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
+    obstacle: str = ""
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether rows have other values."""
+        return bool(self.there)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ class MarkedColumn:
         number: which column it is: it keeps the number when it is renamed, and another column of the name has another
             one.
         stamp: of its definition. Whatever rewrites the column's values changes it; much else does, too. Of a column
-            that both sides compute: of the definition that was compared with the destination's last.
+            that both sides compute: of the table's own definition that was compared with the destination's last.
         is_generated: its values are computed, and may be in no copy.
         has_passing_default: it was added with a default, which every older row has, and whose expression says something
             else at another moment (the time, a random number).
@@ -51,12 +51,21 @@ class MarkedPart:
         owner, name: of it.
         file: whatever rewrites its rows changes it; much else does, too.
         joined: when it became a part; another one when it left and came back.
+        is_unlogged: changes of its rows are in no log; recorded, they were in none at a look since.
+        rewrite: which ALTER TABLE wrote its rows anew last; empty: it is not known.
+        computed: of each column that it computes, a stamp of the definition, which every partition may have of its own.
+            None: an earlier version did not read it.
+        uncompared: those of these stamps whose definitions are not what the destination computes, or are not compared.
     """
 
     owner: str
     name: str
     file: int
     joined: str = ""
+    is_unlogged: bool = False
+    rewrite: str = ""
+    computed: dict[str, str] | None = None
+    uncompared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

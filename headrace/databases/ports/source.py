@@ -10,7 +10,14 @@ from headrace.lcr.scn import FIRST_SCN
 
 if TYPE_CHECKING:
     from headrace.databases.ports.log import DictionaryBuild, LogStream, StreamOptions
-    from headrace.databases.ports.planning import Finding, LoggedTable, LogNeed, PlannedStatement, TableShape
+    from headrace.databases.ports.planning import (
+        ComputedColumn,
+        Finding,
+        LoggedTable,
+        LogNeed,
+        PlannedStatement,
+        TableShape,
+    )
     from headrace.databases.ports.row_marks import RowMark
     from headrace.lcr.batch import TableVersion
     from headrace.lcr.scn import ObjectNumber, Scn
@@ -285,8 +292,8 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def computed_columns(self, identity: str) -> dict[str, str]:
-        """Types and expressions of the columns that are computed in a captured table, as DDL has them, by name.
+    def computed_columns(self, identity: str) -> dict[str, ComputedColumn]:
+        """The columns that are computed in a captured table, by name.
 
         Args:
             identity: of the table.
@@ -296,8 +303,23 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def was_written_anew(self, part: str) -> bool:
+        """Whether rows of a part were written by what made its file, without an event in the log.
+
+        Asked of a part whose file is another one (`MarkedPart.file`), and of which no more is known.
+
+        Args:
+            part: its number in `RowMark.parts`.
+
+        Raises:
+            DatabaseUnavailable: it is locked; ask again.
+        """
+        ...
+
     def began_empty(self, part: str) -> bool:
         """Whether the log has every row that a part of a captured table ever had, as far as the table's changes are in the log.
+
+        It has not where the part was written anew since it was created.
 
         Args:
             part: its number in `RowMark.parts`.

@@ -99,7 +99,8 @@ EXCEPTIONS = {
     "headrace/databases/dependency_columns:dependency_column_findings": _PROSE,
     "headrace/databases/memory/destination:how_to_empty": "the database in memory runs no SQL",
     "headrace/databases/memory/store:missing_alter": "the database in memory runs no SQL",
-    "headrace/databases/postgres/compared/computed_columns:computed_findings": _OF_SERVER,
+    "headrace/databases/postgres/compared/remade_columns:recomputed": _OF_SERVER,
+    "headrace/databases/postgres/compared/remade_columns:remade": _OF_SERVER,
     "headrace/databases/postgres/connection:remedy_of": _OF_SERVER,
     "headrace/databases/postgres/destination/preflight:_function_findings": "in the sentence; the function is quoted",
     "headrace/databases/postgres/destination/records/removal:_drop_schema": _CONSTANT,
@@ -132,6 +133,7 @@ EXCEPTIONS = {
     "headrace/load/contents:contents": "a table of the demo, of a test or of the benchmark",
     "headrace/rules/transformations/calling:_check_values": _PROSE,
     "spark_apply/copy/marked_columns:replaced_columns": _PROSE,
+    "spark_apply/copy/marked_parts:rewritten_parts": _PROSE,
     "topology/proof/meetings:unseen_conflicts": "a site, in the sentence; the table is quoted",
     "topology/checks/transformations:_rule_columns": _PROSE,
 }

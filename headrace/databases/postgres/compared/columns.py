@@ -55,5 +55,5 @@ def column_findings(
         table = describe_table(connection, *name) if shape.computed or shape.types else None
         if table is not None:  # one that is missing is made with its types
             found += type_findings(connection, path, name, shape.types, {each.column: each for each in mine.types})
-            found += computed_findings(path, shape, table, mine.computed)
+            found += computed_findings(connection, path, shape, table, mine.computed)
     return tuple(found)

@@ -29,6 +29,8 @@ import psycopg
 from headrace.base.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, FencedError
 from headrace.databases.ports import (
     ApplyProgress,
+    ComputedColumn,
+    ComputedDifference,
     ConflictRecord,
     DestinationTable,
     ErrorEdit,
@@ -47,7 +49,7 @@ from headrace.databases.ports.operator import LEFT_TO_ADMIN
 from headrace.databases.postgres.catalog.destination_tables import describe_table, is_reserved
 from headrace.databases.postgres.catalog.partitions import rows_of_partition, without_children
 from headrace.databases.postgres.compared.columns import column_findings
-from headrace.databases.postgres.compared.computed_columns import computed_as
+from headrace.databases.postgres.compared.computed_columns import computed_as, computed_differences
 from headrace.databases.postgres.compared.marked_columns import marked_columns_of
 from headrace.databases.postgres.compared.shapes import (
     encoding_findings,
@@ -508,10 +510,16 @@ class PostgresDestination:
         with self._use("reading the columns of tables") as connection:
             return marked_columns_of(connection, tables)
 
-    def computed_columns(self, table: TableName) -> dict[str, str]:
-        """See `DestinationDatabase.computed_columns`."""
-        with self._use("reading the expressions of a table") as connection:
-            return computed_as(connection, table)
+    def computed_differences(
+        self,
+        table: TableName,
+        wanted: Sequence[ComputedColumn],
+        among: Mapping[str, Collection[TableName]],
+        accepted: Collection[str] = (),
+    ) -> dict[str, ComputedDifference]:
+        """See `DestinationDatabase.computed_differences`."""
+        with self._use("comparing the expressions of a table") as connection:
+            return computed_differences(connection, table, wanted, computed_as(connection, table), among, accepted)
 
     def may_hold(self, table: TableName, part: TableName) -> bool:
         """See `DestinationDatabase.may_hold`."""

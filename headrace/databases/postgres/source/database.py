@@ -67,7 +67,7 @@ from headrace.databases.postgres.source.publication import (
     publication_found,
     publication_steps,
 )
-from headrace.databases.postgres.source.row_marks import began_empty, computed_in, row_marks
+from headrace.databases.postgres.source.row_marks import began_empty, computed_in, row_marks, was_written_anew
 from headrace.databases.postgres.source.supplemental_logging import logged_tables, logging_findings, refused_conditions
 from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import TableVersion
@@ -75,7 +75,7 @@ from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.lcr.table_name import literal
 
 if TYPE_CHECKING:
-    from headrace.databases.ports import RowMark, TableShape
+    from headrace.databases.ports import ComputedColumn, RowMark, TableShape
     from headrace.databases.postgres.source.log_stream.replication_stream import PostgresLogStream
     from headrace.lcr.table_name import TableName
 
@@ -301,7 +301,7 @@ class PostgresSource:
         with use_snapshot(self._session(), snapshot) as connection, translated("reading the marks of the tables"):
             return row_marks(connection, self._name(topology))
 
-    def computed_columns(self, identity: str) -> dict[str, str]:
+    def computed_columns(self, identity: str) -> dict[str, ComputedColumn]:
         """See `SourceDatabase.computed_columns`."""
         with translated("reading the expressions of a table"):
             return computed_in(self._session(), identity)
@@ -310,6 +310,11 @@ class PostgresSource:
         """See `SourceDatabase.began_empty`."""
         with translated("asking how a partition began"):
             return began_empty(self._session(), int(part))
+
+    def was_written_anew(self, part: str) -> bool:
+        """See `SourceDatabase.was_written_anew`."""
+        with translated("asking how a partition was written"):
+            return was_written_anew(self._session(), int(part))
 
     def partition_rows(self, part: str) -> str:
         """See `SourceDatabase.partition_rows`."""

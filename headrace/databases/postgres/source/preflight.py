@@ -389,7 +389,7 @@ def _table_findings(table: CatalogTable, server: _Server, path: str, *, has_admi
             yield Finding(
                 path=leaf_where,
                 problem="is unlogged: its changes are in no log",
-                fix=f"ALTER TABLE {leaf_name} SET LOGGED;",
+                fix=f"ALTER TABLE {leaf_name} SET LOGGED; -- what changes until then comes with a copy alone",
             )
         if not leaf.has_identity:
             yield Finding(

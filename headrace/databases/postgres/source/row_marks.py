@@ -10,19 +10,30 @@ What says that rows were rewritten, and by what
 
 Only both together say that values were made anew (USING, an expression of a generated column, a default of a new column
 that is not the same for all rows). ALTER TABLE does it to a partitioned table and to all its partitions at once, so the
-stamps are of the table alone.
+stamps are of the table alone. Only the expression of a generated column can be altered in one partition, or in the
+table and no partition: each partition has stamps of its own for these.
+
+A partition of a published table can be made UNLOGGED, and LOGGED again, while rows are written into it: that leaves a
+new file and no stamp. ALTER TABLE gives the rows that it writes anew another table for large values (TOAST), which
+VACUUM FULL, CLUSTER and TRUNCATE keep. A partition whose columns need no such table has rows that the transaction wrote
+which made the file: so has one that was truncated and filled in one transaction, whose indexes have the file numbers
+right behind it, as nothing else has.
 
 A partition that was created as one has the same transaction in `pg_inherits` and in the rows of its system columns,
 which nothing changes later; one that was attached has another, unless both were done in one transaction, which has its
-rows then.
+rows then. One that ALTER TABLE wrote anew since it was created has a table for large values of another transaction, or
+has none, and another file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg.rows import dict_row
 
+from headrace.databases.ports import ComputedColumn
 from headrace.databases.ports.row_marks import MarkedField, MarkedLabel, MarkedPart, RowMark
 from headrace.databases.postgres.compared.computed_columns import computed_as
 from headrace.databases.postgres.compared.marked_columns import marked_columns
@@ -30,7 +41,7 @@ from headrace.databases.postgres.connection import qualified
 from headrace.lcr.table_name import TableName
 from headrace.lcr.type_name import type_text
 
-__all__ = ["began_empty", "computed_in", "row_marks"]
+__all__ = ["began_empty", "computed_in", "row_marks", "was_written_anew"]
 
 # The first rows of a table lie in its first blocks, 8 KiB each: one megabyte is read in milliseconds.
 _FIRST_BLOCKS = 128
@@ -53,7 +64,11 @@ WITH RECURSIVE below (root, number, joined) AS (
     FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.number AND NOT i.inhdetachpending
     JOIN pg_catalog.pg_class part ON part.oid = i.inhrelid AND part.relispartition
 )
-SELECT b.root::int8, c.oid::int8, n.nspname::text, c.relname::text, c.relfilenode::int8, b.joined
+SELECT b.root::int8 AS root, c.oid::int8 AS oid, n.nspname::text AS owner, c.relname::text AS name, c.relfilenode::int8 AS file, b.joined,
+       c.relpersistence = 'u' AS is_unlogged, CASE WHEN c.reltoastrelid = 0 THEN '' ELSE c.reltoastrelid::text END AS rewrite,
+       coalesce((SELECT jsonb_object_agg(a.attname, 'd' || d.oid) FROM pg_catalog.pg_attrdef d
+                 JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum AND a.attgenerated <> ''
+                 WHERE d.adrelid = c.oid), '{}') AS computed
 FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.number AND c.relkind = 'r' JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 
@@ -90,10 +105,20 @@ WITH RECURSIVE above (number, own, upper_age) AS (
     SELECT i.inhparent, a.own, least(a.upper_age, pg_catalog.age(i.xmin))
     FROM above a JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.number
 )
-SELECT n.nspname::text, c.relname::text, s.xmin::text
+SELECT n.nspname::text, c.relname::text, ARRAY[s.xmin::text]
 FROM pg_catalog.pg_attribute s JOIN pg_catalog.pg_class c ON c.oid = s.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_attribute large ON large.attrelid = c.reltoastrelid AND large.attnum = 1
 WHERE s.attrelid = %(part)s::oid AND s.attnum = -1 AND EXISTS (SELECT FROM above)
+  AND CASE WHEN large.attrelid IS NULL THEN c.relfilenode = c.oid ELSE large.xmin::text = s.xmin::text END
   AND NOT EXISTS (SELECT FROM above WHERE own::text <> s.xmin::text OR upper_age < pg_catalog.age(s.xmin))
+"""
+
+_WRITTEN = """
+SELECT n.nspname::text, c.relname::text, c.xmin::text || coalesce(array_agg(i.xmin::text) FILTER (WHERE i.oid IS NOT NULL), '{}')
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_index x ON x.indrelid = c.oid LEFT JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
+WHERE c.oid = %(part)s::oid GROUP BY c.oid, c.xmin, c.relname, c.relfilenode, n.nspname
+HAVING NOT coalesce(bool_or(i.relfilenode::int8 - c.relfilenode::int8 BETWEEN 1 AND 2), false)
 """
 
 
@@ -109,8 +134,10 @@ def row_marks(connection: psycopg.Connection[Any], publication: str) -> dict[str
         return {}
     roots = list(identities)
     marks = {number: RowMark() for number in roots}
-    for root, number, owner, name, file, joined in connection.execute(_PARTS, (roots,)):
-        marks[root].parts[str(number)] = MarkedPart(owner=owner, name=name, file=file, joined=joined)
+    with connection.cursor(row_factory=dict_row) as cursor:
+        for row in cursor.execute(_PARTS, (roots,)):
+            root, number = row.pop("root"), row.pop("oid")
+            marks[root].parts[str(number)] = MarkedPart(**row)
     for root, columns in marked_columns(connection, roots).items():
         marks[root].columns.update(columns)
     for root, is_label, type_owner, bare_name, number, name, place in connection.execute(_TYPES, (roots,)):
@@ -122,8 +149,8 @@ def row_marks(connection: psycopg.Connection[Any], publication: str) -> dict[str
     return {identity: marks[number] for number, identity in identities.items()}
 
 
-def computed_in(connection: psycopg.Connection[Any], identity: str) -> dict[str, str]:
-    """Types and expressions of the columns that are computed in a captured table, by name.
+def computed_in(connection: psycopg.Connection[Any], identity: str) -> dict[str, ComputedColumn]:
+    """The columns that are computed in a captured table, by name.
 
     Args:
         connection: to the source, with an empty search_path.
@@ -141,7 +168,7 @@ def computed_in(connection: psycopg.Connection[Any], identity: str) -> dict[str,
 
 
 def began_empty(connection: psycopg.Connection[Any], number: int) -> bool:
-    """Whether a partition was created as one, so that the log has every row that it ever had.
+    """Whether a partition was created as one and not written anew since, so that the log has every row that it ever had.
 
     Args:
         connection: to the source, in autocommit mode.
@@ -151,14 +178,31 @@ def began_empty(connection: psycopg.Connection[Any], number: int) -> bool:
         psycopg.Error: it is locked, or it may not be read.
     """
     created = connection.execute(_CREATED, {"part": number}).fetchone()
-    if created is None:
-        return False
-    owner, name, transaction = created
+    return created is not None and not _has_rows_of(connection, *created)
+
+
+def was_written_anew(connection: psycopg.Connection[Any], number: int) -> bool:
+    """Whether rows of a partition were written by what made its file.
+
+    Args:
+        connection: to the source, in autocommit mode.
+        number: of the partition.
+
+    Raises:
+        psycopg.Error: it is locked, or it may not be read.
+    """
+    made = connection.execute(_WRITTEN, {"part": number}).fetchone()
+    return made is not None and _has_rows_of(connection, *made)
+
+
+def _has_rows_of(connection: psycopg.Connection[Any], owner: str, name: str, transactions: Sequence[str]) -> bool:
+    """Whether rows in a table's first blocks are of one of these transactions."""
+    numbers = ", ".join(f"'{int(transaction)}'" for transaction in transactions)
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
         query = (
             f"SELECT EXISTS (SELECT FROM ONLY {qualified(owner, name)} WHERE ctid < '({_FIRST_BLOCKS},0)'::tid"
-            f" AND xmin = '{int(transaction)}'::xid)"
+            f" AND xmin::text IN ({numbers}))"
         )
         row = connection.execute(query.encode()).fetchone()
-    return row is not None and not row[0]
+    return row is not None and bool(row[0])

@@ -1,0 +1,116 @@
+"""Where rows of a source's table are stored: partitions that are in no log for a while, or that an ALTER TABLE wrote anew.
+
+PostgreSQL lets a partition of a published table become UNLOGGED, and LOGGED again. Each writes the partition anew, as
+other forms of ALTER TABLE do, which leave a stamp of a column. One without such a stamp may have been UNLOGGED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from headrace.databases.ports import MarkedColumn, MarkedPart, RowMark
+from headrace.lcr.table_name import TableName, quoted_name
+from spark_apply.copy.computed_columns import both_compute
+from spark_apply.copy.marked_columns import earlier_column
+
+__all__ = ["logged_again", "noted_unlogged", "rewritten_columns", "rewritten_parts", "unlogged_parts"]
+
+
+def unlogged_parts(was: RowMark, now: RowMark) -> Iterator[str]:
+    """Partitions that are unlogged, or were at a look.
+
+    Args:
+        was: the recorded mark.
+        now: the source's.
+    """
+    for number, part in now.parts.items():
+        if part.is_unlogged:
+            yield f"partition {part.owner}.{part.name} is UNLOGGED at the source: changes of its rows are in no log"
+        elif number in was.parts and was.parts[number].is_unlogged and was.parts[number].joined == part.joined:
+            yield f"partition {part.owner}.{part.name} was UNLOGGED at the source: changes of its rows are in no log"
+
+
+def logged_again(now: RowMark) -> Iterator[str]:
+    """Statements for the source, after which the log has changes of all partitions.
+
+    Args:
+        now: the source's mark.
+    """
+    for part in now.parts.values():
+        if part.is_unlogged:
+            yield f"ALTER TABLE {quoted_name(TableName(part.owner, part.name))} SET LOGGED"
+
+
+def noted_unlogged(was: RowMark, now: RowMark) -> RowMark:
+    """The recorded mark, which also knows which partitions are unlogged: what changed meanwhile never comes.
+
+    Args:
+        was: the recorded mark.
+        now: the source's.
+    """
+    parts = {
+        number: replace(part, is_unlogged=part.is_unlogged or (number in now.parts and now.parts[number].is_unlogged))
+        for number, part in was.parts.items()
+    }
+    return replace(was, parts=parts)
+
+
+def rewritten_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> Iterator[tuple[str, str]]:
+    """Columns whose values were made anew in one partition alone (SET EXPRESSION), each with the partition.
+
+    Args:
+        was: the recorded mark.
+        now: the source's.
+        here: the destination's columns, by name.
+    """
+    for number, part in now.parts.items():
+        earlier = was.parts.get(number)
+        if not part.joined or earlier is None or earlier.computed is None or earlier.file == part.file:
+            continue
+        for name, stamp in (part.computed or {}).items():
+            column = now.columns.get(name)
+            if column is None or both_compute(column, here.get(name)) or earlier_column(was, name, column) is None:
+                continue
+            if stamp not in earlier.computed.values():
+                yield name, f"{part.owner}.{part.name}"
+
+
+def rewritten_parts(
+    was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], was_written_anew: Callable[[str], bool]
+) -> Iterator[str]:
+    """Partitions that an ALTER TABLE wrote anew which altered no column: their rows may have changed in no log.
+
+    Args:
+        was: the recorded mark.
+        now: the source's.
+        here: the destination's columns, by name.
+        was_written_anew: asked of a part, by its number, where the mark does not say it.
+    """
+    kept = {number: (was.parts[number], part) for number, part in now.parts.items() if number in was.parts}
+    is_altered = all(earlier.file != part.file for earlier, part in kept.values()) and _is_altered(was, now, here)
+    for number, (earlier, part) in kept.items():
+        is_known = is_altered or earlier.is_unlogged or part.is_unlogged or _is_recomputed(earlier, part)
+        if not part.joined or earlier.joined != part.joined or earlier.file == part.file or is_known:
+            continue
+        # an ALTER TABLE has written it if it has another table for large values: VACUUM FULL and TRUNCATE keep it
+        has_both = bool(earlier.rewrite and part.rewrite)
+        if earlier.rewrite != part.rewrite if has_both else was_written_anew(number):
+            yield (
+                f"partition {part.owner}.{part.name} was written anew by an ALTER TABLE that altered no column: it may"
+                " have been UNLOGGED for a while"
+            )
+
+
+def _is_altered(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> bool:
+    """Whether an ALTER of a column of the table, with all partitions, may have written them."""
+    return any(
+        not both_compute(column, here.get(name))
+        and ((earlier := earlier_column(was, name, column)) is None or earlier.stamp != column.stamp)
+        for name, column in now.columns.items()
+    )
+
+
+def _is_recomputed(earlier: MarkedPart, part: MarkedPart) -> bool:
+    """Whether a column that the partition computes has another definition, or is new."""
+    return earlier.computed is not None and not set((part.computed or {}).values()) <= set(earlier.computed.values())
