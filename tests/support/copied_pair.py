@@ -111,7 +111,7 @@ class CopiedPair(Pair):
                 tuple(transformed(version, each) for version in versions),
                 tuple(transformed(shape, each) for shape in shapes),
             )
-        return list(self.destination.preflight_shapes(shapes, versions))
+        return list(self.destination.preflight_shapes(shapes, versions, {}))
 
     def source_findings(self) -> list[Finding]:
         """What `check` says of the source's tables."""

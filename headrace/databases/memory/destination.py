@@ -33,6 +33,7 @@ from headrace.databases.ports import (
     ApplyProgress,
     ConflictRecord,
     DestinationTable,
+    EnumLabels,
     ErrorEdit,
     ErrorTransaction,
     Finding,
@@ -143,6 +144,7 @@ class MemoryDestination:
         self,
         shapes: Sequence[TableShape],
         versions: Sequence[TableVersion],
+        earlier_labels: Mapping[TableName, Mapping[str, str]],
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_shapes`."""
         self._reach()
@@ -432,6 +434,10 @@ class MemoryDestination:
     def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:
         """See `DestinationDatabase.marked_columns`: columns have no numbers."""
         return {}
+
+    def enum_labels(self, table: TableName) -> tuple[EnumLabels, ...]:
+        """See `DestinationDatabase.enum_labels`: there are none."""
+        return ()
 
     def computed_columns(self, table: TableName) -> dict[str, str]:
         """See `DestinationDatabase.computed_columns`: nothing is computed."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.databases.ports.conflicts import ConflictRecord
     from headrace.databases.ports.error_queue import ErrorEdit, ErrorTransaction
     from headrace.databases.ports.instantiations import Instantiation, OtherCopy
-    from headrace.databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
+    from headrace.databases.ports.planning import EnumLabels, Finding, PlannedApply, PlannedStatement, TableShape
     from headrace.databases.ports.progress import ApplyProgress, LogPositions
     from headrace.databases.ports.row_marks import MarkedColumn, RowMark
     from headrace.databases.ports.session import DestinationSession
@@ -110,12 +110,19 @@ class DestinationSetUp(Protocol):
         """
         ...
 
-    def preflight_shapes(self, shapes: Sequence[TableShape], versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+    def preflight_shapes(
+        self,
+        shapes: Sequence[TableShape],
+        versions: Sequence[TableVersion],
+        earlier_labels: Mapping[TableName, Mapping[str, str]],
+    ) -> tuple[Finding, ...]:
         """What will fail or be slow though the columns of these source tables fit; of tables that exist here.
 
         Args:
             shapes: the tables at the source, under the names they have here.
             versions: the same tables' columns, in any order.
+            earlier_labels: of tables with a mark, the names of their enums' labels when it was recorded, by number:
+                what the source renamed since is said by the marks.
         """
         ...
 
@@ -598,6 +605,14 @@ class InstantiationRecords(Protocol):
 
         Args:
             tables: names here.
+        """
+        ...
+
+    def enum_labels(self, table: TableName) -> tuple[EnumLabels, ...]:
+        """The enumerated types of a table's columns, and of what is inside them; none where types have no labels.
+
+        Args:
+            table: its name here.
         """
         ...
 
