@@ -4,8 +4,10 @@ alone from being copied.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
 
 import psycopg
@@ -14,6 +16,7 @@ import pytest
 from headrace.base.errors import DataError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.copying import row_text
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from tests.fix_postgres import drop_database
 from tests.support.copied_pair import CopiedPair
 from tests.support.postgres_redo import RedoSite
@@ -140,7 +143,7 @@ CREATE TYPE wide AS (p pair[], d jsonb[]);
 CREATE DOMAIN doc AS jsonb;
 CREATE DOMAIN docs AS doc[];
 CREATE TABLE sorted (id int PRIMARY KEY, j jsonb, a jsonb[], c pair, w wide, d doc, e docs, s tsvector);
-CREATE TABLE keyless (j jsonb, n int);
+CREATE TABLE keyless (j jsonb, n int, s tsvector);
 ALTER TABLE keyless REPLICA IDENTITY FULL
 """
 _DOC = '{"é":1,"zz":{"ßß":[null,{"ö":{},"ab":[]}],"xyz":"ü"}}'
@@ -150,7 +153,7 @@ SORTED_ROWS = (
     f" FROM generate_series(1, 3) k CROSS JOIN LATERAL (SELECT '{_DOC}'::jsonb AS j) made",
     "INSERT INTO sorted VALUES (4)",
     "INSERT INTO sorted VALUES (5, 'null', '{}', ROW(NULL, NULL), ROW(NULL, '{}'), '\"é\"', '{NULL}', '')",
-    f"INSERT INTO keyless SELECT '{_DOC}', k FROM generate_series(1, 3) k",
+    f"INSERT INTO keyless SELECT '{_DOC}', k, 'ärger:1A zug:2' FROM generate_series(1, 3) k",
 )
 SORTED_VALUES = (
     'SELECT id, j, a[1][1], (c)."j %", ((w).p)[1]."j %", d, e::jsonb[], tsvector_to_array(s) FROM sorted ORDER BY id'
@@ -219,6 +222,29 @@ def test_documents_that_differ_are_named_whatever_order_each_server_keeps_their_
         ("1", "missing at the destination"),
         ("9", "only at the destination"),
     ]
+
+
+@pytest.mark.parametrize("way", ["from_latin1", "to_latin1"])
+def test_rows_without_a_key_are_found_by_the_documents_of_the_other_side(request, way: str):
+    pair: CopiedPair = request.getfixturevalue(way)
+    pair.create(SORTED, SORTED)
+    pair.run(*SORTED_ROWS)
+    pair.copy()
+    columns = ("j", "n", "s")
+    with contextlib.ExitStack() as opened:
+        here, there = (
+            opened.enter_context(contextlib.closing(PostgresTableReader(dsn, other_dsn=other)))
+            for dsn, other in permutations((pair.redo.dsn, pair._dsn))
+        )
+        rows = [
+            reader.bucket_rows("public", "keyless", columns, columns, buckets=1, wanted=[0], rows_max=9)
+            for reader in (here, there)
+        ]
+        assert rows[0] == rows[1]
+        assert len(rows[0]) == 3
+        for reader in (here, there):
+            found = reader.keyed_rows("public", "keyless", columns, columns, keys=[row.key for row in rows[0]])
+            assert set(found) == set(rows[0])
 
 
 @pytest.mark.parametrize("way", ["from_latin1", "to_latin1"])

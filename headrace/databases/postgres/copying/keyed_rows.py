@@ -2,8 +2,8 @@
 
 All keys of a look are asked for by one statement, as arrays that the server joins with the table: by an index on the
 key where it costs less, else in one scan of the table, however many keys there are. Operators of types that are not
-built in may be users' functions, or out of sight, NULL is equal to nothing, and json and point have no `=`: such keys
-are joined by their texts, in one scan.
+built in may be users' functions, or out of sight, NULL is equal to nothing, json and point have no `=`, and documents
+have texts of their own where encodings differ: such keys are joined by their texts, in one scan.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def rows_of_keys(
         )
         # one that is not there any more is missing: the server says so of the other query
         has_operators = all(map(types.get, key)) and not any(None in each for each in keys)
+        # The text of a value in an order of its own is none that its type reads, or another value's.
+        has_operators = has_operators and all(kinds[column].in_order is None for column in key if column in kinds)
         read = (
             f"SELECT {texts} AS k, {row_text(connection, valued(kinds, columns))} AS r, xmin::text AS x FROM {relation} WHERE"
             f" {f'({rows}) IS TRUE AND ' if rows else ''}"
