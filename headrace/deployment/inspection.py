@@ -151,8 +151,9 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: l
     ]
     try:
         findings += _shape_findings(spec)
-        findings += _table_findings(spec, kept)
+        # Labels that were renamed come before those that are added.
         findings += _changed_rows(spec)
+        findings += _table_findings(spec, kept)
         findings += _sequence_findings(spec)
     except HeadraceError:
         # Rights that are already reported may be missing.
@@ -244,7 +245,16 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
                 target.describe,
                 at_source=at_source,
             )
-            findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
+            marks = target.row_marks(spec.name, apply.name, apply.source) if recorded else {}
+            findings += target.preflight_shapes(
+                [table.destination for table in arriving(ways, shapes)],
+                tables,
+                {
+                    table: {number: each.label for number, each in marks[identity].labels.items()}
+                    for table, identity in identities.items()
+                    if identity in marks
+                },
+            )
             findings += rows_there(
                 spec,
                 apply,

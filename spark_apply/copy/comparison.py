@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable
@@ -210,8 +211,8 @@ class Comparison:
         try:
             with contextlib.ExitStack() as opened:
                 readers = [
-                    opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
-                    for access in (self.config.source, self.config.destination)
+                    opened.enter_context(contextlib.closing(open_reader(*each, application_name="headrace compare")))
+                    for each in permutations((self.config.source, self.config.destination))
                 ]
                 opened.enter_context(self._waits.reading(readers))
                 columns = compared_columns(
@@ -323,8 +324,8 @@ class Comparison:
         kept = self._kept(tables)
         with contextlib.ExitStack() as held:
             readers = [
-                held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
-                for access in (self.config.source, self.config.destination)
+                held.enter_context(contextlib.closing(open_reader(*each, application_name="headrace compare")))
+                for each in permutations((self.config.source, self.config.destination))
             ]
             columns, problems = _common_columns(tables, readers[0], readers[1], reshaped)
             held.enter_context(self._waits.reading(readers))

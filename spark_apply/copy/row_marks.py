@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.databases.ports import MarkedPart, RowMark
-from headrace.lcr.table_name import TableName, argument, literal, quoted, quoted_name, remark
+from headrace.lcr.table_name import TableName, argument, quoted, quoted_name, remark
 from headrace.lcr.type_name import type_parts
 from spark_apply.copy.computed_columns import Computed, both_compute, compare_computed
 from spark_apply.copy.marked_columns import replaced_columns, taken_over
@@ -36,6 +36,7 @@ from spark_apply.copy.marked_parts import (
     unlogged_parts,
 )
 from spark_apply.copy.parts import here
+from spark_apply.copy.relabelled import Relabelled, RelabelledTypes
 from spark_apply.copy.standing import brought_up
 
 if TYPE_CHECKING:
@@ -140,13 +141,12 @@ class ChangedRows:
 class _Changes:
     """Of one table: `rows` says what made its values others.
 
-    `relabelled` are statements, `computed` is what the destination computes otherwise, and `altered` and `logged` come
-    before a copy, here and at the source; parts came or left. `grants` are missing to copy parts that came, or these
-    error transactions are in the way.
+    `computed` is what the destination computes otherwise, and `altered` and `logged` come before a copy, here and at the
+    source; parts came or left. `grants` are missing to copy parts that came, or these error transactions are in the way.
     """
 
     rows: tuple[str, ...]
-    relabelled: tuple[str, ...]
+    relabelled: Relabelled | None
     came: Mapping[str, MarkedPart]
     left: Mapping[str, MarkedPart]
     grants: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ class _Changes:
     @property
     def is_of_all(self) -> bool:
         """Whether it is said of the whole table."""
-        return bool(self.rows or self.relabelled or self.computed)
+        return bool(self.rows or self.relabelled is not None or self.computed)
 
 
 def compare_marks(
@@ -193,7 +193,7 @@ def compare_marks(
     settled: dict[str, RowMark] = {}
     attached: dict[str, dict[str, TableName]] = {}
     departed: dict[str, dict[str, TableName]] = {}
-    columns = columns_here(destination, tables)
+    columns, labels = columns_here(destination, tables), RelabelledTypes(destination)
     for table in tables:
         present, was, here = now.get(table.identity), recorded.get(table.identity), columns.get(table.destination, {})
         if present is None:
@@ -204,7 +204,8 @@ def compare_marks(
         computed = compare_computed(
             source, destination, (table.source, table.destination), table.identity, (was, present), here
         )
-        found = _changes(source, was, present, here, computed)
+        renamed = labels.found(was, present, table.source, table.destination)
+        found = _changes(source, was, present, here, computed, renamed)
         came = {
             number: part
             for number, part in found.came.items()
@@ -344,7 +345,12 @@ def columns_here(
 
 
 def _changes(
-    source: SourceDatabase, was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], computed: Computed
+    source: SourceDatabase,
+    was: RowMark,
+    now: RowMark,
+    here: Mapping[str, MarkedColumn],
+    computed: Computed,
+    relabelled: Relabelled | None,
 ) -> _Changes:
     fields = list(_replaced_fields(was, now))
     rewritten = dict(_rewritten(was, now, here))
@@ -364,7 +370,7 @@ def _changes(
         ),
         computed=computed.differences,
         logged=tuple(logged_again(now)),
-        relabelled=tuple(_relabelled(was, now)),
+        relabelled=relabelled,
         altered=tuple(dict.fromkeys(first for _, first in fields if first)),
         came={
             number: part
@@ -427,17 +433,6 @@ def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> 
             yield name, f"column {name} was rewritten (ALTER COLUMN ... TYPE ... USING, or the like)"
 
 
-def _relabelled(was: RowMark, now: RowMark) -> Iterator[str]:
-    for number, label in now.labels.items():
-        before = was.labels.get(number)
-        if before is not None and before.label != label.label:
-            owner, name = type_parts(label.type_name)
-            yield (
-                f"ALTER TYPE {quoted_name(TableName(owner, name))} RENAME VALUE {literal(before.label)} TO"
-                f" {literal(label.label)}"
-            )
-
-
 def _here(part: MarkedPart, table: MarkedTable) -> TableName:
     """What a partition is called at the destination."""
     return here(part, table.source, table.destination)
@@ -455,13 +450,12 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     came, left = (
         ", ".join(sorted(f"{part.owner}.{part.name}" for part in parts.values())) for parts in (found.came, found.left)
     )
-    if found.relabelled and not (found.rows or found.computed or came or left):
+    if found.relabelled is not None and not (found.rows or found.computed or came or left):
         return ChangedTable(
             problem="labels of its enumerated types were renamed at the source: its rows changed without events",
-            fix=f"{'; '.join(found.relabelled)}; at the destination (where it has both labels already: {copy}), then"
-            f" `{verify}`",
+            fix=found.relabelled.fix(copy=copy, verify=verify),
         )
-    if found.computed and not (found.rows or found.relabelled or came or left):
+    if found.computed and not (found.rows or found.relabelled is not None or came or left):
         return ChangedTable(
             problem="columns that both sides compute have another expression or type at the source since"
             f" ({'; '.join(map(_computed_here, found.computed))}): rows differ here, and a copy does not change that",
@@ -518,9 +512,9 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     what = [*found.rows]
     what += [f"partition {came} has rows that are not in the log"] if came else []
     what += [f"partition {left} was dropped or detached"] if left else []
-    what += (
-        [f"labels were renamed (first, at the destination: {'; '.join(found.relabelled)};)"] if found.relabelled else []
-    )
+    if found.relabelled is not None:
+        first = found.relabelled.first
+        what += [f"labels were renamed{f' (first, {first})' if first else ''}"]
     what += (
         [
             "columns that both sides compute have another expression or type (first, at the destination:"

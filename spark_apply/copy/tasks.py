@@ -60,12 +60,13 @@ def digest_pieces(
 
     die_with_parent()
     found = fetch_access(access.peer, access.token)
+    source, destination = access_from_wire(found.source), access_from_wire(found.destination)
     with contextlib.ExitStack() as opened:
         readers = {
             is_source: opened.enter_context(
-                contextlib.closing(open_reader(access_from_wire(wire), application_name="headrace compare"))
+                contextlib.closing(open_reader(*sides, application_name="headrace compare"))
             )
-            for is_source, wire in ((True, found.source), (False, found.destination))
+            for is_source, sides in ((True, (source, destination)), (False, (destination, source)))
         }
         for data in items:
             item = pb.DigestItem.FromString(data)
@@ -141,8 +142,8 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
     copier = PieceCopier(
         link,
         CopyPlaces(
-            source=partial(open_reader, source, application_name=name),
-            destination=partial(open_reader, destination, application_name=name),
+            source=partial(open_reader, source, destination, application_name=name),
+            destination=partial(open_reader, destination, source, application_name=name),
             session=lambda epoch, tag: open_destination(destination).open_session(
                 topology, apply, server=server, epoch=epoch, tag=tag, incarnation=incarnation
             ),

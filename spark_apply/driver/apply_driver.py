@@ -37,6 +37,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import permutations
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.base.backoff import Backoff
@@ -207,8 +208,8 @@ class ApplyDriver:
             source = opened.enter_context(contextlib.closing(open_source(config.source)))
             destination = opened.enter_context(contextlib.closing(open_destination(config.destination)))
             source_reader, destination_reader = (
-                opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace instantiation")))
-                for access in (config.source, config.destination)
+                opened.enter_context(contextlib.closing(open_reader(*each, application_name="headrace instantiation")))
+                for each in permutations((config.source, config.destination))
             )
             there = opened.enter_context(contextlib.closing(open_destination(config.source)))
             yield TableInstantiation(

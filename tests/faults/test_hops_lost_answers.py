@@ -35,7 +35,7 @@ def test_log_writer_killed_around_its_fsync(one_way: System, name: str):
     _through(one_way, "site:src", name)
 
 
-@pytest.mark.fault("ENOSPC from the redo log's disk")
+@pytest.mark.fault("ENOSPC from the redo log's disk", kind="disk")
 def test_log_writer_waits_out_a_full_disk(one_way: System):
     _through(one_way, "site:src", "log_writer.write", "error", times=3)
 

@@ -1,4 +1,7 @@
-"""One table that goes both ways between two real databases: which of them has the rows. Without Ray and Spark."""
+"""One table that goes both ways between two real databases: which of them has the rows. Without Ray and Spark.
+
+Longer than 500 lines: each way in which two copies meet is one more scene on the same two drivers.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +92,60 @@ def test_rows_of_the_full_site_go_to_the_empty_one_and_stay_where_they_are(both:
     )
     assert execute(has.target, KEPT) == [(100, 1, "there")]
     assert execute(lacks.target, KEPT)[0][0] == 100
+
+
+@pytest.fixture
+def among_three(
+    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[tuple[str, str], CopyingPair]]:
+    """The apply processes of sites a, b and c that all write: of each from each other one, by source and destination."""
+    monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
+    monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
+    monkeypatch.setattr(instantiation, "_FIRST_WAITS_MAX", 1000)
+    databases = {site: fresh_database(pg_source) for site in "abc"}
+    for site, dsn in databases.items():
+        with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
+            prepared.prepare(TOPOLOGY)
+        execute(dsn, ROOMS)
+    with contextlib.ExitStack() as opened:
+        pairs = {}
+        for source, destination in permutations(databases, 2):
+            pairs[source, destination] = pair = CopyingPair(
+                source,
+                databases[source],
+                databases[destination],
+                site=destination,
+                returned_by=f"apply_from_{destination}",
+            )
+            opened.enter_context(pair.opened)
+        yield pairs
+
+
+def test_of_three_sites_that_all_write_the_full_one_keeps_its_rows_and_what_is_said_of_the_others_can_be_followed(
+    among_three: dict[tuple[str, str], CopyingPair],
+):
+    """Whichever apply process of an empty site is first copies the table there."""
+    full = among_three["a", "b"].dsn
+    execute(full, FILL)
+    before = execute(full, KEPT)
+    at_once(*among_three.values())
+    records = {ways: pair.record for ways, pair in among_three.items()}
+    assert {ways for ways, record in records.items() if record is None} == set()
+    refused = {ways: record for ways, record in records.items() if record and record.state == "FAILED"}
+    assert {destination for _, destination in refused} <= {"b", "c"}
+    for record in refused.values():
+        assert "keep them with `headrace up --keep-existing`" in record.problem
+        assert "delete its rows" not in record.problem
+        assert "empty it" not in record.problem
+    for ways in refused:
+        among_three[ways].keep_existing = True
+    at_once(*(among_three[ways] for ways in refused))
+    states = {ways: pair.record.state for ways, pair in among_three.items() if pair.record}
+    assert states["b", "a"] == states["c", "a"] == "KEPT"
+    assert set(states.values()) <= {"KEPT", "DONE"}
+    assert execute(full, KEPT) == before
+    for site in ("b", "c"):
+        assert execute(among_three["a", site].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]
 
 
 def test_empty_site_waits_for_as_long_as_the_other_way_is_not_recorded(both: Both):

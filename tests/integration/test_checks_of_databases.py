@@ -6,10 +6,11 @@ Longer than 500 lines: every finding is looked for in the same pair of databases
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,55 @@ def test_a_full_site_is_not_to_be_emptied_for_one_that_gets_its_rows(checked: Ch
         assert "--keep-existing" in finding.fix
         assert "delete no rows here" in finding.fix
         assert "empty it" not in finding.fix
+
+
+THREE_SITES = FILE.replace(
+    "replicate:", '  c: {database: {kind: postgres, dsn: "${TEST_C_DSN}"}}\nreplicate:'
+).partition("  - {")[0]
+SHAPES = {
+    "hub": "hub: a, spokes: [b, c]",
+    "spoke": "hub: b, spokes: [a, c]",
+    "extended": "hub: b, spokes: [{site: a, spokes: [c]}]",
+    "n-way": "between: [a, b, c]",
+}
+
+
+@pytest.fixture
+def three(
+    checked: Checked,
+    pg_source: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Checked:
+    checked.dsns["c"] = fresh_database(pg_source)
+    monkeypatch.setenv("TEST_C_DSN", checked.dsns["c"])
+    for site in "abc":
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v int)")
+    return checked
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_of_three_sites_the_one_with_the_rows_keeps_them_and_plan_says_so(three: Checked, shape: str) -> None:
+    """Whatever it is: the hub, a spoke, one between, or one of equals."""
+    three.file.write_text(f"{THREE_SITES}  - {{tables: [public.t], {SHAPES[shape]}}}\n")
+    three.execute("a", "INSERT INTO t VALUES (1, 1)")
+    assert [finding for finding in three.about("t") if finding.is_error] == []
+    plan = plan_topology(three.file, ask_databases=True)
+    said = plan.as_text().partition("Rows that stay as they are\n")[2].partition("\n\n")[0].splitlines()
+    neighbours = {each.source for each in read_topology(three.file).applies if each.site == "a"}
+    assert sorted(said) == [f"  at a, {other} has none: public.t" for other in sorted(neighbours)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_of_three_sites_of_which_two_have_rows_nobody_is_told_to_delete_them(three: Checked, shape: str) -> None:
+    three.file.write_text(f"{THREE_SITES}  - {{tables: [public.t], {SHAPES[shape]}}}\n")
+    three.execute("a", "INSERT INTO t VALUES (1, 1)")
+    three.execute("b", "INSERT INTO t VALUES (2, 2)")
+    found = [finding for finding in three.about("t") if finding.is_error]
+    assert {finding.path for finding in found} == {"sites.a table public.t", "sites.b table public.t"}
+    for finding in found:
+        assert "empty it" not in finding.fix
+        assert "delete no" in finding.fix
 
 
 def test_the_only_rows_there_are_are_never_to_be_deleted(checked: Checked) -> None:
@@ -556,9 +606,9 @@ def test_keys_with_columns_that_only_the_destination_has_are_said(checked: Check
     assert not [finding for finding in checked.about("u") if "columns that the source" in finding.problem]
 
 
-def test_rows_that_changed_without_events_since_they_were_copied_are_said(checked: Checked) -> None:
-    for site in ("a", "b"):
-        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v int)")
+@contextmanager
+def _replicated(checked: Checked) -> Iterator[None]:
+    """Table t, as if it had been copied; the rows are the same at both sides."""
     source, destination = PostgresSource(checked.dsns["a"], site="a"), PostgresDestination(checked.dsns["b"], site="b")
     with closing(source), closing(destination):
         source.prepare("checked", [RuleSet(include=(Rule(owner="public", name="t"),))])
@@ -573,12 +623,56 @@ def test_rows_that_changed_without_events_since_they_were_copied_are_said(checke
             Instantiation(source="a", identity=table.identity, owner="public", name="t", scn=Scn(1), state="DONE"),
         )
         destination.record_row_marks("checked", apply.name, epoch, "a", source.row_marks("checked"))
+        yield
+        source.remove("checked")
+
+
+def test_rows_that_changed_without_events_since_they_were_copied_are_said(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v int)")
+    with _replicated(checked):
         assert checked.about("t") == []
         checked.execute("a", "ALTER TABLE t ALTER v TYPE int USING v + 1")
         (found,) = checked.about("t")
         assert "column v was rewritten" in found.problem
         assert "headrace copy FILE public.t" in found.fix
-        source.remove("checked")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["RENAME VALUE 'b' TO 'c'"],
+        ["RENAME VALUE 'b' TO 'c'", "RENAME VALUE 'a' TO 'b'"],
+        ["RENAME VALUE 'a' TO 'x'", "RENAME VALUE 'b' TO 'a'", "RENAME VALUE 'x' TO 'b'"],
+        ["RENAME VALUE 'b' TO 'c'", "ADD VALUE 'b' BEFORE 'c'", "ADD VALUE 'd'"],
+        ["ADD VALUE 'c' AFTER 'b'"],
+    ],
+    ids=["one", "shifted", "exchanged", "renamed and added", "added"],
+)
+def test_labels_that_were_renamed_since_the_rows_came_are_renamed_by_what_check_says_and_others_added(
+    checked: Checked, changes: list[str]
+) -> None:
+    for site in ("a", "b"):
+        checked.execute(
+            site,
+            "CREATE TYPE mood AS ENUM ('a', 'b')",
+            "CREATE TABLE t (id int PRIMARY KEY, m mood)",
+            "INSERT INTO t VALUES (1, 'a'), (2, 'b')",
+        )
+    with _replicated(checked):
+        checked.execute("a", *(f"ALTER TYPE mood {change}" for change in changes))
+        found = checked.about("t")
+        assert ["ADD VALUE" in finding.fix for finding in found] == sorted("ADD VALUE" in each.fix for each in found)
+        # All of it, in the order in which it is printed.
+        for finding in found:
+            for line in finding.fix.splitlines():
+                checked.execute("b", *re.findall(r"ALTER TYPE [^;]+", line.partition(" -- ")[0]))
+        assert not [finding for finding in checked.about("t") if "ALTER TYPE" in finding.fix]
+        for query in (
+            "SELECT id, m::text FROM t ORDER BY id",
+            "SELECT enumlabel FROM pg_enum ORDER BY enumsortorder",
+        ):
+            assert rows(checked, "a", query) == rows(checked, "b", query)
 
 
 def test_partitions_that_only_the_source_has_are_said_and_the_fixes_make_them(checked: Checked) -> None:

@@ -20,7 +20,7 @@ from tests.support.postgres_site import ALL, Site, slot_of, wait_inactive
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-WAITED_S = 60.0
+WAITED_S = 60.0  # for counters that come within a second on a quiet machine; this is for one that stalls
 ROWS = 20_000  # about 5 MB in the decoder's memory: more than 1 MB, less than any server's shared_buffers
 
 

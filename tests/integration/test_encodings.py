@@ -4,8 +4,10 @@ alone from being copied.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
 
 import psycopg
@@ -13,6 +15,8 @@ import pytest
 
 from headrace.base.errors import DataError
 from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.copying import row_text
+from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from tests.fix_postgres import drop_database
 from tests.support.copied_pair import CopiedPair
 from tests.support.postgres_redo import RedoSite
@@ -129,6 +133,141 @@ def test_check_says_that_the_destination_s_encoding_lacks_characters(request, wa
         assert finding.problem.startswith(
             "its encoding is LATIN1, the source's is UTF8: a change with a character that LATIN1 does not have goes to"
         )
+
+
+# ------------------------------------------------------------------ values that each server keeps in an order of its own
+
+SORTED = """
+CREATE TYPE pair AS (n int, "j %" jsonb);
+CREATE TYPE wide AS (p pair[], d jsonb[]);
+CREATE DOMAIN doc AS jsonb;
+CREATE DOMAIN docs AS doc[];
+CREATE TABLE sorted (id int PRIMARY KEY, j jsonb, a jsonb[], c pair, w wide, d doc, e docs, s tsvector);
+CREATE TABLE keyless (j jsonb, n int, s tsvector);
+ALTER TABLE keyless REPLICA IDENTITY FULL
+"""
+_DOC = '{"é":1,"zz":{"ßß":[null,{"ö":{},"ab":[]}],"xyz":"ü"}}'
+SORTED_ROWS = (
+    f'INSERT INTO sorted SELECT k, j, ARRAY[[j, NULL], [\'1\'::jsonb, \'{{"zz":"","é":3}}\'::jsonb]], ROW(k, j)::pair,'
+    " ROW(ARRAY[ROW(1, j)::pair, NULL], ARRAY[j])::wide, j, ARRAY[j], 'ärger:1A zug:2 über:3'"
+    f" FROM generate_series(1, 3) k CROSS JOIN LATERAL (SELECT '{_DOC}'::jsonb AS j) made",
+    "INSERT INTO sorted VALUES (4)",
+    "INSERT INTO sorted VALUES (5, 'null', '{}', ROW(NULL, NULL), ROW(NULL, '{}'), '\"é\"', '{NULL}', '')",
+    f"INSERT INTO keyless SELECT '{_DOC}', k, 'ärger:1A zug:2' FROM generate_series(1, 3) k",
+)
+SORTED_VALUES = (
+    'SELECT id, j, a[1][1], (c)."j %", ((w).p)[1]."j %", d, e::jsonb[], tsvector_to_array(s) FROM sorted ORDER BY id'
+)
+SORTED_WAYS = [("LATIN1", "UTF8"), ("UTF8", "LATIN1"), ("UTF8", "WIN1252"), ("LATIN1", "SQL_ASCII")]
+
+
+def _sorted_values(pair: CopiedPair) -> tuple[list[tuple], list[tuple]]:
+    here, there = pair.here_and_there(SORTED_VALUES)
+    return [(*row[:-1], set(row[-1] or ())) for row in here], [(*row[:-1], set(row[-1] or ())) for row in there]
+
+
+@pytest.mark.parametrize(
+    "way", [*SORTED_WAYS[:2], *(pytest.param(way, marks=pytest.mark.soak) for way in SORTED_WAYS[2:])], ids="-".join
+)
+def test_equal_documents_are_equal_whatever_order_each_server_keeps_their_keys_in(
+    made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, way: tuple[str, str]
+):
+    pair: CopiedPair = made((pg_source, way[0]), (pg_destination, way[1]))
+    pair.create(SORTED, SORTED)
+    pair.run(*SORTED_ROWS)
+    assert pair.copy() == {"sorted": ("DONE", ""), "keyless": ("DONE", "")}
+    pair.attach()
+    pair.run(
+        "UPDATE sorted SET j = j || '{\"ñ\":0}' WHERE id = 2",
+        "UPDATE keyless SET j = j || '{\"ñ\":0}' WHERE n = 2",
+        "DELETE FROM keyless WHERE n = 3",
+    )
+    pair.apply(instantiation=pair.starts())
+    assert pair.errors() == ()
+    here, there = _sorted_values(pair)
+    assert here == there
+    assert here[0][1]["zz"]["ßß"][1] == {"ö": {}, "ab": []}
+    assert {name: found.is_equal for name, found in pair.verify().items()} == {"sorted": True, "keyless": True}
+
+
+_SORTED_CHANGES = [
+    'j = \'{"é":{"ßß":[null,{"ö":{},"ab":[]}],"xyz":"ü"},"zz":1}\'',  # the same keys and values, exchanged
+    'j = \'{"é":1,"zz":{"ßß":[{"ö":{},"ab":[]},null],"xyz":"ü"}}\'',
+    'j = \'{"é":1,"zz":{"ßß":[null,{"ö":[],"ab":{}}],"xyz":"ü"}}\'',
+    "a = ARRAY[a[1][1], a[1][2], a[2][1], a[2][2]]",  # other dimensions
+    "e = array_append(e, NULL)",
+    "c = ROW((c).n, NULL)",
+    "w = NULL",
+    "s = 'ärger:1B zug:2 über:3'",
+]
+
+
+@pytest.mark.parametrize("way", ["from_latin1", "to_latin1"])
+def test_documents_that_differ_are_named_whatever_order_each_server_keeps_their_keys_in(request, way: str):
+    pair: CopiedPair = request.getfixturevalue(way)
+    pair.create(SORTED, SORTED)
+    pair.run(*SORTED_ROWS)
+    pair.copy()
+    pair.attach()
+    for change in _SORTED_CHANGES:
+        pair.there.execute("CREATE TEMP TABLE kept AS SELECT * FROM sorted")
+        pair.there.execute(f"UPDATE sorted SET {change} WHERE id = 1".encode())
+        found = pair.verify()
+        assert [(each.key, each.what) for each in found["sorted"].differences] == [(("1",), "differs")], change
+        pair.there.execute("DELETE FROM sorted; INSERT INTO sorted SELECT * FROM kept; DROP TABLE kept")
+    pair.there.execute("UPDATE keyless SET n = 9 WHERE n = 1")
+    found = pair.verify()
+    assert found["sorted"].is_equal
+    assert sorted((each.key[1], each.what) for each in found["keyless"].differences) == [
+        ("1", "missing at the destination"),
+        ("9", "only at the destination"),
+    ]
+
+
+@pytest.mark.parametrize("way", ["from_latin1", "to_latin1"])
+def test_rows_without_a_key_are_found_by_the_documents_of_the_other_side(request, way: str):
+    pair: CopiedPair = request.getfixturevalue(way)
+    pair.create(SORTED, SORTED)
+    pair.run(*SORTED_ROWS)
+    pair.copy()
+    columns = ("j", "n", "s")
+    with contextlib.ExitStack() as opened:
+        here, there = (
+            opened.enter_context(contextlib.closing(PostgresTableReader(dsn, other_dsn=other)))
+            for dsn, other in permutations((pair.redo.dsn, pair._dsn))
+        )
+        rows = [
+            reader.bucket_rows("public", "keyless", columns, columns, buckets=1, wanted=[0], rows_max=9)
+            for reader in (here, there)
+        ]
+        assert rows[0] == rows[1]
+        assert len(rows[0]) == 3
+        for reader in (here, there):
+            found = reader.keyed_rows("public", "keyless", columns, columns, keys=[row.key for row in rows[0]])
+            assert set(found) == set(rows[0])
+
+
+@pytest.mark.parametrize("way", ["from_latin1", "to_latin1"])
+def test_rows_with_large_values_are_equal_across_encodings(request, monkeypatch: pytest.MonkeyPatch, way: str):
+    pair: CopiedPair = request.getfixturevalue(way)
+    monkeypatch.setattr(row_text, "LARGE_BYTES", 12)  # the letters take fewer bytes in LATIN1, and more in UTF8
+    pair.create(f"{TABLES}; {SORTED}", f"{TABLES}; {SORTED}")
+    pair.run(*SORTED_ROWS, ROWS, "INSERT INTO p VALUES ('ü2', 'Müßiggänger', '{é}'), ('ü3', 'éééééé', '{é}')")
+    assert {state for state, _ in pair.copy().values()} == {"DONE"}
+    pair.attach()
+    assert all(found.is_equal for found in pair.verify().values())
+
+
+def test_key_value_pairs_of_hstore_are_equal_whatever_order_each_server_keeps_them_in(made, pg_hstore: EmbeddedServer):
+    pair: CopiedPair = made((pg_hstore, "LATIN1"), (pg_hstore, "UTF8"))
+    table = "CREATE SCHEMA x; CREATE EXTENSION hstore SCHEMA x; CREATE TABLE h (id int PRIMARY KEY, v x.hstore, a x.hstore[])"
+    pair.create(table, table)
+    pair.run("INSERT INTO h VALUES (1, 'é=>1, zz=>NULL', ARRAY['é=>1, zz=>\"NULL\"', NULL]::x.hstore[]), (2, '', '{}')")
+    assert pair.copy() == {"h": ("DONE", "")}
+    pair.attach()
+    assert pair.verify()["h"].is_equal
+    pair.there.execute("UPDATE h SET v = 'é=>1, zz=>\"NULL\"' WHERE id = 1")
+    assert [each.key for each in pair.verify()["h"].differences] == [("1",)]
 
 
 # ------------------------------------------------------------------ SQL_ASCII: bytes that are taken for UTF-8

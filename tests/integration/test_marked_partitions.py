@@ -151,7 +151,7 @@ def test_an_attached_partition_that_the_destination_does_not_have_is_said_and_co
         (version,) = tables.source.table_versions(
             tables.source.tables([RuleSet(include=(Rule(owner="app", name="ev"),))])
         )
-        found = tables.destination.preflight_shapes(shapes, [version])
+        found = tables.destination.preflight_shapes(shapes, [version], {})
         if "2027" in here:
             tables.run(
                 "dst",

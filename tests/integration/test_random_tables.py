@@ -1,5 +1,5 @@
-"""Statements that apply makes, of tables of any kind, on real servers: computed keys, identities, no key, no column
-that is stored, as many columns as a table has.
+"""Statements that apply makes, of tables of any kind, on real servers: computed keys, virtual columns, identities, no
+key, no column that is stored, as many columns as a table has, partitions; also a TRUNCATE between.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class _Table:
     Args:
         columns: definitions, without names.
         key: positions; empty: none.
-        replica: FULL, DEFAULT or the key as an index.
-        actions: of INSERT, UPDATE and DELETE, with a column and a number.
+        replica: FULL, DEFAULT, the key as an index, or NOTHING, which takes neither UPDATE nor DELETE.
+        actions: of INSERT, UPDATE, DELETE and TRUNCATE, with a column and a number.
         further: columns that make it wide.
+        parted: position of the column that it is partitioned by; None: it is not.
     """
 
     columns: tuple[str, ...]
@@ -44,6 +45,7 @@ class _Table:
     replica: str
     actions: tuple[tuple[str, int, int], ...]
     further: int
+    parted: int | None = None
 
     @property
     def definitions(self) -> list[tuple[str, str]]:
@@ -57,11 +59,23 @@ class _Table:
         columns = ", ".join(
             [f"{column} {kind}" for column, kind in self.definitions] + ([f"PRIMARY KEY ({key})"] if key else [])
         )
-        return f"CREATE TABLE {name} ({columns})"
+        if self.parted is None:
+            return f"CREATE TABLE {name} ({columns})"
+        parts = [
+            f"CREATE TABLE {part} PARTITION OF {name} FOR VALUES WITH (MODULUS 2, REMAINDER {rest})"
+            for rest, part in enumerate(self._stored(name))
+        ]
+        return "; ".join([f"CREATE TABLE {name} ({columns}) PARTITION BY HASH (c{self.parted})", *parts])
 
     def identity(self, name: str) -> str:
-        index = f"USING INDEX {name}_pkey" if self.replica == "INDEX" else self.replica
-        return f"ALTER TABLE {name} REPLICA IDENTITY {index}"
+        """Of each stored table: partitions do not inherit it."""
+        return "; ".join(
+            f"ALTER TABLE {each} REPLICA IDENTITY {f'USING INDEX {each}_pkey' if self.replica == 'INDEX' else self.replica}"
+            for each in self._stored(name)
+        )
+
+    def _stored(self, name: str) -> list[str]:
+        return [name] if self.parted is None else [f"{name}_p0", f"{name}_p1"]
 
     def statements(self, name: str) -> list[str]:
         plain = {column: kind for column, kind in self.definitions if kind in _TYPES}
@@ -71,8 +85,13 @@ class _Table:
         for number, (action, column, much) in enumerate(self.actions):
             chosen = writable[column % len(writable)] if writable else ""
             many = f"generate_series({number * 1000}, {number * 1000 + much}) g"
-            some = f"WHERE ctid = ANY (ARRAY(SELECT ctid FROM {name} ORDER BY ROW({name}.*)::text LIMIT {much + 1}))"
-            if action == "INSERT" and plain:
+            rows = f"SELECT tableoid, ctid FROM {name} ORDER BY ROW({name}.*)::text, tableoid, ctid LIMIT"
+            some = f"WHERE (tableoid, ctid) IN ({rows} {much + 1})"
+            if action == "TRUNCATE":
+                found.append(f"TRUNCATE {name}")
+            elif self.replica == "NOTHING" and action != "INSERT":
+                continue
+            elif action == "INSERT" and plain:
                 values = ", ".join(kind_value(kind, f"(g + {place})") for place, kind in enumerate(plain.values()))
                 found.append(f"INSERT INTO {name} ({', '.join(plain)}) SELECT {values} FROM {many}")
             elif action == "INSERT":
@@ -90,7 +109,7 @@ class _Table:
                 found += [f"UPDATE {name} SET {sets} {some}"] if sets else []
             elif action == "UPDATE" and plain:
                 each = list(plain)[column % len(plain)]
-                one = f"WHERE ctid = (SELECT ctid FROM {name} ORDER BY ROW({name}.*)::text LIMIT 1)"
+                one = f"WHERE (tableoid, ctid) IN ({rows} 1)"
                 found.append(
                     f"UPDATE {name} SET {each} = {kind_value(plain[each], str((number + 1) * 7_000_000))} {one}"
                 )
@@ -134,19 +153,32 @@ def tables(draw: st.DrawFn) -> _Table:
     key = tuple(draw(st.lists(st.sampled_from(keyable), unique=True, max_size=2))) if keyable else ()
     # Without an index that holds stored columns alone the server takes no other identity.
     is_computed = any(" AS (" in columns[place] for place in key)
-    replica = draw(st.sampled_from(["FULL", "DEFAULT", "INDEX"])) if key and not is_computed else "FULL"
+    replica = draw(
+        st.sampled_from(["FULL", "DEFAULT", "INDEX", "NOTHING"] if key and not is_computed else ["FULL", "NOTHING"])
+    )
+    if replica != "FULL" and sources and draw(st.booleans()):  # which virtual columns cannot be part of
+        columns.append(f"int GENERATED ALWAYS AS (c{draw(st.sampled_from(sources))} - 1) VIRTUAL")
+    may_part = [place for place in key or range(len(plain)) if place < len(plain) and columns[place] in _KEYABLE]
+    parted = draw(st.sampled_from([None, *may_part]))
     actions = draw(
         st.lists(
             st.tuples(
-                st.sampled_from(["INSERT", "UPDATE", "ALL", "SAME", "DELETE"]), st.integers(0, 9), st.integers(0, 12)
+                st.sampled_from(["INSERT", "UPDATE", "ALL", "SAME", "DELETE", "TRUNCATE"]),
+                st.integers(0, 9),
+                st.integers(0, 12),
             ),
             min_size=2,
             max_size=8,
         )
     )
-    further = draw(st.sampled_from([0, 0, 0, 0, 850, 1600 - len(columns)]))
+    further = draw(st.sampled_from([0, 0, 0, 0, 850, 1600 - len(columns)])) if parted is None else 0
     return _Table(
-        columns=tuple(columns), key=key, replica=replica, actions=(("INSERT", 0, 8), *actions), further=further
+        columns=tuple(columns),
+        key=key,
+        replica=replica,
+        actions=(("INSERT", 0, 8), *actions),
+        further=further,
+        parted=parted,
     )
 
 

@@ -258,6 +258,59 @@ def test_a_renamed_label_is_said_with_the_statement_that_renames_it_here(tables:
     assert tables.look() == {}
 
 
+@pytest.mark.parametrize(
+    "renames",
+    [
+        ["done TO closed"],
+        ["done TO closed", "open TO done"],
+        ["open TO x", "done TO open", "x TO done"],
+        ["open TO x"],
+    ],
+    ids=["one", "shifted", "exchanged", "and added"],
+)
+def test_labels_that_get_each_other_s_names_are_renamed_as_status_says_and_rows_are_equal(
+    tables: MarkedTables, renames: list[str], request: pytest.FixtureRequest
+) -> None:
+    tables.run("both", "INSERT INTO app.t (id, amount, note, s) VALUES (900, 1, 'n', 'done'), (901, 1, 'n', 'open')")
+    tables.run("both", "CREATE TABLE app.again (id int PRIMARY KEY, v app.st[])")
+    tables.up()
+    for rename in renames:
+        old, new = rename.split(" TO ")
+        tables.run("src", f"ALTER TYPE app.st RENAME VALUE '{old}' TO '{new}'")
+    if request.node.callspec.id == "and added":
+        tables.run(
+            "src",
+            "ALTER TYPE app.st ADD VALUE 'open' AFTER 'x'",
+            "INSERT INTO app.t (id, amount, note, s) VALUES (902, 1, 'n', 'open')",
+        )
+    said = tables.look()
+    assert len([each for each in said.values() if "RENAME VALUE" in each]) == 1, "one table says it for both"
+    problem = next(each for each in said.values() if "RENAME VALUE" in each)
+    while "RENAME VALUE" in problem:  # each statement alone: what is said then has the rest
+        statement = problem.split("; fix: ")[1].split("; ")[0]
+        tables.run("dst", statement)
+        problem = next(iter(tables.look().values()))
+    assert "they are renamed at the destination, too: `headrace verify FILE app." in problem
+    here, there = tables.both("SELECT id, s::text FROM app.t WHERE id < 902 ORDER BY id")
+    assert here == there
+    if request.node.callspec.id == "and added":
+        tables.run(
+            "dst",
+            "ALTER TYPE app.st ADD VALUE 'open' AFTER 'x'",
+            "INSERT INTO app.t (id, amount, note, s) VALUES (902, 1, 'n', 'open')",
+        )
+    assert set(tables.verify().values()) == {True}
+    assert tables.look() == {}
+
+
+def test_a_label_that_was_added_under_its_new_name_asks_for_a_copy(tables: MarkedTables) -> None:
+    tables.run("src", "ALTER TYPE app.st RENAME VALUE 'open' TO 'active'")
+    tables.run("dst", "ALTER TYPE app.st ADD VALUE 'active'")
+    problem = tables.look()["t"]
+    assert "RENAME VALUE" not in problem
+    assert "rows with either: `headrace copy FILE app.t`" in problem
+
+
 def test_kept_rows_are_marked_as_well_and_a_table_of_an_earlier_version_gets_the_mark_of_now(
     tables: MarkedTables,
 ) -> None:

@@ -19,14 +19,18 @@ from actors.site import sampling
 from actors.site.asked_names import AskedNames
 from actors.site.sampling import Heartbeats
 from actors.source_database import DatabaseSite
+from headrace.base.clock import VirtualClock
 from headrace.base.errors import TableLeftRules
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Instantiation
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.faults.proxy import Proxy
 from headrace.lcr.batch import Command
-from headrace.lcr.scn import Scn
+from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.redo.mining.miner import Miner
+from headrace.redo.mining.unmatched_rules import ASK_SOURCE_INTERVAL_S
 from headrace.redo.writing import gulp_pace
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import DeleteColumns, Transformation
@@ -258,6 +262,48 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
     while (batch := reader.next_batch(source.host._writer.position)) is not None:  # type: ignore[union-attr]
         assert batch.row_count == 0  # the server's own work moves the position, too
+
+
+def test_a_table_that_gets_its_name_back_is_said_to_have_left_the_rules_no_more(make: Callable[..., Source]) -> None:
+    """Without another `up`."""
+    source = make()
+    source.run("CREATE SCHEMA elsewhere; ALTER TABLE t SET SCHEMA elsewhere")
+    source.wait("it is shown", lambda status: status["strayed_tables"] == ["elsewhere.t"])
+    source.run("ALTER TABLE elsewhere.t SET SCHEMA public")
+    source.wait("it is shown no more", lambda status: status["strayed_tables"] == [])
+    source.run("INSERT INTO t VALUES (1)")
+    source.wait_written()
+    reader = source.miner(AskedNames(lambda method: getattr(source.host, method)()))
+    assert sum(batch.row_count for batch in source.batches(reader)) == 1
+
+
+def test_no_rule_is_said_to_match_nothing_whose_table_was_just_added_and_has_not_changed_yet(
+    make: Callable[..., Source],
+) -> None:
+    source = make()
+    source.run("INSERT INTO t VALUES (1)")
+    source.wait_written()
+    clock, wrong = VirtualClock(), Rule(owner="public", name="typo")
+    rules = RuleSet(include=(Rule(owner="public", name="t"), Rule(owner="public", name="u"), wrong))
+    reader = Miner(
+        source.folder / "sites" / "dbs1" / "redo",
+        "dbs1",
+        FIRST_SCN,
+        rules,
+        PostgresLogDecoder,
+        names=AskedNames(lambda method: getattr(source.host, method)()),
+        clock=clock,
+    )
+    source.batches(reader)
+    assert [rule.name for rule in reader.unmatched_rules] == ["u", "typo"]
+    source.run("CREATE TABLE u (id int PRIMARY KEY)")
+    source.host.prepare(source.spec)
+    clock.advance(ASK_SOURCE_INTERVAL_S)
+    assert reader.unmatched_rules == (wrong,)
+    source.run("INSERT INTO u VALUES (1)")
+    source.wait_written()
+    source.batches(reader)
+    assert reader.unmatched_rules == (wrong,)
 
 
 def test_source_that_is_none_any_more_leaves_no_slot_and_begins_anew_when_it_is_one_again(make):

@@ -280,8 +280,19 @@ def written_everywhere(hub: System) -> Iterator[list[SiteLoad]]:
         )
 
 
-@pytest.mark.fault("a fault of headrace chaos, while clients write at every site")
-@pytest.mark.parametrize("scenario", [*SCENARIOS, *(pytest.param(name, marks=pytest.mark.soak) for name in ELSEWHERE)])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.fault(f"chaos: {action}", kind=action_of(action).kind),
+                *([pytest.mark.soak] if name in ELSEWHERE else []),
+            ],
+        )
+        for name, (action, _, _) in {**SCENARIOS, **ELSEWHERE}.items()
+    ],
+)
 def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chaos):
     action, target, seconds = {**SCENARIOS, **ELSEWHERE}[scenario]
     looked_at, violated_before = dict(chaos.invariants.checked), len(chaos.invariants.violated)

@@ -22,12 +22,14 @@ class Collected:
         markers: names of its markers.
         fixtures: names of the fixtures that it needs, directly or not.
         is_random: whether hypothesis makes it up.
+        faults: kinds of `headrace chaos` of what it breaks.
     """
 
     name: str
     markers: frozenset[str]
     fixtures: frozenset[str]
     is_random: bool
+    faults: frozenset[str]
 
 
 def note_collected(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
@@ -50,4 +52,5 @@ def _told(item: pytest.Item) -> Collected:
         markers=frozenset(mark.name for mark in item.iter_markers()),
         fixtures=frozenset(getattr(item, "fixturenames", ())),
         is_random=hasattr(function, "hypothesis") or hasattr(function, "_hypothesis_state_machine_class"),
+        faults=frozenset(mark.kwargs["kind"] for mark in item.iter_markers("fault") if "kind" in mark.kwargs),
     )

@@ -64,13 +64,17 @@ class _Runner:
         assert tasks > 0
         return _Digested([self._digest(pb.DigestItem.FromString(item)) for item in items])
 
+    def _reader(self, *, is_source: bool) -> PostgresTableReader:
+        here, there = (self.here, self.there) if is_source else (self.there, self.here)
+        return PostgresTableReader(here, other_dsn=there)
+
     def _digest(self, item: pb.DigestItem) -> bytes:
         self.compared.append(tuple(item.columns))
         result = pb.DigestResult(table=item.table, is_source=item.is_source)
         place = TablePiece(owner=item.stored.owner, name=item.stored.name, place=item.place, bytes=item.bytes)
         try:
             with (
-                contextlib.closing(PostgresTableReader(self.here if item.is_source else self.there)) as reader,
+                contextlib.closing(self._reader(is_source=item.is_source)) as reader,
                 reader.open_piece(place, snapshot=item.snapshot) as piece,
             ):
                 seen = piece.digest(tuple(item.columns))
@@ -111,7 +115,7 @@ class CopiedPair(Pair):
                 tuple(transformed(version, each) for version in versions),
                 tuple(transformed(shape, each) for shape in shapes),
             )
-        return list(self.destination.preflight_shapes(shapes, versions))
+        return list(self.destination.preflight_shapes(shapes, versions, {}))
 
     def source_findings(self) -> list[Finding]:
         """What `check` says of the source's tables."""
@@ -143,8 +147,8 @@ class CopiedPair(Pair):
             self.there.execute("DELETE FROM headrace.instantiation")
             workers = ThreadWorkers(
                 lambda server, incarnation: CopyPlaces(
-                    source=lambda: PostgresTableReader(self.redo.dsn),
-                    destination=lambda: PostgresTableReader(self._dsn),
+                    source=lambda: PostgresTableReader(self.redo.dsn, other_dsn=self._dsn),
+                    destination=lambda: PostgresTableReader(self._dsn, other_dsn=self.redo.dsn),
                     session=lambda epoch, tag: PostgresDestination(self._dsn).open_session(
                         COPYING,
                         APPLY,
@@ -160,8 +164,12 @@ class CopiedPair(Pair):
                 both_ways=one_way(config),
                 source=source,
                 destination=self.destination,
-                source_reader=opened.enter_context(contextlib.closing(PostgresTableReader(self.redo.dsn))),
-                destination_reader=opened.enter_context(contextlib.closing(PostgresTableReader(self._dsn))),
+                source_reader=opened.enter_context(
+                    contextlib.closing(PostgresTableReader(self.redo.dsn, other_dsn=self._dsn))
+                ),
+                destination_reader=opened.enter_context(
+                    contextlib.closing(PostgresTableReader(self._dsn, other_dsn=self.redo.dsn))
+                ),
                 workers=workers,
                 epoch=self.destination.raise_epoch(COPYING, APPLY).epoch,
                 moved=lambda table: moved.update({table.name: (table.state, table.problem)}),

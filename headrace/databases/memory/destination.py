@@ -35,6 +35,7 @@ from headrace.databases.ports import (
     ComputedDifference,
     ConflictRecord,
     DestinationTable,
+    EnumLabels,
     ErrorEdit,
     ErrorTransaction,
     Finding,
@@ -145,6 +146,7 @@ class MemoryDestination:
         self,
         shapes: Sequence[TableShape],
         versions: Sequence[TableVersion],
+        earlier_labels: Mapping[TableName, Mapping[str, str]],
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_shapes`."""
         self._reach()
@@ -434,6 +436,10 @@ class MemoryDestination:
     def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:
         """See `DestinationDatabase.marked_columns`: columns have no numbers."""
         return {}
+
+    def enum_labels(self, table: TableName) -> tuple[EnumLabels, ...]:
+        """See `DestinationDatabase.enum_labels`: there are none."""
+        return ()
 
     def computed_differences(
         self,

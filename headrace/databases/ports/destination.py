@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.databases.ports.planning import (
         ComputedColumn,
         ComputedDifference,
+        EnumLabels,
         Finding,
         PlannedApply,
         PlannedStatement,
@@ -117,12 +118,19 @@ class DestinationSetUp(Protocol):
         """
         ...
 
-    def preflight_shapes(self, shapes: Sequence[TableShape], versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+    def preflight_shapes(
+        self,
+        shapes: Sequence[TableShape],
+        versions: Sequence[TableVersion],
+        earlier_labels: Mapping[TableName, Mapping[str, str]],
+    ) -> tuple[Finding, ...]:
         """What will fail or be slow though the columns of these source tables fit; of tables that exist here.
 
         Args:
             shapes: the tables at the source, under the names they have here.
             versions: the same tables' columns, in any order.
+            earlier_labels: of tables with a mark, the names of their enums' labels when it was recorded, by number:
+                what the source renamed since is said by the marks.
         """
         ...
 
@@ -605,6 +613,14 @@ class InstantiationRecords(Protocol):
 
         Args:
             tables: names here.
+        """
+        ...
+
+    def enum_labels(self, table: TableName) -> tuple[EnumLabels, ...]:
+        """The enumerated types of a table's columns, and of what is inside them; none where types have no labels.
+
+        Args:
+            table: its name here.
         """
         ...
 

@@ -212,11 +212,18 @@ class ShapedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnumLabels:
-    """An enumerated type and its labels, in their order."""
+    """An enumerated type and its labels, in their order.
+
+    Args:
+        owner, name: of the type.
+        labels: their names.
+        numbers: of the labels, which they keep when they are renamed, as `RowMark.labels` has them.
+    """
 
     owner: str
     name: str
     labels: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ class RowMark:
     Args:
         columns: by name, also of columns that are gone: a later column of the name is another one.
         parts: by their numbers, as text.
-        labels: by their numbers, as text.
+        labels: by their numbers, as text; those of a type in their order, in a mark of now.
         fields: by number of the composite type and name.
         kept: parts that the source's table has no longer, and that the destination's keeps on purpose.
         width_here: the highest number of a column that the destination's table had when it was copied; 0: not known.

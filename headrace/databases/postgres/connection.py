@@ -12,6 +12,7 @@ import psycopg
 from psycopg import conninfo, sql
 
 from headrace.base.errors import INSTANTIATE_AGAIN, ConfigError, DatabaseError, DatabaseUnavailable, DataError
+from headrace.lcr.table_name import remark
 
 __all__ = [
     "NOT_FOUND",
@@ -115,6 +116,8 @@ _UNREACHED = (
     "see that the server runs, and takes connections as the dsn says (address, role, password, pg_hba.conf,"
     " max_connections)"
 )
+# In the server's words where it speaks English; a name's quotation marks are not doubled.
+_CLOSED = re.compile(r'FATAL: +database "(.+)" is not currently accepting connections')
 _PORTS = re.compile(r"[0-9, ]*")
 _BEHIND_HOST = re.compile(r"\s*postgres(?:ql)?://[^/?]*(.*)", re.DOTALL)
 # What messages of class 22 give of a value: in quotation marks, up to the last one, for the value may have some; of
@@ -292,7 +295,7 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
         message = f"{what}: {str(error).strip()}"
         # Without a SQLSTATE it is libpq or psycopg that speaks: mostly of a broken or refused connection.
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            return DatabaseUnavailable(message, hint=_UNREACHED, **_texts(context))
+            return DatabaseUnavailable(message, hint=_opened(message) or _UNREACHED, **_texts(context))
         if isinstance(error, psycopg.DataError):
             return DataError(f"{what}: {type(error).__name__}", sqlstate="", **_texts(context))
         return DatabaseError(message, **_texts(context))
@@ -304,6 +307,16 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
     quoted = primary if text != primary else None
     made.detail = "; ".join(part for part in (quoted, diagnostics.message_detail) if part)
     return made
+
+
+def _opened(message: str) -> str:
+    """The statement that lets sessions into a database that takes none; empty: that is not why it is not reached."""
+    found = _CLOSED.search(message)
+    return (
+        f"ALTER DATABASE {quote(found[1])} ALLOW_CONNECTIONS true; {remark('in another database of its server')}"
+        if found
+        else ""
+    )
 
 
 def without_values(sqlstate: str, message: str) -> str:

@@ -48,5 +48,6 @@ class UnmatchedRules:
         # The log speaks of a table with its first change.
         if self._clock.monotonic() >= self._ask_source_at:
             self._ask_source_at = self._clock.monotonic() + ASK_SOURCE_INTERVAL_S
+            self._names.look_again()  # an answer from before the table is kept until the log describes another one
             self._at_source = self._names.at_source()
         return tuple(rule for rule in unmatched if not any(rule.matches_object(*name) for name in self._at_source))

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression
 
+from headrace.chaos.schedule import EVERY_FAULT
 from tests.lanes import LANES, ROOT, Done, show
 from tests.support.collected import Collected, collected
-from tests.support.reporting import REPORT, Reporting, note_started, read_report
+from tests.support.reporting import REPORT, Report, Reporting, note_started, read_report
 from tests.support.seeds import SEED, seed_of
 
 # Fixtures from which everything that starts a server follows, and the markers of the tests that use them.
@@ -75,6 +76,11 @@ def test_who_starts_a_server_says_so_by_a_marker(every_test: list[Collected]):
         for fixture, marker in _NEEDS.items()
         if fixture in each.fixtures and marker not in each.markers
     ] == []
+
+
+def test_each_kind_of_fault_is_met_on_ray_and_spark_in_the_lane_that_ci_runs(every_test: list[Collected]):
+    on_ray = [each for each in every_test if "Ray and Spark" in parts_with("test", each.markers, folder_of(each))]
+    assert frozenset().union(*(each.faults for each in on_ray)) == EVERY_FAULT
 
 
 def test_what_hypothesis_makes_up_is_made_up_anew_in_the_soak(every_test: list[Collected]):
@@ -151,3 +157,60 @@ def test_what_failed_is_named_with_what_it_said_and_printed_last(
     capsys.readouterr()
     show("test", [Done(part=LANES["test"][0], code=1, seconds=3.0, report=report)])
     assert capsys.readouterr().out.rstrip().splitlines()[-1] == "setup: RuntimeError: the server is [gone]"
+
+
+def test_a_lane_ends_with_the_seconds_of_its_parts_the_twenty_slowest_tests_and_what_was_started(
+    capsys: pytest.CaptureFixture[str],
+):
+    server, cluster = (
+        next(part for part in LANES["test"] if part.name == name) for name in ("PostgreSQL", "Ray and Spark")
+    )
+    fast = {f"tests/a.py::test_{number}": float(number) for number in range(25)}
+    both = "tests/b.py::test_in_two_sessions"
+    show(
+        "test",
+        [
+            Done(part=server, code=0, seconds=61.4, report=Report(seconds={**fast, both: 30.0}, started=["Ray"])),
+            Done(
+                part=cluster,
+                code=0,
+                seconds=100.2,
+                report=Report(
+                    seconds={"tests/c.py::test_[1]@one_way": 12.5, both: 3.25},
+                    started=["topology", "Ray", "topology", "Ray"],
+                ),
+            ),
+            Done(part=LANES["test"][0], code=5, seconds=1.0, report=Report()),
+        ],
+    )
+    printed = capsys.readouterr().out
+    rows = [re.split(r"\s*[│┃]\s*", line.strip("│┃ ")) for line in printed.splitlines() if line[:1] in "│┃"]
+    assert "make test" in printed.splitlines()[0]
+    assert rows[1:5] == [
+        ["PostgreSQL", "4", "61", "26", "0"],
+        ["Ray and Spark", "2", "100", "2", "0"],
+        ["no server", "3", "1", "0", "no test"],
+        ["all", "", "163", "28", ""],
+    ]
+    slowest = rows[6:]
+    assert slowest[:3] == [["33.2", both], ["24.0", "tests/a.py::test_24"], ["23.0", "tests/a.py::test_23"]]
+    assert ["12.5", "tests/c.py::test_[1]@one_way"] in slowest
+    assert len(slowest) == 20
+    assert "units: one_way 12 s" in printed
+    assert "started: 3 x Ray, 2 x topology" in printed
+
+
+def test_a_lane_that_started_nothing_says_so_and_a_part_that_failed_how_many_tests_did(
+    capsys: pytest.CaptureFixture[str],
+):
+    part = LANES["check"][0]
+    show(
+        "check",
+        [Done(part=part, code=1, seconds=2.0, report=Report(seconds={"a": 1, "b": 1}, failed={"b": "call: x"}))],
+    )
+    printed = capsys.readouterr().out
+    assert re.search(r"no server\s*│ 3\s*│ 2\s*│ 2\s*│ 1\s*│", printed)
+    assert "started: no topology" in printed
+    assert printed.rstrip().endswith("FAILED b\ncall: x")
+    show("check", [Done(part=part, code=-9, seconds=2.0, report=Report())])
+    assert "exit code -9" in capsys.readouterr().out

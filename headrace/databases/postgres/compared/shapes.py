@@ -6,20 +6,19 @@ Read the same way at a source and at a destination, and compared at the destinat
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from difflib import SequenceMatcher
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
-from headrace.databases.ports import DomainColumn, EnumLabels, Finding, ShapedPartition, TableShape
+from headrace.databases.ports import DomainColumn, Finding, ShapedPartition, TableShape
 from headrace.databases.postgres.catalog.destination_tables import wider_types
 from headrace.databases.postgres.catalog.partitions import partition_rows
+from headrace.databases.postgres.compared.enum_labels import enum_labels, label_findings
 from headrace.databases.postgres.compared.types import modifier_fits, type_with_modifier
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.lcr.table_name import TableName, literal, remark
+from headrace.lcr.table_name import TableName, remark
 from headrace.lcr.type_name import type_parts, type_text
 
 __all__ = [
@@ -47,26 +46,6 @@ FROM pg_catalog.pg_partition_tree(%s::oid) t
 JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_class p ON p.oid = t.parentrelid JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
 WHERE t.level > 0 ORDER BY t.level, n.nspname COLLATE "C", c.relname COLLATE "C"
-"""
-
-# Also what is an array's element, a domain's base or a composite's field.
-_ENUMS = """
-WITH RECURSIVE walk (oid) AS (
-    SELECT a.atttypid FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-  UNION
-    SELECT part.oid FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid
-    CROSS JOIN LATERAL (
-        SELECT t.typelem UNION ALL SELECT t.typbasetype
-        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
-                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-    ) AS part (oid)
-    WHERE part.oid <> 0
-)
-SELECT n.nspname::text AS owner, t.typname::text AS name,
-       ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) AS labels
-FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-WHERE t.typtype = 'e' ORDER BY 1, 2
 """
 
 # What is below columns of types that are not built in: an array's element, a domain's base, a range's bound, a
@@ -127,7 +106,6 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
         if found is None:
             return None
         partitions = cursor.execute(_PARTITIONS, (found["oid"],)).fetchall()
-        enums = cursor.execute(_ENUMS, (found["oid"],)).fetchall()
         keys = cursor.execute(_KEYS, (found["oid"],)).fetchall()
     rows = partition_rows(connection, [partition["oid"] for partition in partitions])
     return TableShape(
@@ -146,7 +124,7 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
             )
             for each in partitions
         ),
-        enums=tuple(EnumLabels(owner=each["owner"], name=each["name"], labels=tuple(each["labels"])) for each in enums),
+        enums=enum_labels(connection, found["oid"]),
         keys=tuple(tuple(key["columns"]) for key in keys),
         identity=next((tuple(key["columns"]) for key in keys if key["is_identity"]), ()),
     )
@@ -196,7 +174,13 @@ def domain_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableNam
 
 
 def shape_findings(
-    path: str, wanted: TableShape, here: TableShape, columns: frozenset[str], taken: Collection[TableName] = ()
+    path: str,
+    wanted: TableShape,
+    here: TableShape,
+    columns: frozenset[str],
+    taken: Collection[TableName] = (),
+    *,
+    earlier_labels: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
     """What fails or scans later, though every column fits.
 
@@ -206,9 +190,10 @@ def shape_findings(
         here: at the destination.
         columns: those that arrive.
         taken: names of tables here that are no partitions.
+        earlier_labels: see `DestinationDatabase.preflight_shapes`.
     """
     yield from _missing_partitions(path, wanted, here, taken)
-    yield from _missing_labels(path, wanted, here)
+    yield from label_findings(path, wanted.enums, here.enums, earlier_labels or {})
     yield from _other_keys(path, wanted, here, columns)
 
 
@@ -278,41 +263,6 @@ def _missing_partitions(
             f" ({partition.bound}): rows of it that no other partition takes are refused",
             fix=f"{made}{below}; -- unless other partitions take these rows",
         )
-
-
-def _missing_labels(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
-    there = {(enum.owner, enum.name): enum.labels for enum in here.enums}
-    by_name = {enum.name: enum for enum in here.enums}  # it may be in another schema here
-    for source in wanted.enums:
-        enum = (
-            source
-            if (source.owner, source.name) in there or source.name not in by_name
-            else replace(source, owner=by_name[source.name].owner)
-        )
-        labels = there.get((enum.owner, enum.name))
-        lacking = [] if labels is None else [label for label in enum.labels if label not in labels]
-        if lacking:
-            yield Finding(
-                path=path,
-                is_error=False,
-                problem=f"the enum {enum.owner}.{enum.name} lacks labels that the source has ({', '.join(lacking)}):"
-                " rows with one of them are refused",
-                fix="\n".join(_additions(enum, labels or ())),
-            )
-        mine, theirs = (
-            [each for each in labels or () if each in enum.labels],
-            [each for each in enum.labels if each in (labels or ())],
-        )
-        if mine != theirs:
-            yield Finding(
-                path=path,
-                is_error=False,
-                problem=f"the enum {enum.owner}.{enum.name} has its labels in another order than at the source"
-                f" ({', '.join(theirs)}): queries, and the conflict handlers maximum and minimum, put its values in"
-                " another order here",
-                fix="make the type anew with the source's order, and give it to the columns with ALTER COLUMN ... TYPE"
-                " ... USING",
-            )
 
 
 def domain_findings(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
@@ -470,65 +420,6 @@ def _made_anew(here: TableShape, column: DomainColumn) -> str:
         f" it to the column: ALTER TABLE {qualified(here.owner, here.name)} ALTER COLUMN {name} TYPE ... USING"
         f" {name}::text::...;"
     )
-
-
-def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:
-    """Statements that give a type the labels that are missing, in the source's order: it decides how values compare.
-
-    A label that only the source has, in the place of one that only the destination has, was renamed: adding it would
-    leave old rows with the old label, and it could not be renamed any more.
-    """
-    alter = f"ALTER TYPE {qualified(enum.owner, enum.name)}"
-    renamed, doubtful = _renamed_labels(enum.labels, labels)
-    known = {renamed.get(label, label) for label in labels}
-    for old, new in renamed.items():
-        unless = (
-            f"unless {literal(new)} is a new label at the source, and {literal(old)} one of this database alone:"
-            " then ADD VALUE"
-        )
-        yield f"{alter} RENAME VALUE {literal(old)} TO {literal(new)}; {remark(unless)}"
-    for before, after in doubtful:
-        in_place = f"{', '.join(after)} stand in the place of {', '.join(before)}"
-        yield remark(
-            f"{in_place}: {alter} RENAME VALUE ... TO ...; for what the source renamed, before ADD VALUE for what is"
-            " new there"
-        )
-    known |= {label for _, new in doubtful for label in new}
-    for place, label in enumerate(enum.labels):
-        if label in known:
-            continue
-        following = next((other for other in enum.labels if other in known), "")
-        where = (
-            f" AFTER {literal(enum.labels[place - 1])}"
-            if place
-            else f" BEFORE {literal(following)}"
-            if following
-            else ""
-        )
-        yield f"{alter} ADD VALUE {literal(label)}{where};"
-
-
-def _renamed_labels(
-    there: Sequence[str], here: Sequence[str]
-) -> tuple[dict[str, str], list[tuple[list[str], list[str]]]]:
-    """Labels that look renamed, as old -> new.
-
-    And those of which the numbers differ, so that nobody can tell which is which.
-    """
-    renamed: dict[str, str] = {}
-    doubtful: list[tuple[list[str], list[str]]] = []
-    for kind, first, last, begin, end in SequenceMatcher(a=here, b=there, autojunk=False).get_opcodes():
-        old, new = (
-            [label for label in here[first:last] if label not in there],
-            [label for label in there[begin:end] if label not in here],
-        )
-        if kind != "replace" or not old or not new:
-            continue
-        if len(old) == len(new):
-            renamed |= dict(zip(old, new, strict=True))
-        else:
-            doubtful.append((old, new))
-    return renamed, doubtful
 
 
 def _other_keys(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:

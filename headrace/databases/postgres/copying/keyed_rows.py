@@ -2,21 +2,22 @@
 
 All keys of a look are asked for by one statement, as arrays that the server joins with the table: by an index on the
 key where it costs less, else in one scan of the table, however many keys there are. Operators of types that are not
-built in may be users' functions, or out of sight, NULL is equal to nothing, and json and point have no `=`: such keys
-are joined by their texts, in one scan.
+built in may be users' functions, or out of sight, NULL is equal to nothing, json and point have no `=`, and documents
+have texts of their own where encodings differ: such keys are joined by their texts, in one scan.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
 
 from headrace.databases.ports.copying import KeyedRow
 from headrace.databases.postgres.connection import qualified, quote, translated
-from headrace.databases.postgres.copying.row_text import column_kinds, hashed, row_text, shown, valued
+from headrace.databases.postgres.copying.row_text import ValueKind, hashed, row_text, shown, valued
+from headrace.lcr.table_name import TableName
 
 __all__ = ["rows_of_keys"]
 
@@ -38,9 +39,9 @@ Key = tuple[str | None, ...]
 def rows_of_keys(
     connection: psycopg.Connection[Any],
     relation: str,
-    owner: str,
-    name: str,
+    table: TableName,
     *,
+    kinds: Mapping[str, ValueKind],
     key: Sequence[str],
     columns: Sequence[str],
     keys: Sequence[Key],
@@ -51,21 +52,18 @@ def rows_of_keys(
     Args:
         connection: in a transaction under the snapshot.
         relation: how statements name the table.
-        owner: schema.
-        name: table.
+        table: its name.
+        kinds: of all these columns.
         key: names of its columns.
         columns: that are compared.
         keys: see the port.
         rows: see the port.
     """
     found: list[Any] = []
-    with translated("reading rows by their keys", table=f"{owner}.{name}"):
-        kinds = column_kinds(connection, owner, name, [*key, *columns])
+    with translated("reading rows by their keys", table=str(table)):
         types = {
             column: type_name if is_built_in else ""
-            for column, type_name, is_built_in in connection.execute(
-                _TYPES, (qualified(owner, name), list(key))
-            ).fetchall()
+            for column, type_name, is_built_in in connection.execute(_TYPES, (qualified(*table), list(key))).fetchall()
         }
         texts = f"ARRAY[{', '.join(shown(column, kind) for column, kind in valued(kinds, key).items())}]::text[]"
         fields = [f"v{place}" for place in range(len(key))]
@@ -79,8 +77,10 @@ def rows_of_keys(
         )
         # one that is not there any more is missing: the server says so of the other query
         has_operators = all(map(types.get, key)) and not any(None in each for each in keys)
+        # The text of a value in an order of its own is none that its type reads, or another value's.
+        has_operators = has_operators and all(kinds[column].in_order is None for column in key if column in kinds)
         read = (
-            f"SELECT {texts} AS k, {row_text(valued(kinds, columns))} AS r, xmin::text AS x FROM {relation} WHERE"
+            f"SELECT {texts} AS k, {row_text(connection, valued(kinds, columns))} AS r, xmin::text AS x FROM {relation} WHERE"
             f" {f'({rows}) IS TRUE AND ' if rows else ''}"
         )
         head = _beside(f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}, x FROM ({read}")

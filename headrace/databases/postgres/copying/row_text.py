@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from headrace.base.errors import DatabaseError
 from headrace.databases.postgres.connection import qualified, quote, translated
+from headrace.databases.postgres.copying.ordered_values import AS_UTF8, Shown, has_other_order, ordered_columns
 
 __all__ = [
     "LARGE_BYTES",
+    "ValueKind",
     "column_kinds",
     "digest_sums",
     "digesting",
@@ -38,7 +41,6 @@ LARGE_BYTES = 200 << 20
 _STORED_BYTES = 64 << 10
 _FIRST_OF_USERS = 16384  # below are the server's own objects
 _LIMIT_EXCEEDED = "54000"
-_AS_UTF8 = frozenset({"UTF8", "SQL_ASCII"})  # encodings of servers whose texts are taken for UTF-8 as they are
 _TEXTS, _BYTES, _OTHER = "text", "bytea", "other"
 
 # By the type below all domains. A numeric is at most some 130,000 digits long.
@@ -53,16 +55,35 @@ WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.at
 """
 
 
-def column_kinds(connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str]) -> dict[str, str]:
-    """How large values of columns are found: "text", "bytea", "other", or "" of a type that has none.
+@dataclass(frozen=True, slots=True)
+class ValueKind:
+    """How the values of a column are measured and shown.
+
+    Args:
+        size: how large ones are found: "text", "bytea", "other", or "" of a type that has none.
+        in_order: makes the text of one whose parts are in another order at the other side; None: as its type shows it.
+    """
+
+    size: str = ""
+    in_order: Shown | None = None
+
+
+def column_kinds(
+    connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str], *, other_encoding: str = ""
+) -> dict[str, ValueKind]:
+    """Read the kinds of columns.
 
     Args:
         connection: to the database of the table.
         owner: schema.
         name: of the table.
         columns: their names.
+        other_encoding: of the database with whose rows these are compared; empty: the same.
     """
-    return dict(connection.execute(_KINDS, (qualified(owner, name), list(columns))).fetchall())
+    sizes = connection.execute(_KINDS, (qualified(owner, name), list(columns))).fetchall()
+    encoding = connection.info.parameter_status("server_encoding") or ""
+    ordered = ordered_columns(connection, owner, name, columns) if has_other_order(encoding, other_encoding) else {}
+    return {column: ValueKind(size, ordered.get(column)) for column, size in sizes}
 
 
 def refuse_casts(connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str]) -> None:
@@ -92,38 +113,43 @@ def refuse_casts(connection: psycopg.Connection[Any], owner: str, name: str, col
         )
 
 
-def is_large(values: Mapping[str, str]) -> str:
+def is_large(connection: psycopg.Connection[Any], values: Mapping[str, ValueKind]) -> str:
     """The condition that a row's values are large together, as SQL; empty: they never are.
 
     Args:
+        connection: to the server that measures.
         values: an expression for each, and its kind (`column_kinds`).
     """
     lengths = [
-        f"coalesce(pg_catalog.octet_length({value}), 0)" for value, kind in values.items() if kind in {_TEXTS, _BYTES}
+        f"coalesce({_length(connection, value) if kind.size == _TEXTS else f'pg_catalog.octet_length({value})'}, 0)"
+        for value, kind in values.items()
+        if kind.size in {_TEXTS, _BYTES}
     ]
     lengths += [
         f"CASE WHEN pg_catalog.pg_column_size({value}) > {_STORED_BYTES} THEN"
-        f" pg_catalog.octet_length({shown(value, kind)}) ELSE 0 END"
+        f" {_length(connection, _as_it_is(value, kind))} ELSE 0 END"
         for value, kind in values.items()
-        if kind == _OTHER
+        if kind.size == _OTHER
     ]
     return f"{' + '.join(f'({length})::pg_catalog.int8' for length in lengths)} > {LARGE_BYTES}" if lengths else ""
 
 
-def row_text(values: Mapping[str, str]) -> str:
+def row_text(connection: psycopg.Connection[Any], values: Mapping[str, ValueKind]) -> str:
     """The text of a row, or of the hashes of its values where these are large, as SQL; under the collation "C".
 
     Args:
+        connection: to the server that makes it.
         values: see `is_large`; in the order of the row.
     """
-    text = f'ROW({", ".join(values)})::text COLLATE "C"'
-    condition = is_large(values)
-    hashes = ", ".join(_hashes(value, kind) for value, kind in values.items())
+    texts = [value if kind.in_order is None else kind.in_order(value) for value, kind in values.items()]
+    text = f'ROW({", ".join(texts)})::text COLLATE "C"'
+    condition = is_large(connection, values)
+    hashes = ", ".join(_hashes(connection, value, kind) for value, kind in values.items())
     return f'CASE WHEN {condition} THEN ROW({hashes})::text COLLATE "C" ELSE {text} END' if condition else text
 
 
-def shown(value: str, kind: str) -> str:
-    """The text of one value, as SQL: as its type shows it.
+def shown(value: str, kind: ValueKind) -> str:
+    """The text of one value, as SQL: as its type shows it, or in an order that both sides have.
 
     A cast to text can be a function of the type's owner, which would run as the role that compares.
 
@@ -131,29 +157,40 @@ def shown(value: str, kind: str) -> str:
         value: an expression.
         kind: of its column (`column_kinds`).
     """
+    return _as_it_is(value, kind) if kind.in_order is None else kind.in_order(value)
+
+
+def _as_it_is(value: str, kind: ValueKind) -> str:
     # IS NULL asks the fields of a composite value.
     return (
         f"{value}::text"
-        if kind == _TEXTS
+        if kind.size == _TEXTS
         else f"CASE WHEN {value} IS DISTINCT FROM NULL THEN pg_catalog.concat({value}) END"
     )
 
 
-def _hashes(value: str, kind: str) -> str:
-    if kind == _BYTES:
+def _hashes(connection: psycopg.Connection[Any], value: str, kind: ValueKind) -> str:
+    if kind.size == _BYTES:
         return f"pg_catalog.sha256({value})"
     text = f'{shown(value, kind)} COLLATE "C"'
-    return f"pg_catalog.hashtextextended({text}, 0), pg_catalog.hashtextextended({text}, 1)"
+    return f"{hashed(connection, text, 0)}, {hashed(connection, text, 1)}"
 
 
-def valued(kinds: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+def _length(connection: psycopg.Connection[Any], text: str) -> str:
+    """Bytes of a text in UTF-8: the same row is large at both sides, or at none."""
+    if connection.info.parameter_status("server_encoding") not in AS_UTF8:
+        text = f"pg_catalog.convert_to({text}, 'UTF8')"
+    return f"pg_catalog.octet_length({text})"
+
+
+def valued(kinds: Mapping[str, ValueKind], columns: Sequence[str]) -> dict[str, ValueKind]:
     """The values of columns for `row_text`.
 
     Args:
         kinds: of columns (`column_kinds`).
         columns: names, in the order of the row.
     """
-    return {quote(column): kinds.get(column, "") for column in columns}
+    return {quote(column): kinds.get(column, ValueKind()) for column in columns}
 
 
 def hashed(connection: psycopg.Connection[Any], text: str, seed: int) -> str:
@@ -166,7 +203,7 @@ def hashed(connection: psycopg.Connection[Any], text: str, seed: int) -> str:
         text: as SQL, of collation "C".
         seed: makes hashes that do not depend on each other.
     """
-    if connection.info.parameter_status("server_encoding") in _AS_UTF8:
+    if connection.info.parameter_status("server_encoding") in AS_UTF8:
         return f"pg_catalog.hashtextextended({text}, {seed})"
     # The hash of a record with one field is the field's, and that of a bytea is the one of a text with the same bytes.
     # Bytes alone cannot be hashed by SQL before version 18.

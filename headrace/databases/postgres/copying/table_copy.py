@@ -23,7 +23,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -46,6 +46,7 @@ from headrace.databases.postgres.catalog.partitions import without_children
 from headrace.databases.postgres.connection import connect, qualified, quote, translated
 from headrace.databases.postgres.copying.keyed_rows import rows_of_keys
 from headrace.databases.postgres.copying.row_text import (
+    ValueKind,
     column_kinds,
     digest_sums,
     digesting,
@@ -59,6 +60,7 @@ from headrace.databases.postgres.copying.row_text import (
 from headrace.databases.postgres.copying.seen_tables import seen_table
 from headrace.databases.postgres.pipeline import Pipeline
 from headrace.databases.table_digest import TableDigest
+from headrace.lcr.table_name import TableName
 
 __all__ = ["PostgresTableReader", "copy_in", "has_rows", "use_snapshot"]
 
@@ -121,11 +123,14 @@ class PostgresTableReader:
     Args:
         dsn: of the database.
         application_name: what its session calls itself.
+        other_dsn: of the database with whose rows these are compared, which is asked for its encoding; empty: it has
+            the same.
     """
 
-    def __init__(self, dsn: str, *, application_name: str = "headrace copy") -> None:
-        self._dsn, self._application_name = dsn, application_name
+    def __init__(self, dsn: str, *, application_name: str = "headrace copy", other_dsn: str = "") -> None:
+        self._dsn, self._application_name, self._other_dsn = dsn, application_name, other_dsn
         self._connection: psycopg.Connection[Any] | None = None
+        self._other_encoding = ""
 
     @contextlib.contextmanager
     def export_snapshot(self) -> Iterator[str]:
@@ -180,7 +185,7 @@ class PostgresTableReader:
                 ).fetchone()
             if found is None or found[0] != int(file):
                 raise _rewritten(piece.owner, piece.name)
-            yield _OpenPiece(connection, piece, int(first), int(end) if end else None, rows)
+            yield _OpenPiece(connection, piece, int(first), int(end) if end else None, rows, self._kinds)
 
     def prove_large(
         self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = ""
@@ -190,7 +195,7 @@ class PostgresTableReader:
             use_snapshot(self._session(), snapshot) as connection,
             translated("reading the catalog", table=f"{owner}.{name}"),
         ):
-            large = is_large(valued(column_kinds(connection, owner, name, tuple(columns)), tuple(columns)))
+            large = is_large(connection, valued(self._kinds(owner, name, tuple(columns)), tuple(columns)))
         if not large:
             return
         plan = self.plan(
@@ -220,7 +225,7 @@ class PostgresTableReader:
     ) -> tuple[TableDigest, ...]:
         """See `TableReader.bucket_digests`."""
         with self._unmoved(owner, name, snapshot) as (connection, relation), digesting(owner, name):
-            kinds = column_kinds(connection, owner, name, [*key, *columns])
+            kinds = self._kinds(owner, name, [*key, *columns])
             bucketed = _bucketed(connection, relation, valued(kinds, key), valued(kinds, columns), buckets)
             query = f"SELECT b, {digest_sums(connection)} FROM ({bucketed}{_only(rows)} OFFSET 0) t GROUP BY b"
             digests = connection.execute(query.encode()).fetchall()
@@ -245,7 +250,7 @@ class PostgresTableReader:
             self._unmoved(owner, name, snapshot) as (connection, relation),
             translated("reading a table's keys", table=f"{owner}.{name}"),
         ):
-            kinds = column_kinds(connection, owner, name, [*key, *columns])
+            kinds = self._kinds(owner, name, [*key, *columns])
             query = (
                 f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}, x"
                 f" FROM ({_bucketed(connection, relation, valued(kinds, key), valued(kinds, columns), buckets)}{_only(rows)} OFFSET 0) t"
@@ -268,7 +273,17 @@ class PostgresTableReader:
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.keyed_rows`."""
         with self._unmoved(owner, name, snapshot) as (connection, relation):
-            return rows_of_keys(connection, relation, owner, name, key=key, columns=columns, keys=keys, rows=rows)
+            kinds = self._kinds(owner, name, [*key, *columns])
+            return rows_of_keys(
+                connection,
+                relation,
+                TableName(owner, name),
+                kinds=kinds,
+                key=key,
+                columns=columns,
+                keys=keys,
+                rows=rows,
+            )
 
     def interrupt(self) -> None:
         """See `TableReader.interrupt`."""
@@ -287,6 +302,13 @@ class PostgresTableReader:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._dsn, application_name=self._application_name)
         return self._connection
+
+    def _kinds(self, owner: str, name: str, columns: Sequence[str]) -> dict[str, ValueKind]:
+        if self._other_dsn and not self._other_encoding:
+            with contextlib.closing(connect(self._other_dsn, application_name=self._application_name)) as other:
+                self._other_encoding = other.info.parameter_status("server_encoding") or ""
+        with translated("reading the catalog", table=f"{owner}.{name}"):
+            return column_kinds(self._session(), owner, name, columns, other_encoding=self._other_encoding)
 
     @contextlib.contextmanager
     def _unmoved(self, owner: str, name: str, snapshot: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
@@ -307,9 +329,15 @@ class _OpenPiece:
     """See `headrace.databases.ports.copying.OpenPiece`."""
 
     def __init__(
-        self, connection: psycopg.Connection[Any], piece: TablePiece, first: int, end: int | None, rows: str
+        self,
+        connection: psycopg.Connection[Any],
+        piece: TablePiece,
+        first: int,
+        end: int | None,
+        rows: str,
+        kinds: Callable[[str, str, Sequence[str]], dict[str, ValueKind]],
     ) -> None:
-        self._connection, self._piece = connection, piece
+        self._connection, self._piece, self._kinds = connection, piece, kinds
         conditions = [f"ctid >= '({first},0)'::tid"] if first or end is not None else []
         conditions += [] if end is None else [f"ctid < '({end},0)'::tid"]
         conditions += [f"({rows}) IS TRUE"] if rows else []
@@ -320,14 +348,13 @@ class _OpenPiece:
         """See `OpenPiece.digest`: of the rows as the database's own text shows them."""
         # OFFSET 0 keeps the row's text from being made twice.
         with digesting(self._piece.owner, self._piece.name):
-            text = row_text(self._values(columns))
+            text = row_text(
+                self._connection, valued(self._kinds(self._piece.owner, self._piece.name, columns), columns)
+            )
             query = f"SELECT {digest_sums(self._connection)} FROM (SELECT {text} AS r FROM {self._source} OFFSET 0) t"
             row = self._connection.execute(query.encode()).fetchone()
         assert row is not None
         return TableDigest(row_count=row[0], sums=(int(row[1]), int(row[2])))
-
-    def _values(self, columns: Sequence[str]) -> dict[str, str]:
-        return valued(column_kinds(self._connection, self._piece.owner, self._piece.name, columns), columns)
 
     def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:
         """See `OpenPiece.rows`. End it before anything else is asked of the piece."""
@@ -411,14 +438,16 @@ class _OpenPiece:
                     (qualified(self._piece.owner, self._piece.name), list(columns)),
                 ).fetchall()
             )
-            kinds = column_kinds(self._connection, self._piece.owner, self._piece.name, columns)
+            kinds = self._kinds(self._piece.owner, self._piece.name, columns)
             refuse_casts(self._connection, self._piece.owner, self._piece.name, columns)
         places = range(len(columns))
-        # it stands beside parameters
-        types = {column: type_name.replace("%", "%%") for column, type_name in types.items()}
         row = row_text(
-            {f"v{place}::{types[column]}": kinds.get(column, "") for place, column in zip(places, columns, strict=True)}
-        )
+            self._connection,
+            {
+                f"v{place}::{types[column]}": kinds.get(column, ValueKind())
+                for place, column in zip(places, columns, strict=True)
+            },
+        ).replace("%", "%%")  # it stands beside parameters
         query = (
             f"SELECT {digest_sums(self._connection)} FROM (SELECT {row} AS r FROM"
             f" unnest({', '.join(['%s::text[]'] * len(columns))}) AS t ({', '.join(f'v{place}' for place in places)})"
@@ -591,13 +620,17 @@ def _blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
 
 
 def _bucketed(
-    connection: psycopg.Connection[Any], relation: str, key: Mapping[str, str], columns: Mapping[str, str], buckets: int
+    connection: psycopg.Connection[Any],
+    relation: str,
+    key: Mapping[str, ValueKind],
+    columns: Mapping[str, ValueKind],
+    buckets: int,
 ) -> str:
     """Rows as (bucket, key as texts, text, version)."""
     keys = ", ".join(shown(column, kind) for column, kind in key.items())
     return (
-        f"SELECT ({hashed(connection, row_text(key), 2)} & {_BUCKET_MASK}) % {buckets} AS b,"
-        f" ARRAY[{keys}]::text[] AS k, {row_text(columns)} AS r, xmin::text AS x FROM {relation}"
+        f"SELECT ({hashed(connection, row_text(connection, key), 2)} & {_BUCKET_MASK}) % {buckets} AS b,"
+        f" ARRAY[{keys}]::text[] AS k, {row_text(connection, columns)} AS r, xmin::text AS x FROM {relation}"
     )
 
 

@@ -33,6 +33,7 @@ from headrace.databases.ports import (
     ComputedDifference,
     ConflictRecord,
     DestinationTable,
+    EnumLabels,
     ErrorEdit,
     ErrorTransaction,
     Finding,
@@ -217,7 +218,12 @@ class PostgresDestination:
             relation = without_children(connection, table.owner, table.name)
         return f"BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM {relation}; COMMIT;"
 
-    def preflight_shapes(self, shapes: Sequence[TableShape], versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+    def preflight_shapes(
+        self,
+        shapes: Sequence[TableShape],
+        versions: Sequence[TableVersion],
+        earlier_labels: Mapping[TableName, Mapping[str, str]],
+    ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_shapes`."""
         columns = {TableName.of(version): frozenset(column.name for column in version.columns) for version in versions}
         wanted = {TableName.of(shape): shape for shape in shapes}
@@ -231,7 +237,12 @@ class PostgresDestination:
                 for shape in here
                 for name in [TableName.of(shape)]
                 for finding in shape_findings(
-                    f"sites.{self._site} table {name}", wanted[name], shape, columns[name], taken
+                    f"sites.{self._site} table {name}",
+                    wanted[name],
+                    shape,
+                    columns[name],
+                    taken,
+                    earlier_labels=earlier_labels.get(name),
                 )
             ),
         )
@@ -509,6 +520,11 @@ class PostgresDestination:
         """See `DestinationDatabase.marked_columns`."""
         with self._use("reading the columns of tables") as connection:
             return marked_columns_of(connection, tables)
+
+    def enum_labels(self, table: TableName) -> tuple[EnumLabels, ...]:
+        """See `DestinationDatabase.enum_labels`."""
+        with self._use("reading the labels of types") as connection:
+            return tuple(each for shape in table_shapes(connection, [table]) for each in shape.enums)
 
     def computed_differences(
         self,

@@ -92,10 +92,11 @@ WITH RECURSIVE walk (root, number) AS (
     SELECT w.root, t.oid, t.typtype, t.typrelid, n.nspname::text AS owner, t.typname::text AS name
     FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.number JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 )
-SELECT n.root::int8, true, n.owner, n.name, e.oid::int8, e.enumlabel::text, '' FROM named n JOIN pg_catalog.pg_enum e ON e.enumtypid = n.oid
+SELECT n.root::int8, true, n.owner, n.name, e.oid::int8, e.enumlabel::text, '', e.enumsortorder FROM named n JOIN pg_catalog.pg_enum e ON e.enumtypid = n.oid
 UNION ALL
-SELECT n.root::int8, false, n.owner, n.name, n.oid::int8, a.attname::text, format('%%s %%s', a.attnum, pg_catalog.format_type(a.atttypid, a.atttypmod))
+SELECT n.root::int8, false, n.owner, n.name, n.oid::int8, a.attname::text, format('%%s %%s', a.attnum, pg_catalog.format_type(a.atttypid, a.atttypmod)), a.attnum
 FROM named n JOIN pg_catalog.pg_attribute a ON n.typtype = 'c' AND a.attrelid = n.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY 1, 3, 4, 8
 """
 
 _CREATED = """
@@ -140,7 +141,7 @@ def row_marks(connection: psycopg.Connection[Any], publication: str) -> dict[str
             marks[root].parts[str(number)] = MarkedPart(**row)
     for root, columns in marked_columns(connection, roots).items():
         marks[root].columns.update(columns)
-    for root, is_label, type_owner, bare_name, number, name, place in connection.execute(_TYPES, (roots,)):
+    for root, is_label, type_owner, bare_name, number, name, place, _ in connection.execute(_TYPES, (roots,)):
         type_name = type_text(type_owner, bare_name)
         if is_label:
             marks[root].labels[str(number)] = MarkedLabel(type_name=type_name, label=name)

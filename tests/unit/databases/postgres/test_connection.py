@@ -249,3 +249,14 @@ def test_every_table_of_the_schema_headrace_is_one_of_ours():
     for name in made:
         error = error_from_sqlstate("42P01", f'relation "{name}" does not exist')
         assert error.hint == INSTANTIATE_AGAIN, name
+
+
+def test_a_database_that_takes_no_connections_has_the_statement_that_lets_them_in() -> None:
+    refused = psycopg.OperationalError(
+        'connection failed: FATAL:  database "it"s mine" is not currently accepting connections'
+    )
+    found = translate(refused, "connecting")
+    assert isinstance(found, DatabaseUnavailable)
+    assert found.hint.startswith('ALTER DATABASE "it""s mine" ALLOW_CONNECTIONS true; -- ')
+    other = translate(psycopg.OperationalError("connection failed: Connection refused"), "connecting")
+    assert other.hint.startswith("see that the server runs")
