@@ -220,11 +220,9 @@ def compare_marks(
             left = {number: part for number, part in left.items() if number not in kept and number not in gone}
         # What else changed of all rows takes a copy of the table, which has them.
         alone, grants = ({}, ()) if found.is_of_all else _copied_alone(source, destination, table, came)
-        ready = {number: readiness(table, number, part) for number, part in alone.items()}
-        came = {number: part for number, part in came.items() if number not in ready or ready[number].held_by}
-        early = [number for number, each in ready.items() if not each.is_applied]
-        held_by = tuple(sorted({error for each in ready.values() for error in each.held_by}))
-        alone = {number: part for number, part in alone.items() if number not in came and number not in early}
+        alone, came, early, held_by = _beginning(
+            alone, came, {number: readiness(table, number, part) for number, part in alone.items()}
+        )
         if alone:
             attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
             gone, left, was = _without_replaced(table, alone, gone, left, was, present)
@@ -246,6 +244,21 @@ def compare_marks(
         if now_known != recorded[table.identity]:
             settled[table.identity] = now_known
     return ChangedRows(problems=problems, settled=settled, attached=attached, left=departed)
+
+
+def _beginning(
+    alone: Mapping[str, MarkedPart], came: Mapping[str, MarkedPart], ready: Mapping[str, Readiness]
+) -> tuple[dict[str, MarkedPart], dict[str, MarkedPart], list[str], tuple[int, ...]]:
+    """Of partitions that are to be copied alone: which begin now.
+
+    Those; the ones that came and do not begin; the numbers of those for which it is too early; and the error transactions
+    in the way of some.
+    """
+    stay = {number: part for number, part in came.items() if number not in ready or ready[number].held_by}
+    early = [number for number, each in ready.items() if not each.is_applied]
+    held_by = tuple(sorted({error for each in ready.values() for error in each.held_by}))
+    begin = {number: part for number, part in alone.items() if number not in stay and number not in early}
+    return begin, stay, early, held_by
 
 
 def _departed(

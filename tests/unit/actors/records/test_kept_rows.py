@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from actors.apply import ApplyHost
+from headrace.status.applies import ApplyStatus, TableCopy
 
 
 def host(spec: Any, call: str = "one") -> ApplyHost:
@@ -15,9 +16,9 @@ def host(spec: Any, call: str = "one") -> ApplyHost:
     return made
 
 
-def status(*states: str, ready: bool = True) -> dict[str, Any]:
-    tables = [{"owner": "public", "name": name, "state": state} for name, state in zip("tu", states, strict=True)]
-    return {"ready": ready, "instantiation": tables}
+def status(*states: str, ready: bool = True) -> ApplyStatus:
+    tables = (TableCopy(owner="public", name=name, state=state) for name, state in zip("tu", states, strict=True))
+    return ApplyStatus(name="x", ready=ready, instantiation=tuple(tables))
 
 
 def test_rows_are_kept_until_every_table_is_recorded_and_by_no_later_life_of_the_process(spec):
@@ -34,7 +35,7 @@ def test_rows_are_kept_until_every_table_is_recorded_and_by_no_later_life_of_the
     [
         status("KEPT", "PENDING", ready=False),
         status("KEPT", "FAILED"),
-        {"state": "INITIALIZING"},
+        ApplyStatus(name="x", state="INITIALIZING"),
         status("DONE", "COPIED"),
     ],
 )
