@@ -14,6 +14,7 @@ import pytest
 
 from actors.cluster.local import LocalCluster
 from headrace.base.errors import ApplyError, PropagationError
+from headrace.deployment.inspection import check_topology, plan_topology
 from headrace.rules.rule import ANY_TAG
 from protos.links.redo_link import RedoWatchClient
 from tests.support.background import in_background
@@ -131,14 +132,14 @@ def test_change_that_takes_longer_than_all_looks_to_come_back_is_on_its_way_and_
 
 
 @contextlib.contextmanager
-def users_of(system: Sites, table: str, site: str) -> Iterator[list[int]]:
-    """A user who inserts rows without a pause; what has been committed is listed."""
+def users_of(system: Sites, table: str, site: str, *, first: int = 10_000) -> Iterator[list[int]]:
+    """A user who inserts rows without a pause, from a number on; what has been committed is listed."""
     committed: list[int] = []
 
     def insert(stop: threading.Event) -> None:
         with system.connection(site) as connection:
             while not stop.is_set():
-                number = 10_000 + len(committed)
+                number = first + len(committed)
                 connection.execute(f"INSERT INTO {table} VALUES ({number}, 0)")  # type: ignore[arg-type]
                 committed.append(number)
                 stop.wait(0.01)
@@ -186,6 +187,74 @@ def test_one_way_becomes_two_ways_under_load_and_a_full_site_keeps_its_rows_by_u
         system.execute(site, f"UPDATE depot.tins SET amount = amount + 1 WHERE id % 2 = {number}")
     system.assert_converged(["depot.tins"])
     assert system.execute("b", "SELECT count(*), sum(amount) FROM depot.tins") == [(100, 100)]
+
+
+@pytest.mark.soak
+def test_one_way_becomes_a_hub_and_comes_back_under_load_by_up_alone(sites: Sites):
+    """The site with the rows becomes the hub, of its former copy and of an empty site; nothing is said or deleted."""
+    one_way, three = "replicate: [{tables: [depot.parts], from: a, to: [b]}]", ("a", "b", "c")
+    sites.free("depot", idle=IDLE_BETWEEN)
+    sites.by("replicate: [{tables: [depot.parts], hub: a, spokes: [b, c]}]", sites=three)  # its server runs
+    sites.remake("depot", "CREATE TABLE parts (id bigint PRIMARY KEY, amount int)", sites=three)
+    sites.execute("a", "INSERT INTO depot.parts SELECT n, 0 FROM generate_series(1, 1000) n")
+    sites.by(one_way).up()
+    hub = sites.by("replicate: [{tables: [depot.parts], hub: a, spokes: [b, c]}]", sites=three)
+    with users_of(hub, "depot.parts", "a") as committed:
+        found = check_topology(hub.file, ask_databases=True).findings
+        assert [finding for finding in found if finding.is_error] == []
+        said = plan_topology(hub.file, ask_databases=True).as_text().partition("Rows that stay as they are\n")[2]
+        assert said.startswith("  at a, b has a copy of them: depot.parts\n")
+        assert "  at a, c has none: depot.parts\n" in said
+        hub.up()
+        for number, site in enumerate(three):
+            hub.execute(site, f"UPDATE depot.parts SET amount = amount + 1 WHERE id % 3 = {number} AND id <= 1000")
+            hub.execute(site, f"INSERT INTO depot.parts VALUES ({2000 + number}, 0)")
+    hub.assert_converged(["depot.parts"])
+    expected = [(1003 + len(committed), 1000)]
+    for site in three:
+        assert hub.execute(site, "SELECT count(*), sum(amount) FROM depot.parts") == expected
+
+    back = sites.by(one_way)
+    with users_of(back, "depot.parts", "a", first=500_000) as more:
+        back.up()
+        back.execute("a", "UPDATE depot.parts SET amount = amount + 1 WHERE id <= 1000")
+    back.assert_converged(["depot.parts"])
+    assert back.execute("b", "SELECT count(*), sum(amount) FROM depot.parts") == [
+        (1003 + len(committed) + len(more), 2000)
+    ]
+
+
+@pytest.mark.soak
+def test_a_site_joins_two_that_write_to_each_other_by_the_steps_of_the_documentation(sites: Sites):
+    """docs/operations.md, "Adding a site to an n-way topology"."""
+    three = ("a", "b", "c")
+    sites.free("depot", idle=IDLE_BETWEEN)
+    sites.by("replicate: [{tables: [depot.parts], between: [a, b, c]}]", sites=three)
+    sites.remake("depot", "CREATE TABLE parts (id bigint PRIMARY KEY, amount int)", sites=three)
+    sites.execute("a", "INSERT INTO depot.parts SELECT n, 0 FROM generate_series(1, 1000) n")
+    two = sites.by("replicate: [{tables: [depot.parts], between: [a, b]}]")
+    two.up()
+    two.execute("b", "UPDATE depot.parts SET amount = 1 WHERE id <= 10")
+    two.assert_converged(["depot.parts"])  # changes rest
+    all_of_them = sites.by("replicate: [{tables: [depot.parts], between: [a, b, c]}]", sites=three)
+    found = check_topology(all_of_them.file, ask_databases=True).findings
+    assert [finding for finding in found if finding.is_error] == []
+    all_of_them.last[:] = [all_of_them.deployment]
+    with pytest.raises(ApplyError) as refused:
+        all_of_them.deployment.up()
+    assert "what is there is a copy from site" in refused.value.message
+    assert "keep them with `headrace up --keep-existing`" in refused.value.message
+    all_of_them.up(keep_existing=True)
+    all_of_them.assert_converged(["depot.parts"])
+    for number, site in enumerate(three):
+        all_of_them.execute(
+            site,
+            f"UPDATE depot.parts SET amount = amount + 1 WHERE id % 3 = {number} AND id > 10;"
+            f" INSERT INTO depot.parts VALUES ({2000 + number}, 0)",
+        )
+    all_of_them.assert_converged(["depot.parts"])
+    for site in three:
+        assert all_of_them.execute(site, "SELECT count(*), sum(amount) FROM depot.parts") == [(1003, 1000)]
 
 
 @pytest.mark.soak
