@@ -191,7 +191,7 @@ def test_expressions_that_differ_are_warned_of_and_compared(newest: CopiedPair):
     newest.run(ROWS)
     (finding,) = newest.findings()
     assert not finding.is_error
-    assert "generated here as (qty * 2), and at the source as (qty * price)" in finding.problem
+    assert "generated here as integer AS (qty * 2), and at the source as integer AS (qty * price)" in finding.problem
     copied(newest)
     found = newest.verify()["line"]
     assert (found.is_equal, found.computed) == (False, ("total",))

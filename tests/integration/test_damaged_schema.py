@@ -33,7 +33,8 @@ def test_a_dropped_table_is_named_with_the_site_and_what_is_printed_helps(
         with pytest.raises(DatabaseError, match=f"site dst: .*headrace.{table} is not there") as failed:
             destination.prepare("topo")
         assert failed.value.hint == INSTANTIATE_AGAIN, "which begins with `headrace down --purge`"
-        assert destination.remove("topo")[-1] == "DROP SCHEMA headrace"
+        # Origins are the server's: what other databases of it left behind is dropped, too.
+        assert "DROP SCHEMA headrace" in destination.remove("topo")
         destination.prepare("topo")
         assert destination.raise_epoch("topo", "apply_from_src").epoch > 0
 

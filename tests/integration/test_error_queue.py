@@ -558,7 +558,7 @@ def test_ending_the_command_leaves_what_was_not_begun(
         applying.engine.coordinator.errors.executions.add(numbers, request)
         return queue.SimpleQueue()
 
-    monkeypatch.setattr(applying, "execute_errors", begun_only)
+    monkeypatch.setattr(applying, "execute", begun_only)
     monkeypatch.setattr(applying.host, "execution_outcomes", interrupted)
     assert "those that were begun go on, the others are not tried" in run("execute", "--all")[1]
     outcomes = applying.engine.coordinator.errors.executions.take_outcomes()

@@ -193,7 +193,7 @@ class QueuedNetwork(PostgresNetwork):
             engine = self.engines[name]
             queues = [self.status(each.queue) for each in self.spec.captures if each.source == engine.source]
             return all(
-                max(each["acknowledged_scn"] for each in status["subscribers"]) >= engine.coordinator.watermarks.durable
+                max(each.acknowledged_scn for each in status.subscribers) >= engine.coordinator.watermarks.durable
                 for status in queues
             )
 
