@@ -132,7 +132,7 @@ def test_a_component_that_is_killed_while_processes_come_apart_is_where_the_edit
         killed = apart.pid(name)
         os.kill(killed, signal.SIGKILL)
         apart.wait_restarted(name, killed)
-        assert editing.result()["state"] == "RUNNING"
+        assert editing.result().state == "RUNNING"
         processes = wait_processes(apart)
         assert processes == {each: {each} for each in processes}
         assert apart.pid(name) not in {old, killed}

@@ -268,9 +268,9 @@ def test_a_table_that_gets_its_name_back_is_said_to_have_left_the_rules_no_more(
     """Without another `up`."""
     source = make()
     source.run("CREATE SCHEMA elsewhere; ALTER TABLE t SET SCHEMA elsewhere")
-    source.wait("it is shown", lambda status: status["strayed_tables"] == ["elsewhere.t"])
+    source.wait("it is shown", lambda status: status.strayed_tables == ("elsewhere.t",))
     source.run("ALTER TABLE elsewhere.t SET SCHEMA public")
-    source.wait("it is shown no more", lambda status: status["strayed_tables"] == [])
+    source.wait("it is shown no more", lambda status: status.strayed_tables == ())
     source.run("INSERT INTO t VALUES (1)")
     source.wait_written()
     reader = source.miner(AskedNames(lambda method: getattr(source.host, method)()))

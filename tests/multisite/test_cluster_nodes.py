@@ -209,7 +209,7 @@ def test_each_site_runs_on_its_node_and_keeps_its_files_there(cluster: Cluster):
         places[name] = next(
             site for site in SITES if pid in {process.pid for process in cluster.nodes[site].processes()}
         )
-        assert places[name] == each["site"], name
+        assert places[name] == each.site, name
     head = {process.pid for process in cluster.nodes.head.processes()}
     assert cluster.system.pid(CONTROLLER) in head
 
@@ -237,7 +237,7 @@ def test_a_site_whose_node_is_killed_stands_still_while_the_others_go_on(cluster
     with loaded(cluster) as load:
         pids = {name: cluster.system.pid(name) for name in cluster.components()}
         assert node.kill() > 10
-        away = {name for name, each in cluster.components().items() if each["site"] == "b"}
+        away = {name for name, each in cluster.components().items() if each.site == "b"}
         wait_until("all that is of it is away, and nothing else", lambda: cluster.away("b") == away)
         held = load.x.found("b")
         load.x.wait_arriving("c")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.simulation.world import Simulation
+from headrace.status.applies import ApplyStatus
 from headrace.tracing.following import Tracking, follow
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
@@ -36,8 +36,8 @@ def labelled_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Si
 
 
 def tracked(sim: Simulation) -> Tracking:
-    statuses: dict[str, Mapping[str, Any]] = {
-        name: {"low_watermark_scn": component.driver.coordinator.watermarks.low}
+    statuses = {
+        name: ApplyStatus(name=name, low_watermark_scn=component.driver.coordinator.watermarks.low)
         for name, component in ((each.name, each) for each in sim.applies.values())
         if component.driver is not None
     }

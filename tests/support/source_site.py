@@ -52,7 +52,7 @@ class Source:
         )
         self.host = DatabaseSite(self.spec, "dbs1", "fingerprint", loopback())
         self.host.start()
-        self.wait("ready", lambda status: status["ready"])
+        self.wait("ready", lambda status: status.ready)
         self.host.prepare(self.spec)
         self.wait("it writes", lambda status: status.state in {"IDLE", "WRITING"})
 

@@ -38,7 +38,7 @@ def test_late_stream_of_an_older_driver_moves_nothing_of_its_successor_whose_str
     older.durable(Scn(60))  # its servers' last group
     assert older.has_opened()  # its host finds the newer epoch before it confirms the stream
     (subscriber,) = (each for each in core.status().subscribers if each.subscriber == "apply_a")
-    assert subscriber["acknowledged_scn"] == 25
+    assert subscriber.acknowledged_scn == 25
     core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(25)}, 1)
 
 
