@@ -148,8 +148,10 @@ class ApplyHost(Host):
 
     def _note_kept(self, status: ApplyStatus) -> None:
         """Once every table of the call of `up --keep-existing` is recorded at the destination, no later driver keeps rows."""
+        if not (self._keep_existing and status.ready):
+            return
         recorded = {(each.owner, each.name) for each in status.instantiation if each.state in {"DONE", "KEPT"}}
-        if self._keep_existing and status.ready and self._to_keep <= recorded:
+        if self._to_keep <= recorded:
             self._kept_rows.save()
             self._keep_existing = frozenset()
 

@@ -257,20 +257,11 @@ class RedoReceiver(RedoKeeper, Host):
         statistics = log.statistics()
         is_full = self._receiver_state == "PAUSED: REDO IS FULL"
         return replace(
-            status,
+            self.with_log(status, statistics),
             problem=self._full(statistics) if is_full else status.problem,
             bytes_total=statistics.received_bytes,
-            redo_bytes=statistics.redo_bytes,
-            redo_bytes_max=statistics.redo_bytes_max,
-            redo_segments=statistics.segments,
-            redo_scn=statistics.position.scn,
-            redo_segment=statistics.position.segment,
             redo_at_source_scn=statistics.source_scn,
-            fsyncs_total=statistics.syncs,
             duplicate_bytes_total=statistics.duplicate_bytes,
-            purged_bytes_total=statistics.purged_bytes,
-            required_checkpoint_scn=statistics.required_checkpoint_scn,
-            captures=self.capture_scns(),
         )
 
     def _full(self, statistics: StandbyStatistics) -> str:

@@ -301,20 +301,11 @@ class DatabaseSite(RedoKeeper, SiteHost):
     def _with_redo(self, status: SiteStatus, writer: LogWriter) -> SiteStatus:
         statistics, options = writer.statistics(), writer.options
         return replace(
-            status,
+            self.with_log(status, statistics),
             problem=statistics.problem or self._waits_in_vain(writer),
             bytes_total=statistics.data_bytes,
-            redo_bytes=statistics.redo_bytes,
-            redo_bytes_max=statistics.redo_bytes_max,
-            redo_segments=statistics.segments,
-            redo_scn=statistics.position.scn,
-            redo_segment=statistics.position.segment,
-            fsyncs_total=statistics.syncs,
             resumes_total=statistics.resumes,
-            purged_bytes_total=statistics.purged_bytes,
-            required_checkpoint_scn=statistics.required_checkpoint_scn,
             redo_receivers=writer.shipping.status(),
-            captures=self.capture_scns(),
             stream_form=None if options is None else "binary" if options.binary else "text",
         )
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import counted
-from headrace.status.applies import ApplyStatus
+from headrace.status.applies import ApplyStatus, apply_status
 from headrace.status.captures import CaptureStatus
 from headrace.status.component import ComponentStatus, Failure
 from headrace.status.overview import Flow, Overview
@@ -133,7 +133,7 @@ class AlertWatch:
             now: seconds on a monotonic clock.
         """
         at_us = overview.at_us
-        applies = [_apply_of(component) for component in overview.components if component.kind == "apply"]
+        applies = [apply_status(component) for component in overview.components if component.kind == "apply"]
         found: list[Alert] = []
         if self.spec.error_transaction:
             while self._error_alerts and self._error_alerts[0] <= now - _HOUR_S:
@@ -306,11 +306,6 @@ def _waits_for_others(component: ComponentStatus, *, is_up: bool) -> bool:
     return not is_up or (
         state != "NOT CREATED" and isinstance(component, CaptureStatus) and bool(component.combined_with)
     )
-
-
-def _apply_of(component: ComponentStatus) -> ApplyStatus:
-    """The status of an apply process; of one that does not answer, everything is unknown."""
-    return component if isinstance(component, ApplyStatus) else ApplyStatus(name=component.name)
 
 
 def _controller(overview: Overview) -> ComponentStatus:

@@ -27,7 +27,7 @@ from actors.site.redo_keeper import with_capture_scns
 from headrace.base.errors import HeadraceError
 from headrace.databases.ports import Finding
 from headrace.lcr.scn import Scn
-from headrace.status.applies import ApplyStatus
+from headrace.status.applies import ApplyStatus, apply_status
 from headrace.status.component import ComponentStatus
 from headrace.status.overview import Flow, FoundProblem
 from headrace.status.plain import status_of
@@ -172,7 +172,7 @@ class Observation:
         )
 
     def _flow(self, apply: ApplySpec, status: ComponentStatus | None, source: ComponentStatus | None) -> Flow:
-        said = status if isinstance(status, ApplyStatus) else ApplyStatus(name=f"apply:{apply.name}")
+        said = apply_status(status)
         source_scn = source.source_scn or None if isinstance(source, SiteStatus) else None
         applied_scn = said.low_watermark_scn or None
         samples, as_of_us = self.samples.get(apply.source), seen_at_us(said.answered_us, self._clock.time_us())

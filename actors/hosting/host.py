@@ -217,18 +217,19 @@ class Host:
     def status(self) -> ComponentStatus:
         """The status; always returns at once."""
         state, error = self._state, self._error
+        details = self.details()
         status = replace(
-            self.details(),
+            details,
             name=self.name,
             kind=self.kind or self.name.partition(":")[0],
-            state=self.detail_state() if state == "ENABLED" else state,
+            state=(details.state or self.detail_state()) if state == "ENABLED" else state,
             enabled=self._wanted,
             since_us=self._since_us,
             started_us=self._started_us,
             alive_us=self._alive_us,
             errors_total=self._errors_total,
             opens_total=self._opens_total,
-            last_error=None if error is None else _failure(error, self._error_us),
+            last_error=None if error is None else Failure(**error.described(), at_us=self._error_us),
         )
         if state == "DISABLED" and (unadopted := self._unadopted) is not None:  # it has no error: it is stopped
             problem = f"cannot adopt the changed topology: {unadopted.message.removeprefix(f'{self.name}: ')}"
@@ -367,17 +368,6 @@ class Host:
     def _write_wanted(self, *, enabled: bool) -> None:
         self._wanted_file.save(enabled=enabled)
         self._wanted = enabled
-
-
-def _failure(error: HeadraceError, at_us: int) -> Failure:
-    return Failure(
-        error=type(error).__name__,
-        code=error.code,
-        message=error.message,
-        hint=error.hint,
-        retry=error.retry.value,
-        at_us=at_us,
-    )
 
 
 def _wrap(name: str, error: OSError) -> HeadraceError:

@@ -8,7 +8,7 @@ Called from the threads of calls: `headrace.redo.checkpoints` says what may come
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.base.errors import PropagationError
 from headrace.lcr.scn import Scn
@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.redo.checkpoints import RequiredCheckpoints
+    from headrace.redo.standby.standby_log import StandbyStatistics
+    from headrace.redo.writing.log_writer import LogWriterStatistics
     from topology.spec import TopologySpec
 
 __all__ = ["RedoKeeper", "register_captures"]
+
+S = TypeVar("S", bound=RedoLogStatus)
 
 
 class _Redo(Protocol):
@@ -41,6 +45,26 @@ class RedoKeeper:
     """A part of a component that keeps redo."""
 
     name: str
+
+    def with_log(self, status: S, statistics: LogWriterStatistics | StandbyStatistics) -> S:
+        """The component's status with what there is of every redo log.
+
+        Args:
+            status: of the component.
+            statistics: of its redo log.
+        """
+        return replace(
+            status,
+            redo_bytes=statistics.redo_bytes,
+            redo_bytes_max=statistics.redo_bytes_max,
+            redo_segments=statistics.segments,
+            redo_scn=statistics.position.scn,
+            redo_segment=statistics.position.segment,
+            fsyncs_total=statistics.syncs,
+            purged_bytes_total=statistics.purged_bytes,
+            required_checkpoint_scn=statistics.required_checkpoint_scn,
+            captures=self.capture_scns(),
+        )
 
     def kept_redo(self) -> _Redo | None:
         """The redo; None: it is not open."""

@@ -97,9 +97,8 @@ class QueueHost(Host):
         self._spec, self._queue, self._fingerprint = spec, spec.queue(self._queue.name), fingerprint
 
     def detail_state(self) -> str:
-        """ENABLED or PAUSED FOR FLOW CONTROL."""
-        serving = self._serving
-        return "INITIALIZING" if serving is None else serving.status().state
+        """As long as it is not open; then its statistics have ENABLED or PAUSED FOR FLOW CONTROL."""
+        return "INITIALIZING"
 
     def details(self) -> ComponentStatus:
         """The queue's statistics, as long as it is open."""

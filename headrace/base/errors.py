@@ -146,7 +146,7 @@ class HeadraceError(Exception):
         """Both in one text, for what has no place for a hint."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
-    def described(self) -> dict[str, object]:
+    def described(self) -> dict[str, str]:
         """The error as JSON-able words, for status, logs and other processes."""
         return {
             "error": type(self).__name__,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -17,6 +17,7 @@ from headrace.base.errors import ConfigError
 __all__ = ["AsBytes", "SettingsAsBytes", "as_json", "from_json"]
 
 T = TypeVar("T")
+_SCALARS = frozenset({str, int, float, bool})  # what `json` has, too
 
 
 def as_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
@@ -84,27 +85,28 @@ def _plain(value: object) -> str:
 
 def _read(kind: Any, value: Any, *, is_complete: bool) -> Any:  # noqa: ANN401 - by the types of the fields
     """Build a value of the type `kind` from plain data."""
+    if kind in _SCALARS:  # most fields: a status is read each second
+        return kind(value)
+    read = partial(_read, is_complete=is_complete)
     if dataclasses.is_dataclass(kind):
         hints = _hints(cast("type", kind))
         known = value.items() if is_complete else [(name, each) for name, each in value.items() if name in hints]
-        return kind(**{name: _read(hints[name], each, is_complete=is_complete) for name, each in known})  # type: ignore[operator]
+        return kind(**{name: read(hints[name], each) for name, each in known})  # type: ignore[operator]
     if get_origin(kind) is types.UnionType:  # "or None", or dataclasses that no two have the same fields
         kinds = [each for each in get_args(kind) if each is not type(None)]
         if value is None or len(kinds) == 1:
-            return None if value is None else _read(kinds[0], value, is_complete=is_complete)
-        return _read(
-            next(each for each in kinds if {field.name for field in dataclasses.fields(each)} == set(value)),
-            value,
-            is_complete=is_complete,
+            return None if value is None else read(kinds[0], value)
+        return read(
+            next(each for each in kinds if {field.name for field in dataclasses.fields(each)} == set(value)), value
         )
     if get_origin(kind) is tuple:
         members = get_args(kind)
         if len(members) == 2 and members[1] is Ellipsis:
-            return tuple(_read(members[0], each, is_complete=is_complete) for each in value)
-        return tuple(_read(member, each, is_complete=is_complete) for member, each in zip(members, value, strict=True))
+            return tuple(read(members[0], each) for each in value)
+        return tuple(read(member, each) for member, each in zip(members, value, strict=True))
     if get_origin(kind) is dict:
         _, members = get_args(kind)
-        return {str(name): _read(members, each, is_complete=is_complete) for name, each in value.items()}
+        return {str(name): read(members, each) for name, each in value.items()}
     if kind is Any:
         return value
     if kind is bytes:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import HeadraceError
 from headrace.databases.destination_views import ERRORS_MAX, error_rows
-from headrace.status.applies import ApplyStatus
-from headrace.status.component import ComponentStatus
+from headrace.status.applies import apply_status
 from headrace.status.overview import Overview
 from headrace.status.plain import plain_overview
 
@@ -45,19 +44,17 @@ def with_descriptions(overview: Overview, connect: Callable[[], ActorSystem]) ->
         actors = connect()
         configurations, views = _asked(actors, applies, "configuration"), _asked(actors, applies, "views")
         # One that is stopped or starting does not know its error queue, but its process reads it.
-        errors = _asked(actors, [name for name, each in applies.items() if _errors_of(each) != 0], "first_errors")
+        errors = _asked(
+            actors, [name for name, each in applies.items() if apply_status(each).errors != 0], "first_errors"
+        )
     except HeadraceError:
         return plain
     for component in plain["components"]:
         name = component["name"]
         if name in applies:
-            found = _found(configurations, errors, name, _errors_of(applies[name]))
+            found = _found(configurations, errors, name, apply_status(applies[name]).errors)
             component.update(_with_views(overview.topology, name, found, views.get(name)))
     return plain
-
-
-def _errors_of(component: ComponentStatus) -> int | None:
-    return component.errors if isinstance(component, ApplyStatus) else None
 
 
 def _asked(actors: ActorSystem, names: Iterable[str], method: str) -> dict[str, Any]:

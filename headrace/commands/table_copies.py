@@ -10,7 +10,7 @@ from headrace.base.errors import NOT_REPLICATED, ApplyError, ConfigError, Headra
 from headrace.base.plain_data import as_json
 from headrace.commands.verification import KNOWN_TABLES
 from headrace.console.status_view import copying_line
-from headrace.status.applies import ApplyStatus, TableCopy
+from headrace.status.applies import apply_status
 from headrace.status.component import ComponentStatus
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def wait_copied(
         copies = [
             (before, found)
             for before in begun
-            for found in _tables_of(components.get(f"apply:{before['apply']}"))
+            for found in apply_status(components.get(f"apply:{before['apply']}")).instantiation
             if (found.owner, found.name) == (before["owner"], before["name"])
         ]
         now = [{**before, **as_json(found)} for before, found in copies]
@@ -177,10 +177,6 @@ def copied_line(table: Mapping[str, Any]) -> str:
 
 def _key(table: Mapping[str, Any]) -> tuple[str, str, str]:
     return table["apply"], table["owner"], table["name"]
-
-
-def _tables_of(component: ComponentStatus | None) -> tuple[TableCopy, ...]:
-    return component.instantiation if isinstance(component, ApplyStatus) else ()
 
 
 def _check_runs(applies: Iterable[ComponentStatus]) -> None:

@@ -12,7 +12,7 @@ from headrace.base.errors import COPY_ONE_AGAIN, counted
 from headrace.console.output import bytes_text, scn_text, seconds_text
 from headrace.console.remedies import for_component
 from headrace.lcr.table_name import literal, quoted
-from headrace.status.applies import ApplyStatus, TableCopy
+from headrace.status.applies import ApplyStatus, TableCopy, apply_status
 from headrace.status.captures import CaptureStatus
 from headrace.status.component import ComponentStatus, WireStatus
 from headrace.status.overview import Flow, Overview, SiteToClear, SplitStream
@@ -562,9 +562,7 @@ def summary_line(overview: Overview, *, is_starting: bool = False) -> str:
     parts = [f"{', '.join(names)} {state}" for state, names in waiting.items()]
     if created_later := sum(component.state == _NOT_CREATED for component in components):
         parts.append(f"{created_later} components to be created")
-    parts += filter(
-        None, [copying_line([table for c in components if isinstance(c, ApplyStatus) for table in c.instantiation])]
-    )
+    parts += filter(None, [copying_line([table for c in components for table in apply_status(c).instantiation])])
     parts += [overview.problem] if overview.problem else []
     alike: dict[str, list[str]] = {}  # when a site's process is busy, all of its components say the same
     for component in components:

@@ -747,11 +747,13 @@ class Deployment:
 
     def _spark_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
         """The processes of Spark applications that run on this machine."""
+        if self.address:  # they are not this command's to end
+            return []
         sparks = [name for name in names if name.startswith("spark:")]
         found = []
         for answer in actors.call_all(sparks, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
             status = status_of(answer) if isinstance(answer, Mapping) else None
-            if isinstance(status, SparkStatus) and status.application_pid and not self.address:
+            if isinstance(status, SparkStatus) and status.application_pid:
                 with suppress(psutil.Error):
                     found.append(psutil.Process(status.application_pid))
         return found

@@ -15,7 +15,7 @@ from typing import Any
 from headrace.base.errors import ApplyError
 from headrace.console.remedies import for_component
 from headrace.databases.ports import Finding
-from headrace.status.applies import ApplyStatus
+from headrace.status.applies import apply_status
 from headrace.status.component import Failure
 from headrace.status.overview import Overview
 
@@ -161,7 +161,7 @@ def _found(overview: Overview) -> dict[str, tuple[str, ApplyError]]:
         )
     for component in overview.components:
         name, process = component.name, component.started_us or 0
-        for table in component.instantiation if isinstance(component, ApplyStatus) else ():
+        for table in apply_status(component).instantiation:
             if table.state == "FAILED":
                 full, fix = (
                     f"{table.owner}.{table.name}",
@@ -190,8 +190,5 @@ def _found(overview: Overview) -> dict[str, tuple[str, ApplyError]]:
 def _all_looked_at(overview: Overview) -> bool:
     """Whether every table was checked: then all tables that cannot be copied are known."""
     return not any(
-        table.state == "PENDING"
-        for each in overview.components
-        if isinstance(each, ApplyStatus)
-        for table in each.instantiation
+        table.state == "PENDING" for each in overview.components for table in apply_status(each).instantiation
     )

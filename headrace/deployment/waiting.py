@@ -15,7 +15,7 @@ from headrace.base.errors import HeadraceError, PropagationError
 from headrace.console.output import bytes_text, scn_text
 from headrace.console.status_view import Note, holding_notes
 from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
-from headrace.status.applies import ApplyStatus
+from headrace.status.applies import apply_status
 from headrace.status.overview import Overview
 from topology.proof.reach import applies_in_a_row
 
@@ -156,8 +156,7 @@ class _Wait:
         ]
         self.failed = {}
         for component in overview.components:
-            tables = component.instantiation if isinstance(component, ApplyStatus) else ()
-            name, states = component.name, {table.state for table in tables}
+            name, states = component.name, {table.state for table in apply_status(component).instantiation}
             own = [error for error in errors if error.context["component"] == name]
             if own and states <= _AT_REST:
                 self.failed[name] = own

@@ -17,7 +17,7 @@ import psutil  # type: ignore[import-untyped]
 from actors.site.connection import embedded_server
 from headrace.base.errors import HeadraceError
 from headrace.faults.errors import NotFired
-from headrace.status.applies import ApplyStatus
+from headrace.status.applies import apply_status
 from headrace.status.component import ComponentStatus
 from headrace.status.plain import status_of
 from headrace.status.sparks import SparkStatus
@@ -86,8 +86,8 @@ class Processes:
 
     def workers(self, apply: str) -> list[psutil.Process]:
         """The Python workers that are the apply servers of an apply process, on this machine."""
-        found, status = [], self.status(f"apply:{apply}")
-        for server in status.servers if isinstance(status, ApplyStatus) else ():
+        found = []
+        for server in apply_status(self.status(f"apply:{apply}")).servers:
             with contextlib.suppress(NotFired):
                 found.append(self._own(server.pid))
         return found

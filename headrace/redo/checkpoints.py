@@ -12,7 +12,7 @@ The SCNs of a capture process, lowest first; all are of its source's log:
 Redo below the required checkpoint is kept for `checkpoint_retention_time`, for a destination that is restored from a
 backup (it then asks for what it lost), and for an operator who sets the start SCN back. That is a favour, not a
 promise: where the redo log is about to reach its bound, the oldest of it goes first. A capture process that mines again
-from below its required checkpoint holds headrace.redo from there on.
+from below its required checkpoint holds redo from there on.
 
 Source: Oracle Streams Concepts and Administration 11.2, "First SCN and Start SCN", "Checkpoint Retention Time", "A New
 First SCN Value and Purged LogMiner Data Dictionary Information".

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.status.component import ComponentStatus
 
-__all__ = ["ApplyServerStatus", "ApplyStatus", "TableCopy"]
+__all__ = ["ApplyServerStatus", "ApplyStatus", "TableCopy", "apply_status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +128,14 @@ class ApplyStatus(ComponentStatus):
     instantiation: tuple[TableCopy, ...] = ()
     missing_tables: tuple[str, ...] = ()
     counters: dict[str, int] | None = None
+
+
+def apply_status(component: ComponentStatus | None) -> ApplyStatus:
+    """The status of an apply process; of one that does not answer, everything is unknown.
+
+    Args:
+        component: its status as it was read; None: there is none.
+    """
+    if isinstance(component, ApplyStatus):
+        return component
+    return ApplyStatus(name="" if component is None else component.name)

@@ -35,7 +35,7 @@ class CaptureStatus(ComponentStatus):
         rows_discarded_total: rows that the rules leave out.
         batches_total: batches that were enqueued.
         marks_total: positions without changes that were enqueued.
-        full_evaluations_total: rows for which a condition had to be evaluated one by one.
+        full_evaluations_total: batches that prefiltering did not decide.
         last_commit_time_us: when the newest transaction was committed at the source, microseconds since the epoch.
         labels_left_out_total: labels of tracked transactions that did not fit into a batch.
     """

@@ -16,7 +16,7 @@ class Failure:
         code: HDR-nnnn.
         message: what happened.
         hint: what to do; empty: nothing is known.
-        retry: TIMED, MANUAL or NEVER.
+        retry: timed, manual or never; see `headrace.base.errors.Retry`.
         at_us: when, microseconds since the epoch.
     """
 

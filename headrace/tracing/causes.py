@@ -37,7 +37,7 @@ from headrace.lcr.table_name import argument
 from headrace.rules.conditions.nodes import ConditionError
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.transformations.transformation import TransformationError
-from headrace.status.applies import ApplyStatus
+from headrace.status.applies import apply_status
 from headrace.status.captures import CaptureStatus
 from headrace.status.component import ComponentStatus
 from headrace.status.queues import QueueStatus
@@ -386,7 +386,7 @@ def _first_behind(found: Evidence, scn: int) -> tuple[str, str]:
                     f" {scn_text(position)}",
                 )
     apply = f"apply:{way.apply.name}"
-    received = (applied.received_scn or 0) if isinstance(applied, ApplyStatus) else 0
+    received = apply_status(applied).received_scn or 0
     if received < scn:
         return apply, f"{apply} has read what was committed up to SCN {scn_text(received)}"
     return apply, f"{apply} has read it, and has applied everything up to SCN {scn_text(found.low_watermark_scn)}"

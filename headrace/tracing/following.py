@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import HeadraceError
-from headrace.status.applies import ApplyStatus
+from headrace.status.applies import apply_status
 from headrace.status.captures import CaptureStatus
 from headrace.status.component import ComponentStatus
 from topology.routing.combined import bypassed_on
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from topology.routing.ways import Way
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["SETTLED", "Arrival", "Followed", "Step", "Tracking", "follow"]
+__all__ = ["SETTLED", "Arrival", "Followed", "Step", "Tracking", "follow", "low_watermark_of"]
 
 SETTLED = frozenset({"APPLIED", "DISCARDED", "PASSED"})  # waiting longer changes nothing, and nothing is left to do
 _FORWARD = frozenset({"CAPTURED", "ENQUEUED", "DEQUEUED", "SENT", "APPLIED"})
@@ -159,8 +159,7 @@ def low_watermark_of(statuses: Mapping[str, ComponentStatus], apply: str) -> int
         statuses: by component, its status.
         apply: name of the apply process.
     """
-    status = statuses.get(f"apply:{apply}")
-    return (status.low_watermark_scn or 0) if isinstance(status, ApplyStatus) else 0
+    return apply_status(statuses.get(f"apply:{apply}")).low_watermark_scn or 0
 
 
 def _captured_scn(status: ComponentStatus | None) -> int:

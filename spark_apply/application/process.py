@@ -32,6 +32,7 @@ import secrets
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING
 
 from headrace.base.errors import BugError, HeadraceError
@@ -167,7 +168,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("headrace").setLevel(logging.INFO)
 
-    def tell(document: dict[str, object]) -> None:
+    def tell(document: Mapping[str, object]) -> None:
         output.write(json.dumps(document) + "\n")
         output.flush()
 

@@ -120,10 +120,7 @@ def compare_computed(
     wanted = [
         replace(
             there[name],
-            parts=tuple(
-                replace(part, owner=(called := _called(part.owner, part.name, tables)).owner, name=called.name)
-                for part in there[name].parts
-            ),
+            parts=tuple(replace(part, **part_here(part, *tables)._asdict()) for part in there[name].parts),
         )
         for name in doubtful
         if name in there
@@ -149,10 +146,6 @@ def compare_computed(
         uncompared=uncompared,
         tables=frozenset(unsettled),
     )
-
-
-def _called(owner: str, name: str, tables: tuple[TableName, TableName]) -> TableName:
-    return part_here(MarkedPart(owner=owner, name=name, file=0), *tables)
 
 
 def with_uncompared(mark: RowMark, was: RowMark, computed: Computed) -> RowMark:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from headrace.databases.ports import MarkedColumn, MarkedPart, RowMark
-from headrace.lcr.table_name import TableName, quoted_name
+from headrace.lcr.table_name import quoted_name
 from spark_apply.copy.computed_columns import both_compute
 from spark_apply.copy.marked_columns import earlier_column
 
@@ -39,7 +39,7 @@ def logged_again(now: RowMark) -> Iterator[str]:
     """
     for part in now.parts.values():
         if part.is_unlogged:
-            yield f"ALTER TABLE {quoted_name(TableName(part.owner, part.name))} SET LOGGED"
+            yield f"ALTER TABLE {quoted_name(part)} SET LOGGED"
 
 
 def noted_unlogged(was: RowMark, now: RowMark) -> RowMark:

@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING
 
 from headrace.databases.ports import Instantiation, PartOf, RowMark
 from headrace.lcr.scn import Scn
-from headrace.lcr.table_name import TableName
+from headrace.lcr.table_name import Named, TableName
 from spark_apply.apply_config import TableToInstantiate
 
 if TYPE_CHECKING:
-    from headrace.databases.ports import InstantiationRecords, MarkedPart, SourceDatabase, SourceTable
+    from headrace.databases.ports import InstantiationRecords, SourceDatabase, SourceTable
     from headrace.databases.ports.copying import TableReader
     from spark_apply.copy.standing import Standing
 
@@ -97,7 +97,7 @@ def copies_parts(table: TableToInstantiate) -> bool:
     )
 
 
-def here(part: MarkedPart, source: TableName, destination: TableName) -> TableName:
+def here(part: Named, source: TableName, destination: TableName) -> TableName:
     """What a partition is called at the destination.
 
     Args:

@@ -551,7 +551,7 @@ def _computed_here(each: ComputedDifference) -> str:
 
 def _written_again(part: MarkedPart) -> str:
     """Statements after which the log has the rows of a partition."""
-    name = quoted_name(TableName(part.owner, part.name))
+    name = quoted_name(part)
     return (
         f"BEGIN; CREATE TEMPORARY TABLE attached ON COMMIT DROP AS TABLE {name}; TRUNCATE {name}; INSERT INTO"
         f" {name} OVERRIDING SYSTEM VALUE TABLE attached; COMMIT"

@@ -541,7 +541,7 @@ class ApplyControl:
                     problem=f"{_STRANGER}: {what_to_do}",
                 )
             )
-        if cores.coordinator.is_disabled:
+        if cores.coordinator.errors.disables:
             number = cores.coordinator.first_error
             status.state = "PAUSED: DISABLED BY ERROR"
             status.detail = (

@@ -121,7 +121,7 @@ class CoordinatorStatistics:
 class ApplyCoordinator:
     """Coordinates the apply servers of one apply process. See the module.
 
-    More than 25 methods: eight only tell what there is, of several parts, and what is left decides what each event does to
+    More than 25 methods: seven only tell what there is, of several parts, and what is left decides what each event does to
     all of them.
 
     Args:
@@ -226,11 +226,6 @@ class ApplyCoordinator:
         if not self._slots and not self.statistics.groups:
             return "INITIALIZING"
         return "IDLE" if self._has_nothing else "APPLYING"
-
-    @property
-    def is_disabled(self) -> bool:
-        """Nothing is applied but error transactions that an operator executes; see `KnownErrors.disables`."""
-        return self.errors.disables
 
     @property
     def first_error(self) -> int:
@@ -416,7 +411,7 @@ class ApplyCoordinator:
                 keeps waiting may be below that.
         """
         unfinished = self._groups.unfinished
-        waits_for_errors = self.is_disabled and not unfinished and not self._next.former.is_empty
+        waits_for_errors = self.errors.disables and not unfinished and not self._next.former.is_empty
         if waits_for_errors and not self._replay.is_wanted and (leaves_above or not self.watermarks.has_above):
             self._replay.start()
         if len(unfinished) == 1 and not self._replay.is_wanted:

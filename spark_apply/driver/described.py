@@ -77,7 +77,7 @@ def state_of(
         problem: why it ended; empty: it did not, or was stopped.
     """
     seen = reader.statistics
-    if status == "ENABLED" and coordinator.is_disabled:
+    if status == "ENABLED" and coordinator.errors.disables:
         status, problem = (
             "ABORTED",
             f"error transaction {coordinator.first_error} is in the error queue (on_error: disable)",

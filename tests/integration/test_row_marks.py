@@ -7,8 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+import psycopg
 import pytest
 
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.marked_tables import MarkedTables
 
@@ -358,3 +361,21 @@ def test_the_alter_that_apply_asks_for_gives_older_rows_the_source_s_values_or_s
         if is_constant:
             here, there = tables.both("SELECT id, seen, words, label::text, plain FROM app.t ORDER BY id")
             assert here == there
+
+
+def test_labels_are_read_at_the_destination_while_somebody_holds_a_partition(
+    destination_database: str,
+) -> None:
+    """A look must not wait for a user: a partition's bounds could not be read."""
+    with (
+        psycopg.connect(destination_database) as user,
+        closing(PostgresDestination(destination_database, site="dst")) as destination,
+    ):
+        user.execute("CREATE TYPE st AS ENUM ('open', 'done')")
+        user.execute("CREATE TABLE ev (id int, s st[]) PARTITION BY LIST (id)")
+        user.execute("CREATE TABLE ev_1 PARTITION OF ev FOR VALUES IN (1)")
+        user.commit()
+        user.execute("LOCK TABLE ONLY ev_1 IN ACCESS EXCLUSIVE MODE")
+        (found,) = destination.enum_labels(TableName("public", "ev"))
+        assert (found.name, found.labels) == ("st", ("open", "done"))
+        assert destination.enum_labels(TableName("public", "nothing")) == ()

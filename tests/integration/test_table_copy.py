@@ -161,6 +161,14 @@ def test_a_value_without_a_digest_is_told_before_anything_is_removed(
         reader.prove_large("public", "t", columns, rows="id <> 7")
 
 
+def test_the_other_database_is_asked_for_its_encoding_only_where_a_value_has_parts(source, source_database):
+    with contextlib.closing(PostgresTableReader(source_database, other_dsn="host=127.0.0.1 port=1")) as reader:
+        reader.prove_large("public", "t", {"id": "pg_catalog.int8", "v": "pg_catalog.text"})
+        source.execute("ALTER TABLE public.t ADD parts jsonb")
+        with pytest.raises(DatabaseUnavailable):
+            reader.prove_large("public", "t", {"id": "pg_catalog.int8", "parts": "pg_catalog.jsonb"})
+
+
 @pytest.mark.soak
 def test_a_value_of_more_than_half_a_gigabyte_is_copied_and_proved(
     source, target, source_database, destination_database

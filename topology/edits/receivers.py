@@ -40,12 +40,9 @@ class NotedWay:
 
     def arrival_of(self, table: TableName) -> TableName | None:
         """What a table is called where it arrives, whatever the tag of its changes; None: it does not arrive."""
-        last = table
-        for rules, each in zip(self.rules, passages(self.rules, table), strict=True):
-            if not any(rules.keeps(*each.table, tag=tag) for tag in tags_told_apart(self.rules)):
-                return None
-            last = each.behind
-        return last
+        if not any(self.carries(*table, tag) for tag in tags_told_apart(self.rules)):
+            return None
+        return [table, *(each.behind for each in passages(self.rules, table))][-1]
 
     def carries(self, owner: str, name: str, tag: bytes | None) -> bool:
         """Whether changes of a table arrive, by the rules that were noted; as `topology.routing.ways.Way.carry`.

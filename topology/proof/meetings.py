@@ -97,9 +97,8 @@ def unseen_conflicts(
     for table in tables:
         version, rules = table.destination, apply.conflicts.of(table.destination.owner, table.destination.name)
         is_seen = version.old_image is OldImage.FULL or all(column.is_key for column in version.columns)
-        is_reported = any(
-            handler.needs_old_values for handler in rules.handlers
-        )  # by `headrace.databases.conflict_lists`
+        # By `headrace.databases.conflict_lists`.
+        is_reported = any(handler.needs_old_values for handler in rules.handlers)
         if is_seen or is_reported or rules.compare_key_only or writes_alone(spec, apply, TableName.of(version)):
             continue
         yield Finding(

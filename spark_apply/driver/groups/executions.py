@@ -22,7 +22,7 @@ from spark_apply.conversation.groups import Failure, GroupResult
 if TYPE_CHECKING:
     from spark_apply.dependencies.holds import ErrorHolds
 
-__all__ = ["ErrorExecutions", "ErrorOutcome", "ExecutionRequest"]
+__all__ = ["ErrorExecutions", "ErrorOutcome", "ExecutionRequest", "not_tried"]
 
 # Error transactions in one execution. As sets they take half a second, for which everything else waits; more would save
 # nothing: of 512, the fixed part of an execution (a round trip to the server, a look at the tables, a commit) is a
@@ -122,7 +122,7 @@ class ErrorExecutions:
         self._waiting = deque(number for number in self._waiting if number not in unwanted)
         for number in sorted(unwanted):
             del self._requests[number]
-            self._outcomes.append(_not_tried(number, why))
+            self._outcomes.append(not_tried(number, why))
 
     def choose(self) -> tuple[int, ...]:
         """The error transactions of the next execution, all wanted in the same way.
@@ -150,7 +150,7 @@ class ErrorExecutions:
             if stops:  # nothing behind it is tried
                 self.give_back(numbers)
                 numbers.clear()
-            self._end(_not_tried(number, f"error transaction {number} cannot be executed: {why}"))
+            self._end(not_tried(number, f"error transaction {number} cannot be executed: {why}"))
         self.give_back(numbers)
         return tuple(chosen)
 
@@ -167,7 +167,7 @@ class ErrorExecutions:
         self._waiting.extendleft(number for number in reversed(known) if number not in self._withdrawn)
         for number in known:
             if (why := self._withdrawn.get(number)) is not None:
-                self._end(_not_tried(number, why))
+                self._end(not_tried(number, why))
 
     def executed(self, numbers: Iterable[int]) -> None:
         """Error transactions are executed: they are in the queue no more."""
@@ -219,5 +219,11 @@ class ErrorExecutions:
             self.withdraw([number for number, found in self._requests.items() if found is request], _STOPPED)
 
 
-def _not_tried(number: int, why: str) -> ErrorOutcome:
+def not_tried(number: int, why: str) -> ErrorOutcome:
+    """The outcome of an error transaction that was not executed.
+
+    Args:
+        number: of it.
+        why: for the operator.
+    """
     return ErrorOutcome(number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=why))

@@ -107,7 +107,7 @@ class NextGroup:
     def _may_execute(self) -> bool:
         """Whether error transactions can be executed now."""
         # One at a time: the outcome of one decides what of the next can be executed.
-        if not self._errors.executions.waits or self._groups.is_executing:
+        if not self._errors.executions.waits or self._groups.executing:
             return False
         # A streamed transaction that is being written takes parts until it is whole; one that is not formed yet (an
         # apply process that an error disabled forms nothing) waits behind what is executed.

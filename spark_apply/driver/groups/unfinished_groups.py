@@ -70,11 +70,6 @@ class UnfinishedGroups:
         return any(group.state is GroupState.FORMED for group in self._groups.values())
 
     @property
-    def is_executing(self) -> bool:
-        """Whether error transactions are being executed."""
-        return any(group.mode is GroupMode.EXECUTE_ERROR and not group.is_done for group in self._groups.values())
-
-    @property
     def executing(self) -> list[int]:
         """The error transactions that are being executed."""
         return [

@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import ApplyError, DatabaseUnavailable
-from spark_apply.conversation.groups import Failure
-from spark_apply.driver.groups.executions import ErrorOutcome, ExecutionRequest
+from spark_apply.driver.groups.executions import ErrorOutcome, ExecutionRequest, not_tried
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,11 +91,7 @@ class ErrorRequests:
                 alone.append(number)
             elif outcomes in every:
                 every.remove(outcomes)
-                outcomes.put(
-                    ErrorOutcome(
-                        number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=why)
-                    )
-                )
+                outcomes.put(not_tried(number, why))
         self._coordinator.errors.executions.withdraw(alone, why)
         self.deliver_outcomes()  # whoever wants one of them next is not told of these
 
@@ -118,12 +113,7 @@ class ErrorRequests:
                 waiting.append(outcomes)
                 mine.append(number)
             else:  # its outcome would be told as that of this role or function, which had nothing to do with it
-                outcomes.put(
-                    ErrorOutcome(
-                        number=number,
-                        failure=Failure(position=-1, conflict_type="", sqlstate="", message=_EXECUTED_OTHERWISE),
-                    )
-                )
+                outcomes.put(not_tried(number, _EXECUTED_OTHERWISE))
         self._coordinator.errors.executions.add(mine, wanted)
         return outcomes
 
@@ -217,15 +207,13 @@ class ErrorRequests:
     def end(self) -> None:
         """Answer who waits for the execution of error transactions: this driver will not say how they end."""
         for number, (_, every) in self._executing.items():
-            failure = Failure(
-                position=-1,
-                conflict_type="",
-                sqlstate="",
-                message=f"the apply process ended while error transaction {number} was to be executed: if `headrace"
-                " errors list` still shows it, execute it again",
+            outcome = not_tried(
+                number,
+                f"the apply process ended while error transaction {number} was to be executed: if `headrace errors list`"
+                " still shows it, execute it again",
             )
             for waiting in every:
-                waiting.put(ErrorOutcome(number=number, failure=failure))
+                waiting.put(outcome)
         self._executing = {}
 
     # ------------------------------------------------------------------ inside

@@ -192,10 +192,10 @@ class CoordinatorHost:
         if self._has_queue_spoken:  # while the loop worked, after it had listened
             return 0.0
         now = self._clock.monotonic()
-        parts = (self.progress.due_at, self._fit_checks.due_at, self.dequeuing.due_at, self.servers.join_due_at)
+        # Nothing is recorded while the outcome of a join is unknown, however long that has been due.
+        own = self._join_at if self.joins.is_uncertain else self.progress.due_at
+        parts = (own, self._fit_checks.due_at, self.dequeuing.due_at, self.servers.join_due_at)
         due = [now + RECORD_INTERVAL_S, *(at for at in parts if at is not None)]
-        if self.joins.is_uncertain:
-            due.append(self._join_at)
         return max(0.0, min(due) - now)
 
     def _handle_events(self, timeout_s: float) -> None:

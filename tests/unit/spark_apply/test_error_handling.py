@@ -74,7 +74,7 @@ def until_disabled(engine: Engine) -> bool:
     through = engine.batches[-1].through_scn
     for _ in range(STEPS_MAX):
         coordinator = engine.coordinator
-        if coordinator.is_disabled:
+        if coordinator.errors.disables:
             if not coordinator._groups and not coordinator._replay.is_wanted:
                 return True
         elif coordinator.watermarks.low >= through and coordinator.state != "APPLYING":

@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 from headrace.databases.ports import EnumLabels, Finding
 from headrace.databases.postgres.connection import qualified
 from headrace.databases.renamed_labels import renamed_labels
-from headrace.lcr.table_name import literal, remark
+from headrace.lcr.table_name import TableName, literal, remark
 
 __all__ = ["enum_labels", "label_findings"]
 
@@ -21,7 +21,7 @@ __all__ = ["enum_labels", "label_findings"]
 _ENUMS = """
 WITH RECURSIVE walk (oid) AS (
     SELECT a.atttypid FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+    WHERE a.attrelid = pg_catalog.to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
   UNION
     SELECT part.oid FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid
     CROSS JOIN LATERAL (
@@ -40,15 +40,15 @@ WHERE t.typtype = 'e' ORDER BY 1, 2
 """
 
 
-def enum_labels(connection: psycopg.Connection[Any], table: int) -> tuple[EnumLabels, ...]:
-    """Read the enumerated types of a table's columns.
+def enum_labels(connection: psycopg.Connection[Any], table: TableName) -> tuple[EnumLabels, ...]:
+    """Read the enumerated types of a table's columns; none where there is no such table.
 
     Args:
         connection: to its database.
-        table: its number.
+        table: its name.
     """
     with connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(_ENUMS, (table,)).fetchall()
+        rows = cursor.execute(_ENUMS, (qualified(*table),)).fetchall()
     return tuple(
         EnumLabels(owner=row["owner"], name=row["name"], labels=tuple(row["labels"]), numbers=tuple(row["numbers"]))
         for row in rows

@@ -124,7 +124,7 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
             )
             for each in partitions
         ),
-        enums=enum_labels(connection, found["oid"]),
+        enums=enum_labels(connection, table),
         keys=tuple(tuple(key["columns"]) for key in keys),
         identity=next((tuple(key["columns"]) for key in keys if key["is_identity"]), ()),
     )

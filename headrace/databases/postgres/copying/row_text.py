@@ -9,7 +9,7 @@ be compressed at one side only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,12 @@ class ValueKind:
 
 
 def column_kinds(
-    connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str], *, other_encoding: str = ""
+    connection: psycopg.Connection[Any],
+    owner: str,
+    name: str,
+    columns: Sequence[str],
+    *,
+    other_encoding: Callable[[], str] = str,
 ) -> dict[str, ValueKind]:
     """Read the kinds of columns.
 
@@ -78,11 +83,15 @@ def column_kinds(
         owner: schema.
         name: of the table.
         columns: their names.
-        other_encoding: of the database with whose rows these are compared; empty: the same.
+        other_encoding: asked for that of the database with whose rows these are compared, where it matters; empty: the
+            same.
     """
     sizes = connection.execute(_KINDS, (qualified(owner, name), list(columns))).fetchall()
     encoding = connection.info.parameter_status("server_encoding") or ""
-    ordered = ordered_columns(connection, owner, name, columns) if has_other_order(encoding, other_encoding) else {}
+    parts = [column for column, size in sizes if size == _OTHER]  # no other value has parts
+    ordered = (
+        ordered_columns(connection, owner, name, parts) if parts and has_other_order(encoding, other_encoding()) else {}
+    )
     return {column: ValueKind(size, ordered.get(column)) for column, size in sizes}
 
 

@@ -191,10 +191,7 @@ class PostgresTableReader:
         self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = ""
     ) -> None:
         """See `TableReader.prove_large`."""
-        with (
-            use_snapshot(self._session(), snapshot) as connection,
-            translated("reading the catalog", table=f"{owner}.{name}"),
-        ):
+        with use_snapshot(self._session(), snapshot) as connection:
             large = is_large(connection, valued(self._kinds(owner, name, tuple(columns)), tuple(columns)))
         if not large:
             return
@@ -304,11 +301,15 @@ class PostgresTableReader:
         return self._connection
 
     def _kinds(self, owner: str, name: str, columns: Sequence[str]) -> dict[str, ValueKind]:
+        with translated("reading the catalog", table=f"{owner}.{name}"):
+            return column_kinds(self._session(), owner, name, columns, other_encoding=self._encoding_there)
+
+    def _encoding_there(self) -> str:
+        """Of the database with whose rows these are compared; empty: there is none."""
         if self._other_dsn and not self._other_encoding:
             with contextlib.closing(connect(self._other_dsn, application_name=self._application_name)) as other:
                 self._other_encoding = other.info.parameter_status("server_encoding") or ""
-        with translated("reading the catalog", table=f"{owner}.{name}"):
-            return column_kinds(self._session(), owner, name, columns, other_encoding=self._other_encoding)
+        return self._other_encoding
 
     @contextlib.contextmanager
     def _unmoved(self, owner: str, name: str, snapshot: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:

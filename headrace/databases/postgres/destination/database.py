@@ -51,6 +51,7 @@ from headrace.databases.postgres.catalog.destination_tables import describe_tabl
 from headrace.databases.postgres.catalog.partitions import rows_of_partition, without_children
 from headrace.databases.postgres.compared.columns import column_findings
 from headrace.databases.postgres.compared.computed_columns import computed_as, computed_differences
+from headrace.databases.postgres.compared.enum_labels import enum_labels
 from headrace.databases.postgres.compared.marked_columns import marked_columns_of
 from headrace.databases.postgres.compared.shapes import (
     encoding_findings,
@@ -524,7 +525,7 @@ class PostgresDestination:
     def enum_labels(self, table: TableName) -> tuple[EnumLabels, ...]:
         """See `DestinationDatabase.enum_labels`."""
         with self._use("reading the labels of types") as connection:
-            return tuple(each for shape in table_shapes(connection, [table]) for each in shape.enums)
+            return enum_labels(connection, table)
 
     def computed_differences(
         self,

@@ -133,10 +133,7 @@ def owner_findings(
             f" have the functions, and the table: ALTER TABLE {qualified(*table)} OWNER TO ...",
         )
     for (author, instead), called in authors.items():
-        said = "; ".join(
-            f"{function}, in {_few(list(places))}" for function, places in list(called.items())[:_NAMED_MAX]
-        )
-        said += f"; and {len(called) - _NAMED_MAX} more" if len(called) > _NAMED_MAX else ""
+        said = _few([f"{function}, in {_few(list(places))}" for function, places in called.items()], "; ")
         yield Finding(
             path=f"sites.{site}",
             is_error=False,
@@ -148,8 +145,9 @@ def owner_findings(
         )
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED_MAX]) + (f", and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else "")
+def _few(names: Sequence[str], separator: str = ", ") -> str:
+    more = [f"and {len(names) - _NAMED_MAX} more"] if len(names) > _NAMED_MAX else []
+    return separator.join([*names[:_NAMED_MAX], *more])
 
 
 def schemas_owner_findings(

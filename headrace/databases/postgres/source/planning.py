@@ -12,6 +12,7 @@ from headrace.databases.ports import PlannedStatement
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.connection import quote
 from headrace.databases.postgres.source.log_stream.slot import slot_statement
+from headrace.databases.postgres.source.publication import TABLE_LOCK, publication_options
 from headrace.rules.rule import Rule, RuleSet
 
 __all__ = ["plan_instantiation", "plan_unseen_source"]
@@ -46,14 +47,12 @@ def plan_unseen_source(
     """
     name = slot_name(topology, site)
     wanted = ", ".join(dict.fromkeys(_pattern(rule) for rule_set in rules for rule in rule_set.include or (Rule(),)))
-    options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = false"
-    options += ", publish_generated_columns = stored" if version >= 18 else ""
+    options = publication_options(version * 10000)
     return (
         PlannedStatement(
             statement=f"CREATE PUBLICATION {quote(name)} FOR TABLE <each table like {wanted}> WITH ({options})",
             effect="names the captured tables to the log decoder",
-            lock="SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE,"
-            " CREATE INDEX",
+            lock=TABLE_LOCK,
             breaks=(
                 "UPDATE and DELETE on a captured table without a primary key, unless its REPLICA IDENTITY is FULL",
             ),

@@ -17,7 +17,20 @@ from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.source.preflight import identity_breaks
 from headrace.lcr.table_name import remark
 
-__all__ = ["IS_TRUSTED", "owner_findings", "publication_found", "publication_gone", "publication_steps"]
+__all__ = [
+    "IS_TRUSTED",
+    "TABLE_LOCK",
+    "owner_findings",
+    "publication_found",
+    "publication_gone",
+    "publication_options",
+    "publication_steps",
+]
+
+TABLE_LOCK = (
+    "SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE, CREATE INDEX"
+)
+"""What naming tables in a publication takes."""
 
 # Whoever owns a publication can have it leave out changes for a while, which are lost then without a sign. So a member
 # of the owner is not enough, nor is a superuser who asks.
@@ -90,6 +103,16 @@ def owner_findings(connection: psycopg.Connection[Any], name: str, path: str) ->
         )
 
 
+def publication_options(version: int) -> str:
+    """The options of our publications, as a statement has them.
+
+    Args:
+        version: of the server, as `server_version_num`.
+    """
+    options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = false"
+    return options + (", publish_generated_columns = stored" if logged_generated(version) else "")
+
+
 def publication_steps(
     connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable], *, has_admin: bool = False
 ) -> list[PlannedStatement]:
@@ -107,8 +130,7 @@ def publication_steps(
         DatabaseError: a publication of this name is not ours.
     """
     has_generated = bool(logged_generated(connection.info.server_version))
-    options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = false"
-    options += ", publish_generated_columns = stored" if has_generated else ""
+    options = publication_options(connection.info.server_version)
     wanted = {table.number: table for table in tables}
     row = connection.execute(
         "SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot"
@@ -117,14 +139,11 @@ def publication_steps(
         (name,),
     ).fetchone()
     breaks = tuple(line for table in tables for line in identity_breaks(table))
-    lock = (
-        "SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE, CREATE INDEX"
-    )
     if row is None:
         listed = f" FOR TABLE {_listed(wanted.values())}" if wanted else ""
         statement = f"CREATE PUBLICATION {quote(name)}{listed} WITH ({options})"
         effect = f"names the {len(wanted)} captured tables to the log decoder"
-        return [PlannedStatement(statement=statement, effect=effect, lock=lock if wanted else "", breaks=breaks)]
+        return [PlannedStatement(statement=statement, effect=effect, lock=TABLE_LOCK if wanted else "", breaks=breaks)]
     if row[0]:
         raise DatabaseError(
             f"publication {name} is not ours: it is for all tables",
@@ -143,10 +162,12 @@ def publication_steps(
     if added:
         statement = f"ALTER PUBLICATION {quote(name)} ADD TABLE {_listed(added)}"
         broken = tuple(line for table in added for line in identity_breaks(table))
-        steps.append(PlannedStatement(statement=statement, effect="captures further tables", lock=lock, breaks=broken))
+        steps.append(
+            PlannedStatement(statement=statement, effect="captures further tables", lock=TABLE_LOCK, breaks=broken)
+        )
     if dropped:
         statement = f"ALTER PUBLICATION {quote(name)} DROP TABLE {', '.join(dropped)}"
-        steps.append(PlannedStatement(statement=statement, effect="stops capturing tables", lock=lock))
+        steps.append(PlannedStatement(statement=statement, effect="stops capturing tables", lock=TABLE_LOCK))
     if not steps:
         statement = f"CREATE PUBLICATION {quote(name)}"
         effect = f"names the {len(wanted)} captured tables to the log decoder"

@@ -8,8 +8,10 @@ from dataclasses import replace
 from headrace.base.plain_data import as_json, from_json
 from headrace.databases.ports import CapturedTable
 from headrace.lcr.scn import ObjectNumber
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet, TagCondition
 from tests.support.topologies import SITES, read_anyway
-from topology.edits.receivers import Receivers
+from topology.edits.receivers import NotedWay, Receivers
 
 # Its apply process names tables that never come, which `check` refuses.
 NARROW = (
@@ -69,3 +71,12 @@ def test_a_renamed_table_is_to_be_renamed_where_it_arrives_under_the_name_of_the
     called_otherwise = NARROW.replace("tagged: true}", "tagged: true, transform: [{rename_schema: crm}]}")
     noted = Receivers.of(read_anyway(tmp_path, called_otherwise), "dbs1", TABLES)
     assert noted.name_at_destinations(replace(TABLES[0], name="b")) is None
+
+
+def test_a_table_of_which_no_tag_passes_the_whole_way_arrives_nowhere() -> None:
+    """A change has one tag along its way: that each client takes some tag is not enough."""
+    only = [
+        RuleSet(include=(Rule(owner="hr", name="a", tags=TagCondition(listed=(tag,))),)) for tag in (b"\x01", b"\x02")
+    ]
+    for taken, arrives in (((only[0], only[0]), ("hr", "a")), (tuple(only), None)):
+        assert NotedWay(apply="apply", rules=taken).arrival_of(TableName("hr", "a")) == arrives

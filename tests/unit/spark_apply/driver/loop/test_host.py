@@ -916,6 +916,11 @@ def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monke
     driver.clock.advance(POLL_INTERVAL_S)
     driver.step(5)
     assert True not in sent
+    # What is to be recorded has been due for long, and waits for the join: the loop must not turn without a pause for it.
+    monkeypatch.setattr(type(driver.host.progress), "due_at", 0.0)
+    driver.step(5)
+    assert driver.host.joins.is_uncertain
+    assert driver.host._pause() > 0
     monkeypatch.undo()
     driver.clock.advance(60)
     while not joined.is_set():
