@@ -16,7 +16,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.mining import RUNS, MadeStream, _write
+from benchmarks.mining import RUNS, MadeStream, write_redo
 from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.scn import FIRST_SCN
 from headrace.links.ports import RedoPosition
@@ -93,7 +93,7 @@ def main() -> int:
         for _ in range(RUNS):
             with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
                 redo, began = Path(folder) / "redo", time.process_time()
-                writer, _seconds = _write(redo, chunks, stream)
+                writer, _seconds = write_redo(redo, chunks, stream)
                 times = {"log writer": time.process_time() - began, "mining and encoding": _mine(writer, redo)}
                 times["shipping"], times["receiver"] = _ship(writer, Path(folder) / "standby")
                 redo_bytes = writer.statistics().redo_bytes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.support.copied_pair import CopiedPair
     from tests.support.postgres_pair import Pair
 
 
@@ -17,5 +18,15 @@ def pair(source_database: str, destination_database: str, tmp_path: Path) -> Ite
     from tests.support.postgres_pair import Pair  # imports the apply servers: not for tests that need none
 
     made = Pair(source_database, destination_database, tmp_path / "redo")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def copied_pair(source_database: str, destination_database: str, tmp_path: Path) -> Iterator[CopiedPair]:
+    """The same, whose tables are copied first."""
+    from tests.support.copied_pair import CopiedPair  # as above
+
+    made = CopiedPair(source_database, destination_database, tmp_path / "redo")
     yield made
     made.close()

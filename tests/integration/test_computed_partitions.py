@@ -5,7 +5,7 @@ and no partition, or in one partition. What is said is followed as it is printed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -21,17 +21,15 @@ TOTAL = "total int GENERATED ALWAYS AS (qty * 2) STORED"
 @pytest.fixture
 def made(fresh_database, prepared_database, pg_source) -> Iterator[Callable[..., MarkedTables]]:
     """Makes a pair of databases, the source a PostgreSQL 18."""
-    pairs: list[MarkedTables] = []
+    with ExitStack() as opened:
 
-    def make(destination) -> MarkedTables:
-        pairs.append(MarkedTables(fresh_database(pg_source), prepared_database(destination)))
-        pairs[-1].run("both", "CREATE SCHEMA app")
-        return pairs[-1]
+        def make(destination) -> MarkedTables:
+            pair = MarkedTables(fresh_database(pg_source), prepared_database(destination))
+            opened.enter_context(closing(pair))
+            pair.run("both", "CREATE SCHEMA app")
+            return pair
 
-    yield make
-    for pair in pairs:
-        with closing(pair):
-            pass
+        yield make
 
 
 def table(name: str, total: str = TOTAL, key: str = "PRIMARY KEY (id)") -> str:

@@ -217,7 +217,7 @@ def _wait_until_rows_arrive(system: Sites, *sites: str) -> None:
 
 def _wait_combined(system: Sites) -> None:
     """The apply process gets its batches from the capture process, and what is bypassed does not run."""
-    wait_until("they are connected", lambda: system.status(CAPTURE).get("subscribers", [{}])[0].get("connected"))
+    wait_until("they are connected", lambda: any(each["connected"] for each in system.status(CAPTURE)["subscribers"]))
     assert system.status(CAPTURE)["combined_with"] == APPLY.partition(":")[2]
     assert system.status(APPLY)["combined_with"] == CAPTURE.partition(":")[2]
     assert not BETWEEN & system.deployment.connect().names()

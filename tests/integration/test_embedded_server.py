@@ -23,6 +23,7 @@ from headrace.databases.embedded import servers as embedded
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.faults.processes import kill, server_processes
 from tests.fix_postgres import servers_place
+from tests.support.packages import ROOT
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -333,12 +334,11 @@ def test_normal_user_runs_the_server_in_place() -> None:
         "s.start(); assert s.data_folder == s.folder / 'data'; s.restart(immediate=True); assert s.pid()\n"
         "s.destroy(); assert not s.folder.exists(); s.folder.parent.rmdir(); print('in place')\n"
     )
-    root = Path(embedded_place.__file__).parents[1]
     if not embedded_place._can_run(embedded_place.client_binary("postgres"), 65534):
         pytest.skip("this clone lies where other users cannot enter")
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout == "in place\n", done.stderr
 

@@ -4,13 +4,9 @@ of change is applied, both sides are compared, and no name does what it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 from psycopg import sql
 
-from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.copied_pair import CopiedPair
 from tests.support.hostile_names import HOSTILE
@@ -64,16 +60,8 @@ def _statement(text: str, name: str) -> str:
 
 
 @pytest.fixture
-def pair(
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
-    prepared_database: Callable[[EmbeddedServer], str],
-    tmp_path: Path,
-) -> Iterator[CopiedPair]:
-    made = CopiedPair(fresh_database(pg_source), prepared_database(pg_destination), tmp_path / "redo")
-    yield made
-    made.close()
+def pair(copied_pair: CopiedPair) -> CopiedPair:
+    return copied_pair
 
 
 def test_rows_of_tables_whose_names_try_to_be_statements_are_copied_changed_and_compared(pair: CopiedPair):

@@ -4,16 +4,13 @@ schema that is renamed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.catalog.destination_tables import FIRST_USER_TYPE
 from headrace.databases.postgres.destination.row_reader import PostgresRowReader
 from headrace.lcr.batch import Column
@@ -29,16 +26,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.fixture
-def pair(
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
-    prepared_database: Callable[[EmbeddedServer], str],
-    tmp_path: Path,
-) -> Iterator[CopiedPair]:
-    made = CopiedPair(fresh_database(pg_source), prepared_database(pg_destination), tmp_path / "redo")
-    yield made
-    made.close()
+def pair(copied_pair: CopiedPair) -> CopiedPair:
+    return copied_pair
 
 
 def copied(pair: CopiedPair) -> None:

@@ -136,10 +136,9 @@ def _merge_at_once(advanced: Any, self: Splitting, stream: Any, facts: Any) -> A
 
 
 def _held_is_enough(has_all: Any, self: Splitting, stream: Any, facts: Any) -> bool:
-    held = [
-        each for each in facts.queue(stream.queue).get("subscribers", ()) if each["subscriber"] == stream.propagation
-    ]
-    return bool(held) or bool(has_all(self, stream, facts))
+    status = facts.queue(stream.queue)
+    held = status is not None and any(each.subscriber == stream.propagation for each in status.subscribers)
+    return held or bool(has_all(self, stream, facts))
 
 
 def _hold_on(with_splits: Any, spec: Any, splits: Any) -> Any:
