@@ -20,6 +20,7 @@ from actors.source_database import DatabaseSite
 from headrace.base.errors import PropagationError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.database import PostgresSource
+from headrace.status.plain import plain_status
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import EVERYTHING, call_again, one_way_spec
 from tests.support.links import loopback
@@ -69,6 +70,8 @@ class _Actors(FakeActors):
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
         if name != "site:a" or name not in self.running:
             return super().call(name, method, *arguments, timeout_s=timeout_s)
+        if method == "status":
+            return plain_status(self.source.status())
         answer = getattr(self.source, method)
         if method == "prepare" and self.loses_answer_when is not _never:
             threading.Thread(target=answer, args=arguments, daemon=True).start()

@@ -17,11 +17,13 @@ from headrace.lcr.table_name import TableName, literal, remark
 
 __all__ = ["enum_labels", "label_findings"]
 
-# Also what is an array's element, a domain's base, a range's bound or a composite's field.
+# Also what is an array's element, a domain's base, a range's bound or a composite's field. The table is found in the
+# catalog: `to_regclass` raises for a role that may not use the schema, which preflight is to say in words of its own.
 _ENUMS = """
 WITH RECURSIVE walk (oid) AS (
     SELECT a.atttypid FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = pg_catalog.to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+    JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
+    WHERE s.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
   UNION
     SELECT part.oid FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid
     CROSS JOIN LATERAL (
@@ -48,7 +50,7 @@ def enum_labels(connection: psycopg.Connection[Any], table: TableName) -> tuple[
         table: its name.
     """
     with connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(_ENUMS, (qualified(*table),)).fetchall()
+        rows = cursor.execute(_ENUMS, (table.owner, table.name)).fetchall()
     return tuple(
         EnumLabels(owner=row["owner"], name=row["name"], labels=tuple(row["labels"]), numbers=tuple(row["numbers"]))
         for row in rows

@@ -9,7 +9,6 @@ import psycopg
 from psycopg.rows import dict_row
 
 from headrace.databases.ports.row_marks import MarkedColumn
-from headrace.databases.postgres.connection import qualified
 from headrace.lcr.table_name import TableName
 
 __all__ = ["marked_columns", "marked_columns_of"]
@@ -59,11 +58,11 @@ def marked_columns_of(
         connection: with an empty search_path.
         tables: their names.
     """
-    names = [qualified(*table) for table in tables]
     rows = connection.execute(
-        "SELECT place::int, to_regclass(name)::oid::int8 FROM unnest(%s::text[]) WITH ORDINALITY AS wanted (name,"
-        " place) WHERE to_regclass(name) IS NOT NULL",
-        (names,),
+        "SELECT place::int, c.oid::int8 FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS wanted (owner, name, place)"
+        " JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner"
+        " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name",
+        ([table.owner for table in tables], [table.name for table in tables]),
     )
     numbers = {tables[place - 1]: number for place, number in rows.fetchall()}
     found = marked_columns(connection, list(numbers.values())) if numbers else {}
