@@ -37,7 +37,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from actors.security.links import spark_findings
 from actors.security.wire import callers_of, links_of
 from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
@@ -379,7 +378,6 @@ class DatabaseSite(RedoKeeper, SiteHost):
                 findings += source_findings(spec, self._site, source)
         applies = _applies_at(spec, self._site.name)
         if applies:
-            findings += spark_findings(self._site)
             with closing(self._open_destination()) as destination:
                 findings += destination.preflight(
                     spec.name,

@@ -48,7 +48,6 @@ from actors.state_folder import make_private
 from headrace.base.durable_file import replace_file
 from headrace.base.errors import HeadraceError
 from headrace.base.folder_place import is_copy
-from spark_apply.application.authentication import secret_environment
 from spark_apply.application.environment import LOOPBACK, java_environment
 
 __all__ = ["ClusterFacts", "LocalCluster"]
@@ -299,7 +298,7 @@ class LocalCluster:
             if not name.startswith(_FOREIGN) and name not in self.secrets
         }
         environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
-        environment |= self.client_environment() | secret_environment() | _PRIORITY | _IDLE | _HEAPS | HOOK
+        environment |= self.client_environment() | _PRIORITY | _IDLE | _HEAPS | HOOK
         return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # there is no other node to drain to
 
     def _wait_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:

@@ -15,7 +15,7 @@ from headrace.databases.ports import Finding
 if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["is_this_machine", "link_findings", "ray_findings", "spark_findings"]
+__all__ = ["is_this_machine", "link_findings", "ray_findings"]
 
 
 def link_findings(spec: TopologySpec) -> Iterator[Finding]:
@@ -90,26 +90,6 @@ def ray_findings(address: str) -> Iterator[Finding]:
             " connection strings of all sites",
             fix="start it with RAY_AUTH_MODE=token, and give the nodes and the users of this topology one token (ray"
             " get-auth-token --generate), as cluster.yaml does",
-        )
-
-
-def spark_findings(site: SiteSpec) -> Iterator[Finding]:
-    """Warn of a node whose Spark takes connections from whoever reaches it.
-
-    To be asked on that node, in a process that Ray started.
-
-    Args:
-        site: the one that applies changes there. A private cluster makes the secret itself.
-    """
-    from spark_apply.application.authentication import SECRET, authentication_settings
-
-    if not authentication_settings():
-        yield Finding(
-            path=f"sites.{site.name}{'.node' if site.node else ''}",
-            is_error=False,
-            problem=f"Ray runs on its node without {SECRET}: whoever reaches the ports of its Spark application runs"
-            " programs there, and reads the rows",
-            fix=f"export one {SECRET} on every node before `ray start`, as cluster.yaml does; then headrace up",
         )
 
 

@@ -1,14 +1,15 @@
-"""Who may speak with the JVMs of a Spark application: only who knows the secret of the cluster's processes.
+"""Who may speak with the JVMs of a Spark application: only who knows its secret.
 
 Job
     An executor runs what it is sent, and each of the JVMs deserializes what comes over a connection. Spark lets nobody
-    in who does not know a secret, and encrypts what follows, if it is told so. The secret is a variable of the
-    environment of Ray's processes, which nobody but their user can read: a private cluster gets a new one each time it
-    starts (`actors.cluster.local`), and the nodes of a cluster of one's own from whoever starts Ray on them.
+    in who does not know a secret, and encrypts what follows, if it is told so. Each start of an application makes a new
+    one, and tells its JVMs in files that only their user may read: in a setting's place it would stand in process
+    lists, and Ray shows what it is given for an actor.
 
 Main path
-    secret_environment -> Ray's processes -> authentication_settings and write_secret, for the driver ->
-      join_application, when it runs.
+    write_secret, when the application starts -> the driver reads its Spark home; the executors' command lines name a
+      file (`executor_option`); the application master gets a variable (`secret_environment`)
+      -> join_application, when the driver runs.
 
 Why the driver is changed when it runs
     RayDP's executors are named after the application as its master numbers it, the driver after a number of Spark's
@@ -24,48 +25,57 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-__all__ = ["SECRET", "authentication_settings", "join_application", "secret_environment", "write_secret"]
+__all__ = ["SETTINGS", "executor_option", "join_application", "secret_environment", "write_secret"]
 
-SECRET = "_SPARK_AUTH_SECRET"  # noqa: S105 - a name
-"""The variable; the name is Spark's."""
+SETTINGS = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    # Who does not know the newer way is not let in by the older one.
+    "spark.network.crypto.saslFallback": "false",
+}
+"""Settings under which the JVMs authenticate and encrypt."""
+
+# A name of Spark's. Where Ray was started with it, as earlier versions asked for, all JVMs prefer it to what they read.
+_VARIABLE = "_SPARK_AUTH_SECRET"
+_SETTING = "spark.authenticate.secret"
 _SECRET_BYTES = 32  # nobody guesses 256 bits
-_DEFAULTS = "spark-defaults.conf"
-
-
-def secret_environment() -> dict[str, str]:
-    """The variable with a new secret, for the processes of a cluster that starts."""
-    return {SECRET: token_hex(_SECRET_BYTES)}
-
-
-def authentication_settings() -> dict[str, str]:
-    """Settings under which the JVMs authenticate and encrypt.
-
-    None where this process, which Ray started, has no secret.
-    """
-    if not os.environ.get(SECRET):
-        return {}
-    return {
-        "spark.authenticate": "true",
-        "spark.network.crypto.enabled": "true",
-        # Who does not know the newer way is not let in by the older one.
-        "spark.network.crypto.saslFallback": "false",
-    }
+_DRIVERS, _EXECUTORS = "spark-defaults.conf", "executor.options"
 
 
 def write_secret(home: Path) -> None:
-    """Give the driver its secret in a file of its Spark home: in a setting's place it would stand in the process list.
+    """Make the secret of an application that is to start, and write what its JVMs read it from.
 
     Args:
-        home: of Spark; its own user alone can read the file.
+        home: of Spark, of this application alone; its own user alone can read the files.
     """
     folder = home / "conf"
     folder.mkdir(mode=0o700, exist_ok=True)
-    file = folder / _DEFAULTS
-    file.unlink(missing_ok=True)
-    secret = os.environ.get(SECRET)
-    if secret:
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            out.write(f"spark.authenticate.secret {secret}\n")
+    secret = os.environ.get(_VARIABLE) or token_hex(_SECRET_BYTES)
+    for name, line in ((_DRIVERS, f"{_SETTING} {secret}\n"), (_EXECUTORS, f"-D{_SETTING}={secret}\n")):
+        (folder / name).unlink(missing_ok=True)  # an application of the same number left it
+        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(line)
+
+
+def executor_option(home: Path) -> str:
+    """The option of Java with which an executor reads the secret, as Spark's settings quote it.
+
+    Spark refuses its own settings among an executor's options; what is in a file is read by Java alone.
+
+    Args:
+        home: see `write_secret`.
+    """
+    escaped = str(home / "conf" / _EXECUTORS).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"@{escaped}"'
+
+
+def secret_environment(home: Path) -> dict[str, str]:
+    """The environment with which the application master knows the secret.
+
+    Args:
+        home: see `write_secret`.
+    """
+    return {_VARIABLE: (home / "conf" / _DRIVERS).read_text().split()[1]}
 
 
 def join_application(context: Any) -> None:  # noqa: ANN401 - py4j has no types
@@ -74,7 +84,7 @@ def join_application(context: Any) -> None:  # noqa: ANN401 - py4j has no types
     Args:
         context: Spark's, as Python has it.
     """
-    if not authentication_settings():
+    if context.getConf().get("spark.authenticate", "false") != "true":
         return
     scheduler = context._jsc.sc()  # noqa: SLF001 - not in pyspark's API
     name = _field(scheduler.schedulerBackend(), "appId", "java.util.concurrent.atomic.AtomicReference")[1].get()

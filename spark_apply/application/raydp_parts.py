@@ -11,8 +11,10 @@ import os
 import shlex
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
+from spark_apply.application.authentication import secret_environment
 from spark_apply.application.master_gateway import open_gateway
 
 __all__ = ["FOLDER", "SPARK_HOME", "SparkMaster", "asks_for_secret", "use_own_master", "without_data_sets"]
@@ -108,7 +110,8 @@ def asks_for_secret(master: type) -> type:
                 "-cp",
                 class_path,
             ]
-            gateway = open_gateway(command, os.environ)
+            home = settings.get(SPARK_HOME)
+            gateway = open_gateway(command, {**os.environ, **(secret_environment(Path(home)) if home else {})})
             bridge = gateway.jvm.org.apache.spark.deploy.raydp.AppMasterJavaBridge
             gateway.entry_point = types.SimpleNamespace(getAppMasterBridge=bridge)
             return gateway

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psutil  # type: ignore[import-untyped]
 
 from headrace.base.errors import ApplyError, Retry
-from spark_apply.application.authentication import authentication_settings, join_application, write_secret
+from spark_apply.application.authentication import SETTINGS, executor_option, join_application, write_secret
 from spark_apply.application.class_path import class_path
 from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, OWN_MODULES, java_environment
@@ -243,7 +243,8 @@ class SparkApplication:
 
     def _spark_configuration(self) -> dict[str, str]:
         resources, host = self._config.resources, self._config.host
-        options, app_master_options = f"{_JVM_OPTIONS} {_HEAP}", f"{_JVM_OPTIONS} {_APP_MASTER_HEAP}"
+        options = executor_options = f"{_JVM_OPTIONS} {_HEAP}"
+        app_master_options = f"{_JVM_OPTIONS} {_APP_MASTER_HEAP}"
         scratch: dict[str, str] = {}
         if self._config.state_dir:
             # All of the application runs where this folder is, so files of killed JVMs are found in it.
@@ -258,12 +259,13 @@ class SparkApplication:
                 SPARK_HOME: str(folder / "home"),
                 "spark.preferClassPath": str(path),
                 "spark.ray.preferClassPath": str(path),
-                **authentication_settings(),
+                **SETTINGS,
             }
             own = [*path.options, *self._jvm_options]
             if " " not in str(folder):  # options are split at blanks
                 own.append(f"-Djava.io.tmpdir={folder}")
             options, app_master_options = (" ".join((each, *own)) for each in (options, app_master_options))
+            executor_options = f"{options} {executor_option(folder / 'home')}"
         configuration = {
             **scratch,
             "spark.ui.enabled": "false",
@@ -273,7 +275,7 @@ class SparkApplication:
             "spark.driver.memory": f"{resources.driver_memory_mb}m",
             "spark.executor.memoryOverhead": f"{_MEMORY_OVERHEAD_MB}m",
             "spark.driver.extraJavaOptions": options,
-            "spark.executor.extraJavaOptions": options,
+            "spark.executor.extraJavaOptions": executor_options,
             "spark.ray.raydp_app_master.extraJavaOptions": app_master_options,
             "spark.ray.raydp_spark_master.actor.resource.CPU": _MASTER_CPUS,
             "spark.ray.raydp_spark_executor.actor.resource.cpu": str(resources.cpus),

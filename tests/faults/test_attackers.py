@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,7 @@ import psutil
 import pytest
 
 from headrace.base.failpoints import FOLDER_ENVIRONMENT
-from spark_apply.application.authentication import SECRET
-from tests.support.attackers import ask_for_variable, send_to_spark, speak_to
+from tests.support.attackers import Address, ask_for_variable, assert_spark_reads_nothing, listening_of, speak_to
 from tests.support.system import System
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -41,23 +41,15 @@ def processes(system: System) -> Iterator[psutil.Process]:
                 yield process
 
 
-def listening(system: System) -> list[tuple[str, int]]:
-    """Name and port of every process of the topology for each socket that it listens at."""
-    found = []
-    for process in processes(system):
-        with contextlib.suppress(psutil.Error):
-            found += [
-                (process.name(), each.laddr.port)
-                for each in process.net_connections("tcp")
-                if each.status == psutil.CONN_LISTEN
-            ]
-    return found
+def listening(system: System) -> list[tuple[str, Address]]:
+    """Name and address of every process of the topology for each socket that it listens at."""
+    return list(listening_of(processes(system)))
 
 
 def test_no_port_of_a_topology_does_what_another_user_tells_it(one_way: System):
     found = listening(one_way)
     assert sum("java" in name for name, _ in found) >= 4  # the application master, the driver, two executors
-    answers = ask_for_variable([port for _, port in found], FOLDER_ENVIRONMENT)
+    answers = ask_for_variable([address for _, address in found], FOLDER_ENVIRONMENT)
     told = [each for each in zip(found, answers, strict=True) if os.environ[FOLDER_ENVIRONMENT] in each[1]]
     assert not told
     one_way.assert_converged(["notes"])
@@ -65,19 +57,19 @@ def test_no_port_of_a_topology_does_what_another_user_tells_it(one_way: System):
 
 def test_no_process_of_spark_reads_what_another_user_sends(one_way: System):
     """Of an application: its master's port, the driver's two, and one of each executor."""
-    found = listening(one_way)
-    answers = send_to_spark([port for _, port in found])
-    answered = {each: answer for each, answer in zip(found, answers, strict=True) if answer}
-    assert len(answered) >= 5
-    assert not [each for each, answer in answered.items() if "Unknown challenge message" not in answer]
+    assert_spark_reads_nothing(listening(one_way))
     # Everybody on the machine reads command lines.
-    secrets, lines = set(), []
+    files = list(one_way.spec.state_dir.rglob("executor.options"))
+    secrets = {file.read_text().strip().partition("=")[2] for file in files}
+    assert secrets
+    assert "" not in secrets
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    lines = []
     for process in processes(one_way):
         with contextlib.suppress(psutil.Error):
-            secrets.add(process.environ().get(SECRET, ""))
             lines.append(" ".join(process.cmdline()))
-    (secret,) = secrets - {""}
-    assert not [line for line in lines if secret in line]
+    assert any("executor.options" in line for line in lines)
+    assert not [line for line in lines if any(secret in line for secret in secrets)]
     one_way.assert_converged(["notes"])
 
 
@@ -93,7 +85,7 @@ def test_no_port_of_a_topology_serves_another_user_who_speaks_as_its_components_
         ("Dequeue", spec.name, propagation.name, capture.queue, "src"),
         ("Dequeue", spec.name, apply.name, apply.queue, "src"),
     ]
-    ports = {port: name for name, port in listening(one_way)}
+    ports = {address[1]: name for name, address in listening(one_way)}
     secured, served = speak_to(list(ports), calls)
     assert not served
     assert len(secured) >= 5, "the redo of src, two queues, the apply process and its Spark application"

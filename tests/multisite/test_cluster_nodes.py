@@ -27,6 +27,7 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment, Progress
 from headrace.status.component import ComponentStatus
 from headrace.status.overview import Overview
+from tests.support.attackers import assert_spark_reads_nothing, listening_of
 from tests.support.ray_nodes import RayNodes, has_own_disks, kill
 from tests.support.reporting import note_started
 from tests.support.shared import Shared
@@ -229,6 +230,12 @@ def test_each_site_runs_on_its_node_and_keeps_its_files_there(cluster: Cluster):
             assert not (cluster.nodes[site].state_dir / "desired.json").exists()
         assert (cluster.nodes.state_dir / "desired.json").exists()
         assert not (cluster.nodes.state_dir / "sites").exists()
+
+
+def test_no_process_of_spark_on_a_node_reads_what_another_user_sends(cluster: Cluster):
+    """Ray was started here as its own manual says, and knows no secret of Spark's."""
+    node = cluster.nodes["b"].processes()
+    assert_spark_reads_nothing([each for each in listening_of(node) if "java" in each[0]])
 
 
 @pytest.mark.fault("SIGKILL of every process of a node, which comes back with another address")

@@ -17,6 +17,7 @@ import psutil
 import psycopg
 import pytest
 
+from actors.security.authority import make_certificates
 from actors.site.connection import embedded_server
 from headrace.deployment.deployment import Deployment
 from tests.support import ray_nodes
@@ -32,7 +33,7 @@ SCHEMA = "relayed"
 OVER_A_RELAY = """
 topology: test_spare
 state_dir: state
-tls: none
+tls: {authority: certs/ca.pem, certificate: "certs/{site}.pem", key: "certs/{site}.key"}
 combined: never
 sites:
   a: {database: {kind: embedded}}
@@ -64,6 +65,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
 def system(nodes: RayNodes) -> Iterator[System]:
     file = nodes.folder / "spare.yaml"
     file.write_text(textwrap.dedent(OVER_A_RELAY))
+    make_certificates(nodes.folder / "certs", "test_spare", ("a", "b", "relay"))
     spec = read_topology(file)
     deployment = Deployment(spec, nodes.address)
     servers = {name: embedded_server(spec, spec.site(name)) for name in ("a", "b")}

@@ -9,48 +9,66 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["NOBODY", "Call", "ask_for_variable", "open_folder", "readable_by_others", "send_to_spark", "speak_to"]
+import psutil
+
+__all__ = [
+    "NOBODY",
+    "Address",
+    "Call",
+    "ask_for_variable",
+    "assert_spark_reads_nothing",
+    "listening_of",
+    "open_folder",
+    "readable_by_others",
+    "speak_to",
+]
 
 NOBODY = 65534
 """Number of a user that owns nothing; the attacker is this one where the tests run as root, and else their own user."""
 
-# Reads ports and what to send to each, over connections of their own, and tells what each answered, in hexadecimal.
+# Reads addresses and what to send to each, over connections of their own, and tells what each answered, in hexadecimal.
 _SEND = """
-import encodings.idna, json, os, socket, sys
+import concurrent.futures.thread, encodings.idna, json, os, socket, sys
 if os.getuid() == 0:
     os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
-ports, messages = json.load(sys.stdin)
-answers = []
-for port in ports:
+addresses, messages = json.load(sys.stdin)
+
+def send(address):
     answer = b""
     for message in messages:
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=3) as link:
+            with socket.create_connection(tuple(address), timeout=3) as link:
                 link.sendall(bytes.fromhex(message))
                 while piece := link.recv(4096):
                     answer += piece
         except OSError:
             pass
-    answers.append(answer.hex())
-print(json.dumps(answers))
+    return answer.hex()
+
+with concurrent.futures.ThreadPoolExecutor(8) as pool:  # a silent port is waited for
+    print(json.dumps(list(pool.map(send, addresses))))
 """
 _SECONDS_EACH = 3
 
 
-def _send(ports: Sequence[int], messages: Sequence[bytes]) -> list[bytes]:
+Address = tuple[str, int]
+"""Host and port of this machine."""
+
+
+def _send(addresses: Sequence[Address], messages: Sequence[bytes]) -> list[bytes]:
     """What ports answer another user; one that is silent takes `_SECONDS_EACH` for each message."""
     program = [sys.executable, "-I", "-c", _SEND.replace("{nobody}", str(NOBODY))]
     done = subprocess.run(
         program,
-        input=json.dumps([list(ports), [message.hex() for message in messages]]),
+        input=json.dumps([list(addresses), [message.hex() for message in messages]]),
         capture_output=True,
         text=True,
         check=True,
-        timeout=60 + _SECONDS_EACH * len(messages) * len(ports),
+        timeout=60 + _SECONDS_EACH * len(messages) * len(addresses),
         cwd="/",
     )
     return [bytes.fromhex(answer) for answer in json.loads(done.stdout)]
@@ -150,31 +168,31 @@ def speak_to(ports: Sequence[int], calls: Sequence[Call]) -> tuple[set[int], set
     return set(secured), {(port, method, component) for port, method, component in served}
 
 
-def ask_for_variable(ports: Sequence[int], variable: str) -> list[str]:
-    """What ports of this machine answer another user who asks a JVM for a variable of its environment, without a
+def ask_for_variable(addresses: Sequence[Address], variable: str) -> list[str]:
+    """What addresses of this machine answer another user who asks a JVM for a variable of its environment, without a
     secret.
 
     py4j's `java.lang.System.getenv(...)`: at once, behind a guessed secret, and behind none.
 
     Args:
-        ports: to ask.
+        addresses: to ask.
         variable: name of the variable.
     """
     call = b"c\nz:java.lang.System\ngetenv\ns" + variable.encode() + b"\ne\n"
     return [
         answer.decode("utf-8", "replace")
-        for answer in _send(ports, [call, b"A\nguess\ne\n" + call, b"A\n\ne\n" + call])
+        for answer in _send(addresses, [call, b"A\nguess\ne\n" + call, b"A\n\ne\n" + call])
     ]
 
 
-def send_to_spark(ports: Sequence[int]) -> list[str]:
-    """What ports of this machine answer another user who sends an object to a JVM over Spark's connections.
+def _send_to_spark(addresses: Sequence[Address]) -> list[str]:
+    """What addresses of this machine answer another user who sends an object to a JVM over Spark's connections.
 
     The object is Java's text "hello", for the endpoint that every process of Spark with a server has. Who deserializes
     it says that it does not know such a message; a sender of a whole chain of classes would have run code by then.
 
     Args:
-        ports: to send it to.
+        addresses: to send it to.
 
     Returns:
         Of each its answer; empty: none, or no answer as Spark's processes give them.
@@ -182,7 +200,7 @@ def send_to_spark(ports: Sequence[int]) -> list[str]:
     name = b"endpoint-verifier"
     body = b"\x00\x00" + struct.pack(">H", len(name)) + name + b"\xac\xed\x00\x05t\x00\x05hello"
     request = struct.pack(">BqI", _SPARK_REQUEST, _REQUEST_NUMBER, len(body)) + body
-    return [_spark_answer(answer) for answer in _send(ports, [struct.pack(">q", 8 + len(request)) + request])]
+    return [_spark_answer(answer) for answer in _send(addresses, [struct.pack(">q", 8 + len(request)) + request])]
 
 
 _SPARK_REQUEST, _SPARK_RESPONSE, _SPARK_FAILURE = 3, 4, 5  # kinds of messages of Spark's connections
@@ -190,12 +208,37 @@ _REQUEST_NUMBER = 4711
 
 
 def _spark_answer(answer: bytes) -> str:
-    """The text in an answer to the request of `send_to_spark`."""
+    """The text in an answer to the request of `_send_to_spark`."""
     if len(answer) < 21:
         return ""
     kind, number = struct.unpack_from(">Bq", answer, 8)
     is_answer = kind in {_SPARK_RESPONSE, _SPARK_FAILURE} and number == _REQUEST_NUMBER
     return answer[21:].decode("utf-8", "replace") if is_answer else ""
+
+
+def listening_of(processes: Iterable[psutil.Process]) -> Iterator[tuple[str, Address]]:
+    """Name and address of processes for each socket that they listen at.
+
+    Args:
+        processes: some may have ended.
+    """
+    for process in processes:
+        with suppress(psutil.Error):
+            for each in process.net_connections("tcp"):
+                if each.status == psutil.CONN_LISTEN:
+                    yield process.name(), (each.laddr.ip, each.laddr.port)
+
+
+def assert_spark_reads_nothing(found: Sequence[tuple[str, Address]]) -> None:
+    """Of all ports of an application, those of Spark refuse what another user sends before they deserialize it.
+
+    Args:
+        found: see `listening_of`.
+    """
+    answers = _send_to_spark([address for _, address in found])
+    answered = {each: answer for each, answer in zip(found, answers, strict=True) if answer}
+    assert len(answered) >= 5, "the application master's, the driver's two, and one of each executor"
+    assert not [each for each, answer in answered.items() if "Unknown challenge message" not in answer]
 
 
 @contextmanager

@@ -11,28 +11,24 @@ import psycopg
 from psycopg.rows import dict_row
 
 from headrace.databases.ports import EnumLabels, Finding
+from headrace.databases.postgres.catalog.nested_types import parts_of
 from headrace.databases.postgres.connection import qualified
 from headrace.databases.renamed_labels import renamed_labels
 from headrace.lcr.table_name import TableName, literal, remark
 
 __all__ = ["enum_labels", "label_findings"]
 
-# Also what is an array's element, a domain's base, a range's bound or a composite's field. The table is found in the
+# Also those that others are made of. The table is found in the
 # catalog: `to_regclass` raises for a role that may not use the schema, which preflight is to say in words of its own.
-_ENUMS = """
+_ENUMS = f"""
 WITH RECURSIVE walk (oid) AS (
     SELECT a.atttypid FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
     WHERE s.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
   UNION
-    SELECT part.oid FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid
-    CROSS JOIN LATERAL (
-        SELECT t.typelem UNION ALL SELECT t.typbasetype
-        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
-        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
-                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-    ) AS part (oid)
-    WHERE part.oid <> 0
+    SELECT part.number FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid
+    CROSS JOIN LATERAL {parts_of("t")} AS part
+    WHERE part.number <> 0
 )
 SELECT n.nspname::text AS owner, t.typname::text AS name,
        ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) AS labels,
@@ -50,7 +46,7 @@ def enum_labels(connection: psycopg.Connection[Any], table: TableName) -> tuple[
         table: its name.
     """
     with connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(_ENUMS, (table.owner, table.name)).fetchall()
+        rows = cursor.execute(_ENUMS.encode(), (table.owner, table.name)).fetchall()
     return tuple(
         EnumLabels(owner=row["owner"], name=row["name"], labels=tuple(row["labels"]), numbers=tuple(row["numbers"]))
         for row in rows

@@ -42,6 +42,7 @@ from headrace.databases.ports.copying import (
     TablePlan,
     TextRow,
 )
+from headrace.databases.postgres.catalog.nested_types import parts_of
 from headrace.databases.postgres.catalog.partitions import without_children
 from headrace.databases.postgres.connection import connect, qualified, quote, translated
 from headrace.databases.postgres.copying.keyed_rows import rows_of_keys
@@ -92,17 +93,14 @@ WHERE c.relkind = 'r' AND c.oid IN (
 ORDER BY 1, 2
 """
 
-# Every type a column's values are made of: elements, fields, bounds, base types.
-_NOT_BINARY = """
+# Every type a column's values are made of.
+_NOT_BINARY = f"""
 WITH RECURSIVE parts(oid) AS (
     SELECT a.atttypid FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = %(table)s::regclass AND a.attname = ANY(%(columns)s::text[]) AND NOT a.attisdropped
     UNION
-    SELECT p.part FROM parts JOIN pg_catalog.pg_type t ON t.oid = parts.oid
-    LEFT JOIN pg_catalog.pg_range r ON t.oid IN (r.rngtypid, r.rngmultitypid)
-    LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND t.typrelid <> 0 AND a.attnum > 0 AND NOT a.attisdropped
-    CROSS JOIN LATERAL (VALUES (t.typelem), (t.typbasetype), (r.rngsubtype), (a.atttypid)) p(part)
-    WHERE p.part <> 0
+    SELECT part.number FROM parts JOIN pg_catalog.pg_type t ON t.oid = parts.oid CROSS JOIN LATERAL {parts_of("t")} AS part
+    WHERE part.number <> 0
 )
 SELECT EXISTS (
     SELECT FROM parts JOIN pg_catalog.pg_type t ON t.oid = parts.oid
@@ -601,7 +599,7 @@ def _goes_binary(connection: psycopg.Connection[Any], owner: str, name: str, col
     """Whether these columns can travel in binary form, to columns of the types (`owner.name`) given."""
     with translated("reading the catalog", table=f"{owner}.{name}"):
         asked = {"table": qualified(owner, name), "columns": list(columns), "types": list(columns.values())}
-        found = connection.execute(_NOT_BINARY, asked).fetchone()
+        found = connection.execute(_NOT_BINARY.encode(), asked).fetchone()
     return found is None or not found[0]
 
 

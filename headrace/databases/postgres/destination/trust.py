@@ -15,6 +15,8 @@ import psycopg
 
 from headrace.databases.ports import Finding
 from headrace.databases.postgres.catalog.destination_tables import CatalogTable, is_reserved
+from headrace.databases.postgres.catalog.nested_types import parts_of
+from headrace.databases.postgres.catalog.partitions import members_below
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.lcr.table_name import TableName, remark
 
@@ -50,16 +52,12 @@ SELECT kind, name, pg_catalog.pg_get_userbyid(owner) FROM (
 # Of other owners, for each table. The owner of the schema headrace is the administrator, where there is one: another is
 # refused.
 _OTHERS_FUNCTIONS = f"""
-WITH RECURSIVE tables AS (SELECT root, root AS oid FROM unnest(%s::oid[]) AS wanted (root)
-                UNION SELECT root, relid FROM unnest(%s::oid[]) AS wanted (root), pg_catalog.pg_partition_tree(root)),
+WITH RECURSIVE tables AS (SELECT root, member.number AS oid FROM unnest(%s::oid[]) AS wanted (root)
+                CROSS JOIN LATERAL {members_below("wanted.root")} AS member),
 types (root, oid) AS (
   SELECT t.root, a.atttypid FROM tables t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
-  UNION SELECT w.root, part.oid FROM types w JOIN pg_catalog.pg_type t ON t.oid = w.oid CROSS JOIN LATERAL (
-    SELECT t.typelem UNION ALL SELECT t.typbasetype
-    UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
-    UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid
-    UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-  ) AS part (oid) WHERE part.oid <> 0),
+  UNION SELECT w.root, part.number FROM types w JOIN pg_catalog.pg_type t ON t.oid = w.oid CROSS JOIN LATERAL {parts_of("t")} AS part
+  WHERE part.number <> 0),
 using_functions (root, kind, classid, objid) AS (
   SELECT t.root, 'checks', 'pg_catalog.pg_constraint'::regclass, c.oid FROM tables t JOIN pg_catalog.pg_constraint c ON c.contype = 'c' AND c.conrelid = t.oid
   UNION ALL SELECT t.root, 'domains', 'pg_catalog.pg_constraint'::regclass, c.oid FROM types t JOIN pg_catalog.pg_constraint c ON c.contypid = t.oid
@@ -116,7 +114,7 @@ def owner_findings(
     kinds: dict[tuple[TableName, str], dict[str, set[str]]] = {}
     authors: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
     for schema, name, owner, owner_is_other, kind, function, author, instead in connection.execute(
-        _OTHERS_FUNCTIONS.encode(), (numbers, numbers)
+        _OTHERS_FUNCTIONS.encode(), (numbers,)
     ).fetchall():
         table = TableName(schema, name)
         if owner_is_other:

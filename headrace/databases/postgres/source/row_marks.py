@@ -35,6 +35,7 @@ from psycopg.rows import dict_row
 
 from headrace.databases.ports import ComputedColumn
 from headrace.databases.ports.row_marks import MarkedField, MarkedLabel, MarkedPart, RowMark
+from headrace.databases.postgres.catalog.nested_types import parts_of
 from headrace.databases.postgres.compared.computed_columns import computed_as
 from headrace.databases.postgres.compared.marked_columns import marked_columns
 from headrace.databases.postgres.connection import qualified
@@ -72,21 +73,14 @@ SELECT b.root::int8 AS root, c.oid::int8 AS oid, n.nspname::text AS owner, c.rel
 FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.number AND c.relkind = 'r' JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 
-# Types that are not built in: those of the columns, elements of arrays, bounds of ranges, fields of composites, what
-# domains are over.
-_TYPES = """
+# Types that are not built in: those of the columns, and what they are made of.
+_TYPES = f"""
 WITH RECURSIVE walk (root, number) AS (
     SELECT a.attrelid, a.atttypid FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 10000
   UNION
     SELECT w.root, part.number FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.number
-    CROSS JOIN LATERAL (
-        SELECT t.typelem UNION ALL SELECT t.typbasetype
-        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
-        UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid
-        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
-                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-    ) AS part (number)
+    CROSS JOIN LATERAL {parts_of("t")} AS part
     WHERE part.number >= 10000
 ), named AS (
     SELECT w.root, t.oid, t.typtype, t.typrelid, n.nspname::text AS owner, t.typname::text AS name
@@ -141,7 +135,7 @@ def row_marks(connection: psycopg.Connection[Any], publication: str) -> dict[str
             marks[root].parts[str(number)] = MarkedPart(**row)
     for root, columns in marked_columns(connection, roots).items():
         marks[root].columns.update(columns)
-    for root, is_label, type_owner, bare_name, number, name, place, _ in connection.execute(_TYPES, (roots,)):
+    for root, is_label, type_owner, bare_name, number, name, place, _ in connection.execute(_TYPES.encode(), (roots,)):
         type_name = type_text(type_owner, bare_name)
         if is_label:
             marks[root].labels[str(number)] = MarkedLabel(type_name=type_name, label=name)

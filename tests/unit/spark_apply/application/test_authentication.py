@@ -10,47 +10,68 @@ import pytest
 
 from spark_apply.application import authentication
 from spark_apply.application.authentication import (
-    SECRET,
-    authentication_settings,
+    SETTINGS,
+    executor_option,
     join_application,
     secret_environment,
     write_secret,
 )
 
+VARIABLE = "_SPARK_AUTH_SECRET"  # Spark's name of it
 
-def test_each_cluster_gets_a_secret_of_its_own():
-    one, other = secret_environment(), secret_environment()
-    assert set(one) == {SECRET}
-    assert len(one[SECRET]) == 64
+
+def _told(home: Path) -> tuple[str, str, str]:
+    """What the driver, an executor and the application master are told."""
+    driver = (home / "conf" / "spark-defaults.conf").read_text()
+    executor = Path(executor_option(home).strip('"@')).read_text()
+    return (
+        driver.removeprefix("spark.authenticate.secret ").rstrip("\n"),
+        executor.removeprefix("-Dspark.authenticate.secret=").rstrip("\n"),
+        secret_environment(home)[VARIABLE],
+    )
+
+
+def test_each_start_of_an_application_has_a_secret_of_its_own_that_all_its_jvms_know(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    write_secret(tmp_path)
+    one = _told(tmp_path)
+    write_secret(tmp_path)  # a process of the same number left the first
+    other = _told(tmp_path)
+    assert len(set(one)) == len(set(other)) == 1
+    assert len(one[0]) == 64
     assert one != other
 
 
-def test_settings_name_no_secret(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(SECRET, "of-this-cluster")
-    settings = authentication_settings()
-    assert settings["spark.authenticate"] == "true"
-    assert settings["spark.network.crypto.enabled"] == "true"
-    assert "of-this-cluster" not in str(settings)
-
-
-def test_the_driver_reads_it_from_a_file_of_its_user_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv(SECRET, "one")
+def test_only_their_user_reads_the_files(tmp_path: Path):
     write_secret(tmp_path)
-    monkeypatch.setenv(SECRET, "two")
-    write_secret(tmp_path)  # a process of the same number left the first
-    file = tmp_path / "conf" / "spark-defaults.conf"
-    assert file.read_text() == "spark.authenticate.secret two\n"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "conf").stat().st_mode) == 0o700
+    files = list((tmp_path / "conf").iterdir())
+    assert len(files) == 2
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
-def test_without_a_secret_spark_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv(SECRET, "one")
+def test_settings_and_command_lines_name_no_secret(tmp_path: Path):
     write_secret(tmp_path)
-    monkeypatch.delenv(SECRET)
-    assert authentication_settings() == {}
+    assert SETTINGS["spark.authenticate"] == "true"
+    assert SETTINGS["spark.network.crypto.enabled"] == "true"
+    assert _told(tmp_path)[0] not in f"{SETTINGS} {executor_option(tmp_path)}"
+
+
+def test_where_ray_was_started_with_a_secret_all_jvms_have_that_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """An executor and the application master prefer the variable, which Ray gives them."""
+    monkeypatch.setenv(VARIABLE, "of-an-earlier-version")
     write_secret(tmp_path)
-    assert not list((tmp_path / "conf").iterdir())
-    join_application(None)  # nothing is asked of it
+    assert set(_told(tmp_path)) == {"of-an-earlier-version"}
+
+
+def test_the_driver_of_an_application_without_authentication_is_left_alone():
+    class Context:
+        def getConf(self) -> dict[str, str]:
+            return {}
+
+    join_application(Context())
 
 
 class _Class:

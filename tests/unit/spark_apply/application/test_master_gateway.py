@@ -33,7 +33,7 @@ def gateway() -> Iterator[Any]:
 
 def test_another_user_of_the_machine_runs_nothing_in_the_jvm(gateway: Any):
     assert gateway.jvm.java.lang.System.getenv("SECRET") == "tell nobody"
-    [answer] = ask_for_variable([gateway.gateway_parameters.port], "SECRET")
+    [answer] = ask_for_variable([("127.0.0.1", gateway.gateway_parameters.port)], "SECRET")
     assert "tell nobody" not in answer
     assert answer.count("Authentication") == 3
     assert gateway.jvm.java.lang.System.getenv("SECRET") == "tell nobody"
