@@ -6,8 +6,10 @@ __all__ = ["parts_of"]
 
 
 def parts_of(type_: str) -> str:
-    """SQL for the types of a value's parts (`number`): an array's elements, a domain's base, a range's bounds, a
-    multirange's ranges, a composite's fields. Where there is none of a kind, it may be 0.
+    """SQL for the types of a value's parts (`number`).
+
+    An array's elements, a domain's base, a range's bounds, a multirange's ranges, a composite's fields. Where there is
+    none of a kind, it may be 0.
 
     Args:
         type_: alias of a row of `pg_type`, of a FROM item before.
