@@ -213,6 +213,10 @@ def show(lane: str, done: Sequence[Done]) -> None:
     for name, spent in seconds.most_common(SLOWEST):
         slowest.add_row(f"{spent:.1f}", Text(name))
     console.print(slowest)
+    files = Counter[str]()
+    for name, spent in seconds.items():
+        files[name.partition("::")[0]] += spent
+    console.print("files: " + ", ".join(f"{name} {spent:.0f} s" for name, spent in files.most_common(SLOWEST)))
     started = Counter(kind for each in done for kind in each.report.started)
     console.print(
         "started: " + (", ".join(f"{count} x {kind}" for kind, count in started.most_common()) or "no topology")

@@ -197,6 +197,7 @@ def test_a_lane_ends_with_the_seconds_of_its_parts_the_twenty_slowest_tests_and_
     assert ["12.5", "tests/c.py::test_[1]@one_way"] in slowest
     assert len(slowest) == 20
     assert "units: one_way 12 s" in printed
+    assert "files: tests/a.py 300 s, tests/b.py 33 s, tests/c.py 12 s" in printed
     assert "started: 3 x Ray, 2 x topology" in printed
 
 
