@@ -37,6 +37,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from actors.hosting.runtime import session_folder
+from actors.security.links import ray_folder_findings
 from actors.security.wire import callers_of, links_of
 from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
@@ -373,6 +375,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         if refused := self._claim.findings():
             return refused
         findings: list[Finding] = []
+        if (session := session_folder()) is not None:
+            findings += ray_folder_findings(self._site, session)
         if _is_source(spec, self._site.name):
             with closing(self._open_source()) as source:
                 findings += source_findings(spec, self._site, source)

@@ -43,6 +43,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from actors.cluster.known_process import KnownProcess, known_process, living
+from actors.cluster.own_ray import PRIVATE
 from actors.cluster.ray_head import HOOK
 from actors.state_folder import make_private
 from headrace.base.durable_file import replace_file
@@ -78,7 +79,6 @@ _POLL_S = 0.05
 TOKEN_BYTES = 32  # nobody guesses 256 bits
 _STOP_ROUNDS = 3
 _PROGRAMS = ("python", "java", "gcs_server", "raylet")  # of Ray, its workers and Spark
-_TEMPORARY_PREFIX = "headrace-ray-"
 _TEMPORARY_LENGTH_MAX = 20  # of the base: a socket's path is limited to 107 bytes, Ray and we add 86
 _LOG_TAIL_BYTES = 1500
 
@@ -231,7 +231,7 @@ class LocalCluster:
 
     def _start(self) -> str:
         # A private folder; Ray's own folder is accessible to all users, so it lies inside.
-        private = tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=_temporary_base())
+        private = tempfile.mkdtemp(prefix=PRIVATE, dir=_temporary_base())
         temporary = str(Path(private) / "r")
         port = _free_port()
         address = f"{HOST}:{port}"
@@ -350,7 +350,7 @@ def _end(facts: ClusterFacts) -> None:
                 member.kill()
         psutil.wait_procs(late, timeout=_STOP_TIMEOUT_S / 4)
     private = Path(facts.temporary).parent
-    if private.name.startswith(_TEMPORARY_PREFIX):  # never remove anything else, even if the file names it
+    if private.name.startswith(PRIVATE):  # never remove anything else, even if the file names it
         shutil.rmtree(private, ignore_errors=True)
 
 

@@ -9,18 +9,18 @@ import os
 import subprocess
 import sys
 
+from actors.cluster.own_ray import found_address
+from headrace.base.errors import ConfigError
 from spark_apply.application.environment import LOOPBACK
 
 __all__ = ["takes_work_from_anybody"]
 
 _TIMEOUT_S = 60.0  # Ray is imported, which takes seconds on a busy machine
 _OPEN = 42  # an exit code that neither Python nor Ray has
-# Where "auto" is, Ray says as it does for `ray.init`.
 _ASK = """
 import sys
-from ray._private.services import canonicalize_bootstrap_address
 from ray._raylet import GcsClient
-GcsClient(address=canonicalize_bootstrap_address(sys.argv[1])).get_all_node_info(timeout=10.0)
+GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10.0)
 sys.exit({open})
 """
 
@@ -29,8 +29,12 @@ def takes_work_from_anybody(address: str) -> bool:
     """Ask a cluster's control service without a token; False also where nothing answers, or none is found.
 
     Args:
-        address: "host:port", or "auto".
+        address: "host:port", or "auto" (`actors.cluster.own_ray`).
     """
+    try:
+        address = found_address(address)
+    except ConfigError:
+        return False
     environment = (
         {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
         | LOOPBACK

@@ -61,6 +61,7 @@ __all__ = [
     "own_host",
     "prepare_process",
     "resolver",
+    "session_folder",
 ]
 
 CALL_TIMEOUT_S = 5.0  # a method that answers at once needs milliseconds, and less than this on a loaded machine
@@ -200,7 +201,7 @@ def connect(address: str, topology: str) -> RayActors:
     """Connect this process to Ray; quick if it is already connected there, even for another topology.
 
     Args:
-        address: of Ray's control service, or "auto".
+        address: of Ray's control service.
         topology: name of the topology.
 
     Raises:
@@ -260,7 +261,7 @@ def _without_own_folders() -> JobConfig:
 def _check_answers(address: str) -> None:
     """Refuse an address at which nothing listens: Ray would try for many minutes."""
     host, _, port = address.rpartition(":")
-    if not port.isdecimal():  # "auto": Ray itself finds a cluster
+    if not port.isdecimal():  # ray://..., which Ray refuses itself
         return
     try:
         socket.create_connection((host, int(port)), timeout=_LISTENS_TIMEOUT_S).close()
@@ -323,6 +324,14 @@ def own_address() -> str:
     import ray
 
     return str(ray.get_runtime_context().gcs_address)
+
+
+def session_folder() -> Path | None:
+    """Ray's folder of this process's node, with its sockets and logs; None: this process is on no cluster."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    return Path(ray._private.worker._global_node.get_session_dir_path())  # noqa: SLF001 - as RayDP has it
 
 
 def own_host() -> str:

@@ -6,7 +6,9 @@ Databases, alerts with a token, a Ray cluster of the user's.
 from __future__ import annotations
 
 import ipaddress
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ from headrace.databases.ports import Finding
 if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["is_this_machine", "link_findings", "ray_findings"]
+__all__ = ["is_this_machine", "link_findings", "ray_findings", "ray_folder_findings"]
 
 
 def link_findings(spec: TopologySpec) -> Iterator[Finding]:
@@ -90,6 +92,31 @@ def ray_findings(address: str) -> Iterator[Finding]:
             " connection strings of all sites",
             fix="start it with RAY_AUTH_MODE=token, and give the nodes and the users of this topology one token (ray"
             " get-auth-token --generate), as cluster.yaml does",
+        )
+
+
+def ray_folder_findings(site: SiteSpec, session: Path) -> Iterator[Finding]:
+    """Warn of a node on which other users of its machine can take the place of Ray's sockets, or read its logs.
+
+    Args:
+        site: whose node it is.
+        session: folder of Ray's session there. On a private cluster it is in a folder of its user alone.
+    """
+    opened: list[Path] = []
+    for folder in (session, *session.parents):
+        mode = folder.stat().st_mode
+        if not mode & (stat.S_IXGRP | stat.S_IXOTH):
+            return  # nobody else comes to what is in it
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+            opened.append(folder)
+    if opened:
+        yield Finding(
+            path=f"sites.{site.name}{'.node' if site.node else ''}",
+            is_error=False,
+            problem=f"other users of its machine may write {opened[-1]}, where Ray's sockets and logs are: they can answer"
+            " in Ray's place, and be given what its processes are told",
+            fix="where the machine has other users: `ray start --temp-dir=DIR`, with DIR in a folder of mode 0700, as"
+            " cluster.local.yaml does",
         )
 
 

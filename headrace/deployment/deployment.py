@@ -913,8 +913,10 @@ class Deployment:
 
 
 def _connect(address: str, topology: str, environment: Mapping[str, str]) -> RayActors:
+    from actors.cluster.own_ray import found_address
     from actors.hosting.runtime import connect, prepare_process
 
+    address = found_address(address)
     prepare_process(address, environment)
     return connect(address, topology)
 

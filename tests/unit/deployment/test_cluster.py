@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -189,6 +190,17 @@ def test_every_node_asks_for_the_token(cluster, commands, tmp_path):
     assert "chmod 600 ~/.ray/auth_token" in cluster["setup_commands"]
 
 
+@pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
+def test_no_other_user_of_a_machine_that_one_has_comes_to_rays_sockets_and_logs(commands, tmp_path):
+    command = start_of(yaml.safe_load((ROOT / "cluster.local.yaml").read_text()), commands)
+    made = next(part for part in command.split(" && ") if part.startswith("install "))
+    subprocess.run(["bash", "-c", made], check=True, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+    folder = Path(option(command, "--temp-dir").replace("$HOME", str(tmp_path)))
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    assert folder.parent != tmp_path
+    assert len(str(folder).replace(str(tmp_path), "/home/headrace")) < 40  # a socket's name has a hundred characters
+
+
 def test_the_state_folder_of_a_node_is_its_users_alone(cluster):
     (made,) = [command for command in cluster["initialization_commands"] if "/var/lib/headrace" in command]
     words = shlex.split(made.replace("$(id -un)", "user"))
@@ -221,7 +233,7 @@ def test_ray_is_started_again_where_it_ended(cluster):
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
 def test_a_machine_that_allows_few_open_files_starts_all_the_same(commands):
     cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
-    limit = re.search(r"&& (\{ ulimit .*?; \}) && ray start", start_of(cluster, commands))[1]
+    limit = re.search(r"&& (\{ ulimit .*?; \}) && install", start_of(cluster, commands))[1]
     told = subprocess.run(
         ["bash", "-c", f"ulimit -Sn 500; ulimit -Hn 1000; {limit} && ulimit -n"],
         capture_output=True,

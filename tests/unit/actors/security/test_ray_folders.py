@@ -1,0 +1,48 @@
+"""A node on which others can take the place of Ray's sockets is named, and one where nobody comes to them is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.security.links import ray_folder_findings
+from tests.support.attackers import open_folder
+from topology.spec import DatabaseSpec, SiteSpec
+
+SITE = SiteSpec(name="dbs1", database=DatabaseSpec(kind="embedded"), node=(("site_dbs1", 1.0),))
+
+
+def session_in(folder: Path, mode: int) -> Path:
+    """As Ray makes it, in a folder of a mode."""
+    session = folder / "own" / "ray" / "session_1"
+    session.mkdir(parents=True)
+    for each, its_mode in ((session, 0o777), (session.parent, 0o777), (session.parent.parent, mode)):
+        each.chmod(its_mode)
+    return session
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o711])
+def test_the_outermost_folder_that_others_may_write_is_named(mode: int):
+    with open_folder() as folder:
+        session = session_in(folder, mode)
+        (found,) = ray_folder_findings(SITE, session)
+    assert found.path == "sites.dbs1.node"
+    assert not found.is_error
+    assert f"may write {session.parent}, " in found.problem
+    assert "--temp-dir" in found.fix
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o600])
+def test_what_nobody_else_comes_to_may_be_open(mode: int):
+    with open_folder() as folder:
+        session = session_in(folder, mode)
+        assert list(ray_folder_findings(SITE, session)) == []
+
+
+def test_folders_that_others_may_not_write_are_no_finding():
+    with open_folder() as folder:
+        session = session_in(folder, 0o755)
+        session.chmod(0o755)
+        session.parent.chmod(0o1777)  # as /tmp: nobody replaces what is another user's
+        assert list(ray_folder_findings(SITE, session)) == []
