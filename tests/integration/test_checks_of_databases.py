@@ -1046,3 +1046,21 @@ def test_handlers_of_tables_that_do_not_arrive_are_said(checked: Checked) -> Non
             False,
             True,
         )
+
+
+def test_partitions_made_later_are_said_to_lack_a_replica_identity_that_the_table_has_no_key_for(
+    checked: Checked,
+) -> None:
+    def said() -> list[str]:
+        return [each.path for each in checked.findings() if "partition that is made later" in each.problem]
+
+    for site in ("a", "b"):
+        checked.execute(site, *(statement.replace(" PRIMARY KEY", "") for statement in PARTITIONED))
+        checked.execute(site, "ALTER TABLE ev_1 REPLICA IDENTITY FULL")
+    assert said() == ["sites.a table public.ev"]
+    # As it says.
+    checked.execute("a", "CREATE TABLE ev_later PARTITION OF ev FOR VALUES FROM (1000) TO (1001)")
+    (error,) = [each for each in checked.findings() if each.path.endswith("partition public.ev_later")]
+    assert error.is_error
+    checked.execute("a", error.fix.partition(" -- ")[0], "ALTER TABLE ev ADD PRIMARY KEY (id)")
+    assert said() == []

@@ -722,3 +722,24 @@ def test_function_for_older_rows_that_converts_the_values_of_today_is_said(
     admin.execute("ALTER TABLE t ALTER v TYPE int4")
     admin.execute(finding.fix.partition("and then ")[2].partition(";")[0])
     assert not destination.preflight_tables((older,), now=(older,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ddl"),
+    [
+        ("view", "CREATE VIEW other AS SELECT 1 AS id"),
+        ("materialized view", "CREATE MATERIALIZED VIEW other AS SELECT 1 AS id"),
+        ("sequence", "CREATE SEQUENCE other"),
+    ],
+)
+def test_what_has_the_name_of_a_table_and_is_none_is_named_in_the_place_of_a_command_that_fails(
+    admin, destination, kind, ddl
+):
+    admin.execute(ddl)
+    missing = TableVersion(object_number=1, version=1, owner="public", name="other", columns=(), old_image=0)
+    (found,) = destination.preflight_tables([missing])
+    assert found.is_error
+    assert found.problem == f"it is a {kind} here, and changes are applied to tables alone"
+    assert "pg_dump" not in found.fix
+    admin.execute("ALTER TABLE other RENAME TO was_there; CREATE TABLE other (id int PRIMARY KEY)")
+    assert destination.preflight_tables([version(admin, "other")]) == ()

@@ -93,6 +93,7 @@ class CatalogTable:
         number: oid.
         owner, name: as LCRs name it.
         is_partitioned: has partitions.
+        has_primary_key: one that tells rows apart at the moment of a change; partitions that are made later have it, too.
         owner_role: who owns it.
         is_superusers: that is a superuser.
         is_owned: this session's role owns it, or is a member of the role that does.
@@ -105,6 +106,7 @@ class CatalogTable:
     owner: str
     name: str
     is_partitioned: bool
+    has_primary_key: bool
     owner_role: str
     is_superusers: bool
     is_owned: bool
@@ -170,7 +172,8 @@ def select_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) 
         SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind = 'p', r.rolname::text,
                pg_has_role(c.relowner, 'USAGE'),
                has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
-               row_security_active(c.oid), r.rolsuper
+               row_security_active(c.oid), r.rolsuper,
+               EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
         WHERE c.oid = ANY (%s)
         ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
@@ -189,6 +192,7 @@ def select_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) 
             can_select=row[6],
             hides_rows=row[7],
             is_superusers=row[8],
+            has_primary_key=row[9],
             leaves=tuple(leaves.get(int(row[0]), ())),
         )
         for row in rows

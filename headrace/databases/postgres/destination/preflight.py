@@ -123,6 +123,13 @@ SELECT w.rulename AS name, w.ev_enabled AS enabled, w.is_instead FROM pg_catalog
 WHERE w.ev_class = %(oid)s AND w.ev_enabled IN ('A', 'R') ORDER BY w.rulename
 """
 
+_KINDS = """
+SELECT n.nspname::text, c.relname::text, CASE c.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'f' THEN 'foreign table'
+       WHEN 'S' THEN 'sequence' WHEN 'c' THEN 'type' ELSE 'relation that is no table' END
+FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind NOT IN ('r', 'p')
+"""
 _SCHEMAS_WITH_RELATIONS = """
 SELECT n.nspname FROM pg_catalog.pg_namespace n
 WHERE n.nspname = ANY(%s) AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S'))
@@ -361,6 +368,14 @@ def _absent_findings(
     """
     yield from reserved_findings(site, absent)
     absent = [table for table in absent if not is_reserved(table.owner)]
+    others = _kinds_of(connection, absent)
+    for table, kind in others.items():
+        yield Finding(
+            path=f"sites.{site} table {table}",
+            problem=f"it is a {kind} here, and changes are applied to tables alone",
+            fix="rename it and create the table, or have the changes go to another table (a rule's rename_table)",
+        )
+    absent = [table for table in absent if table not in others]
     alike = [table for table in absent if at_source.get(table, table) == table]
     if alike:
         owners = list(dict.fromkeys(table.owner for table in alike))
@@ -381,6 +396,12 @@ def _absent_findings(
                 problem=f"the table, which is {source} at the source, does not exist here",
                 fix=f"create it here under this name, as {dump_of([source])} describes it",
             )
+
+
+def _kinds_of(connection: psycopg.Connection[Any], names: Sequence[TableName]) -> dict[TableName, str]:
+    """Of names that no table has, what has them."""
+    rows = connection.execute(_KINDS, ([each.owner for each in names], [each.name for each in names]))
+    return {TableName(owner, name): kind for owner, name, kind in rows}
 
 
 def _table_findings(

@@ -382,6 +382,15 @@ def _table_findings(table: CatalogTable, server: _Server, path: str, *, has_admi
             problem=f"row-level security hides rows from role {server.role}",
             fix=f"ALTER ROLE {role} BYPASSRLS;",
         )
+    if table.is_partitioned and not table.has_primary_key and any(leaf.identity in {"f", "i"} for leaf in table.leaves):
+        yield Finding(
+            path=where,
+            is_error=False,
+            problem="a partition that is made later has no replica identity, which it does not get from the table: your"
+            " own UPDATE and DELETE on it would fail",
+            fix="give the table a primary key; or let what makes a partition also run ALTER TABLE PARTITION REPLICA IDENTITY"
+            " FULL;",
+        )
     for leaf in table.leaves:
         leaf_where = where if leaf.number == table.number else f"{where} partition {leaf.owner}.{leaf.name}"
         leaf_name = qualified(leaf.owner, leaf.name)
