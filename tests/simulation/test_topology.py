@@ -59,7 +59,7 @@ DOWNSTREAM_KINDS = {"kill redo", "redo stream cut", "standby power loss", "commi
 DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full"}
 SPLITTABLE = ("fan_out", "hub_and_spoke", "n_way", "extended_secondaries")
 SPLITTING_SEED = 2
-SWITCHING_SEED = 40
+SWITCHING_SEED = 25
 CRASHED_AFTER_RESTORE_SEED = 478003324
 # Redo is full, to the bound, of what the capture process of a split stream mines again for a refused destination.
 MINED_AGAIN_SEED = 1371554842
