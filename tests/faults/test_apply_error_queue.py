@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.faults import apply_name, armed, delete_errors, errors
+from tests.support.matrices import values
 from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -57,7 +58,7 @@ def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_
 
 
 @pytest.mark.fault("SIGKILL while executing many error transactions")
-@pytest.mark.parametrize("place", ["apply.execute_error", "apply.after_commit"])
+@pytest.mark.parametrize("place", values(["apply.execute_error", "apply.after_commit"], "apply.after_commit"))
 def test_error_transactions_executed_together_are_applied_once_when_their_server_is_killed(
     one_way: System, conflict: str, place: str
 ):

@@ -154,7 +154,7 @@ def live_through(dsn: str, epoch: int, incarnation: int, name: str) -> None:
     at.apply(*scenario.transactions[done:], is_careful=is_careful)
 
 
-@pytest.mark.parametrize("name", values(SCENARIOS, "a procedure DML handler", "an error handler"))
+@pytest.mark.parametrize("name", values(SCENARIOS, "a procedure DML handler"))
 def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(
     destination_database: str, name: str
 ) -> None:

@@ -19,6 +19,7 @@ from headrace.redo.segments import list_segments
 from tests.fix_postgres import SETTINGS
 from tests.support.apply_engine import Engine
 from tests.support.downstream_sites import ROWS, DownstreamSites
+from tests.support.matrices import cases
 from tests.support.system import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -36,7 +37,7 @@ def write(user: psycopg.Connection, turn: int) -> int:
     return int(row[0])
 
 
-@pytest.mark.parametrize("is_copied", [False, True], ids=["sent", "copied"])
+@pytest.mark.parametrize("is_copied", cases({"sent": False, "copied": True}, core=["sent"]))
 def test_archived_logs_bring_every_row_to_the_destination(
     postgres_folder: Path,
     tmp_path: Path,

@@ -341,6 +341,7 @@ def test_a_partition_that_is_kept_outlives_a_truncate_and_one_that_is_followed_d
     assert execute(sites.destination, "SELECT to_regclass('ev_1') IS NULL") == [(True,)]
 
 
+@pytest.mark.soak
 def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_since(sites: Sites) -> None:
     for statement in ATTACH.format(2).split("; "):
         execute(sites.source, statement)
@@ -406,6 +407,7 @@ def test_a_copy_of_the_table_has_a_partition_whose_own_copy_failed(sites: Sites)
     sites.assert_same()
 
 
+@pytest.mark.soak
 def test_a_second_partition_of_the_name_of_one_that_left_is_left_out_by_the_next_driver_too(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +469,7 @@ def test_rows_that_an_error_transaction_moves_into_the_partition_stay(sites: Sit
     sites.assert_same()
 
 
+@pytest.mark.soak
 def test_a_partition_waits_for_error_transactions_that_may_be_of_rows_it_took_over(sites: Sites) -> None:
     """Nobody knows whether they are older than the ATTACH: executed behind the copy, they could change what it has."""
     execute(sites.destination, "DELETE FROM ev WHERE (id, day) = (7, 1)")
@@ -489,6 +492,7 @@ def test_a_partition_waits_for_error_transactions_that_may_be_of_rows_it_took_ov
     assert sites.problem() == ""
 
 
+@pytest.mark.soak
 def test_what_changes_in_a_renamed_partition_while_another_one_of_its_name_is_copied_is_not_lost(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,6 +535,7 @@ def test_what_changes_in_a_renamed_partition_while_another_one_of_its_name_is_co
     ) == [("ev_2", 1), ("ev_old", 1)]
 
 
+@pytest.mark.soak
 def test_a_partition_does_not_wait_for_what_failed_after_it_was_seen(sites: Sites, held: pytest.MonkeyPatch) -> None:
     """Errors of other partitions that go on and on would keep it away for good."""
     execute(sites.destination, "DELETE FROM ev WHERE (id, day) = (7, 1)")

@@ -95,7 +95,7 @@ def test_tables_that_refer_to_each_other_and_to_themselves(pair: Pair) -> None:
     pair.run(
         *(
             f"BEGIN; INSERT INTO o VALUES ({n}, {n}, {max(n - 1, 1)}); INSERT INTO p VALUES ({n}, {n}); COMMIT"
-            for n in range(1, 1001)
+            for n in range(1, 301)
         )
     )
     pair.run("BEGIN; UPDATE o SET o = NULL, p = NULL; DELETE FROM p WHERE id > 20; DELETE FROM o WHERE id > 20; COMMIT")

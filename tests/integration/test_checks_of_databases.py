@@ -29,6 +29,7 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.table_settings import NO_TABLE_SETTINGS
+from tests.support.matrices import values
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -182,7 +183,7 @@ def three(
     return checked
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", values(SHAPES, "n-way"))
 def test_of_three_sites_the_one_with_the_rows_keeps_them_and_plan_says_so(three: Checked, shape: str) -> None:
     """Whatever it is: the hub, a spoke, one between, or one of equals."""
     three.file.write_text(f"{THREE_SITES}  - {{tables: [public.t], {SHAPES[shape]}}}\n")
@@ -194,7 +195,7 @@ def test_of_three_sites_the_one_with_the_rows_keeps_them_and_plan_says_so(three:
     assert sorted(said) == [f"  at a, {other} has none: public.t" for other in sorted(neighbours)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", values(SHAPES, "hub"))
 def test_of_three_sites_of_which_two_have_rows_nobody_is_told_to_delete_them(three: Checked, shape: str) -> None:
     three.file.write_text(f"{THREE_SITES}  - {{tables: [public.t], {SHAPES[shape]}}}\n")
     three.execute("a", "INSERT INTO t VALUES (1, 1)")

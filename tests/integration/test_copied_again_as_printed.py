@@ -20,6 +20,7 @@ from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
 from tests.support.copying_pairs import ROOMS, TOPOLOGY, CopyingPair, at_once
+from tests.support.matrices import cases
 from tests.support.statements import execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -92,7 +93,11 @@ def test_what_is_printed_of_a_slot_that_is_gone_before_anything_was_captured_is_
 
 
 @pytest.mark.parametrize(
-    "fix", [COPY_ONE_AGAIN, f"{LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}"], ids=["restored", "set back"]
+    "fix",
+    cases(
+        {"restored": COPY_ONE_AGAIN, "set back": f"{LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}"},
+        core=["restored"],
+    ),
 )
 def test_what_is_printed_of_one_of_three_sites_whose_rows_are_too_old_makes_all_equal(
     pairs: dict[tuple[str, str], CopyingPair], fix: str

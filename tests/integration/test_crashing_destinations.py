@@ -140,7 +140,7 @@ class Crashing:
 @pytest.fixture(
     params=cases(
         {"combined": [ONE_WAY, ""], "queued": [ONE_WAY, QUEUED], "downstream": [DOWNSTREAM, ""]},
-        core=["combined", "downstream"],
+        core=["combined"],
     )
 )
 def crashing(

@@ -28,6 +28,7 @@ from headrace.chaos.schedule import Planned
 from headrace.console.exit_codes import DONE, INTERRUPTED
 from headrace.faults.links import links_of
 from headrace.faults.processes import is_stopped
+from tests.support.matrices import cases
 from tests.support.shared import Shared
 from tests.support.system import HEALED_S, System, running, system_folder, wait_until
 from topology.edits.changes import components_of
@@ -214,7 +215,7 @@ def _errors_at_end(started: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.fault("SIGINT and SIGKILL of headrace chaos itself, while a process stands still")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+@pytest.mark.parametrize("how", cases({"SIGINT": signal.SIGINT, "SIGKILL": signal.SIGKILL}, core=["SIGKILL"]))
 def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal.Signals):
     """Ctrl-C undoes it at once; after a SIGKILL the next run does it first."""
     remembered = hub.deployment.spec.state_dir / "chaos.json"
