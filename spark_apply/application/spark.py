@@ -27,6 +27,7 @@ from spark_apply.application.authentication import SETTINGS, executor_option, jo
 from spark_apply.application.class_path import class_path
 from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, OWN_MODULES, java_environment
+from spark_apply.application.peers import guard_accumulator_server
 from spark_apply.application.raydp_parts import FOLDER, SPARK_HOME, use_own_master, without_data_sets
 from spark_apply.application.spark_home import write_spark_home
 
@@ -209,6 +210,7 @@ class SparkApplication:
         import raydp
 
         use_own_master()
+        guard_accumulator_server()
         resources, configuration = self._config.resources, self._spark_configuration()
         if SPARK_HOME in configuration:
             os.environ["SPARK_HOME"] = configuration[SPARK_HOME]
