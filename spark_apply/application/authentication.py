@@ -32,6 +32,11 @@ SETTINGS = {
     "spark.network.crypto.enabled": "true",
     # Who does not know the newer way is not let in by the older one.
     "spark.network.crypto.saslFallback": "false",
+    # 2 derives the session's key from the whole exchange. Spark 3.5 takes 1 if nothing is said, to speak with earlier
+    # versions; all JVMs of an application are of one.
+    "spark.network.crypto.authEngineVersion": "2",
+    # `spark.network.crypto.cipher` stays AES/CTR/NoPadding, which does not notice altered bytes. AES/GCM/NoPadding would,
+    # but with it the installed Spark reads the first message of each connection only (SPARK-56227).
 }
 """Settings under which the JVMs authenticate and encrypt."""
 
@@ -51,10 +56,13 @@ def write_secret(home: Path) -> None:
     folder = home / "conf"
     folder.mkdir(mode=0o700, exist_ok=True)
     secret = os.environ.get(_VARIABLE) or token_hex(_SECRET_BYTES)
-    for name, line in ((_DRIVERS, f"{_SETTING} {secret}\n"), (_EXECUTORS, f"-D{_SETTING}={secret}\n")):
+    # A crash report shows an executor's options, also those that Java read from a file, and everybody may read it. Java
+    # puts it into the working folder, or into /tmp, unless it is told a place; it takes %p for the process's number.
+    reports = _quoted(f"-XX:ErrorFile={str(folder).replace('%', '%%')}/hs_err_%p.log")
+    for name, lines in ((_DRIVERS, f"{_SETTING} {secret}\n"), (_EXECUTORS, f"-D{_SETTING}={secret}\n{reports}\n")):
         (folder / name).unlink(missing_ok=True)  # an application of the same number left it
         with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            out.write(line)
+            out.write(lines)
 
 
 def executor_option(home: Path) -> str:
@@ -65,8 +73,13 @@ def executor_option(home: Path) -> str:
     Args:
         home: see `write_secret`.
     """
-    escaped = str(home / "conf" / _EXECUTORS).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"@{escaped}"'
+    return _quoted(f"@{home / 'conf' / _EXECUTORS}")
+
+
+def _quoted(option: str) -> str:
+    """An option as one word, for Spark's settings and for Java's files of options: both read quotes in the same way."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def secret_environment(home: Path) -> dict[str, str]:

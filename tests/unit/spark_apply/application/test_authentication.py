@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from spark_apply.application.authentication import (
     secret_environment,
     write_secret,
 )
+from spark_apply.application.environment import java_home
+from spark_apply.application.master_gateway import open_gateway
+from spark_apply.application.spark_home import spark_jars
 
 VARIABLE = "_SPARK_AUTH_SECRET"  # Spark's name of it
 
@@ -23,10 +28,10 @@ VARIABLE = "_SPARK_AUTH_SECRET"  # Spark's name of it
 def _told(home: Path) -> tuple[str, str, str]:
     """What the driver, an executor and the application master are told."""
     driver = (home / "conf" / "spark-defaults.conf").read_text()
-    executor = Path(executor_option(home).strip('"@')).read_text()
+    executor = Path(executor_option(home).strip('"@')).read_text().splitlines()[0]
     return (
         driver.removeprefix("spark.authenticate.secret ").rstrip("\n"),
-        executor.removeprefix("-Dspark.authenticate.secret=").rstrip("\n"),
+        executor.removeprefix("-Dspark.authenticate.secret="),
         secret_environment(home)[VARIABLE],
     )
 
@@ -64,6 +69,33 @@ def test_where_ray_was_started_with_a_secret_all_jvms_have_that_one(monkeypatch:
     monkeypatch.setenv(VARIABLE, "of-an-earlier-version")
     write_secret(tmp_path)
     assert set(_told(tmp_path)) == {"of-an-earlier-version"}
+
+
+def test_an_executor_reads_the_secret_in_a_folder_of_any_name_and_its_crash_report_stays_there(tmp_path: Path):
+    """The report shows the secret; Java would leave it in the working folder, for everybody to read."""
+    home = tmp_path / """a b"c\\d'e%p#f"""
+    home.mkdir()
+    write_secret(home)
+    java = [str(java_home() / "bin" / "java"), "-Xmx64m", "-XX:-CreateCoredumpOnCrash"]
+    jars = os.pathsep.join(map(str, spark_jars()))
+
+    plain = open_gateway([*java, "-cp", jars], os.environ)
+    split = plain.jvm.org.apache.spark.util.Utils.splitCommandString(f"-Xss512k {executor_option(home)}")
+    options = [split.apply(number) for number in range(split.size())]
+    plain.shutdown()
+    plain.proc.kill()
+    plain.proc.wait()
+    assert options == ["-Xss512k", f"@{home}/conf/executor.options"]
+
+    executor = open_gateway([*java, *options, "-cp", jars], os.environ)
+    secret = executor.jvm.java.lang.System.getProperty("spark.authenticate.secret")
+    assert secret == secret_environment(home)[VARIABLE]
+    executor.shutdown()
+    executor.proc.send_signal(signal.SIGSEGV)
+    executor.proc.wait(timeout=60)
+    (report,) = tmp_path.rglob("hs_err_*")
+    assert report == home / "conf" / f"hs_err_{executor.proc.pid}.log"
+    assert secret in report.read_text()
 
 
 def test_the_driver_of_an_application_without_authentication_is_left_alone():
