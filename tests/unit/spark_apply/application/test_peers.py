@@ -98,7 +98,12 @@ def test_a_machine_without_ipv6_has_one_table(monkeypatch: pytest.MonkeyPatch, t
 @contextlib.contextmanager
 def worker_daemon() -> Iterator[tuple[psutil.Process, int]]:
     """PySpark's daemon as an executor starts it, and its port."""
-    environment = {"OMP_NUM_THREADS": "1", "PATH": "", "PYTHONPATH": str(ROOT), "PYTHON_WORKER_FACTORY_SECRET": "secret"}
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "PATH": "",
+        "PYTHONPATH": str(ROOT),
+        "PYTHON_WORKER_FACTORY_SECRET": "secret",
+    }
     with subprocess.Popen(
         [sys.executable, "-m", "spark_apply.application.daemon"],
         stdin=subprocess.PIPE,
