@@ -7,8 +7,8 @@ Job
     lists, and Ray shows what it is given for an actor.
 
 Main path
-    write_secret, when the application starts -> the driver reads its Spark home; the executors' command lines name a
-      file (`executor_option`); the application master gets a variable (`secret_environment`)
+    write_secret, when the application starts -> the driver reads its Spark home; the command lines of the executors
+      (`executor_option`) and of the application master (`master_option`) name a file
       -> join_application, when the driver runs.
 
 Why the driver is changed when it runs
@@ -25,7 +25,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-__all__ = ["SETTINGS", "executor_option", "join_application", "secret_environment", "write_secret"]
+__all__ = ["SETTINGS", "executor_option", "join_application", "master_option", "write_secret"]
 
 SETTINGS = {
     "spark.authenticate": "true",
@@ -82,13 +82,16 @@ def _quoted(option: str) -> str:
     return f'"{escaped}"'
 
 
-def secret_environment(home: Path) -> dict[str, str]:
-    """The environment with which the application master knows the secret.
+def master_option(home: Path) -> str:
+    """The option of Java with which the application master reads the secret, as RayDP's setting takes it.
+
+    Ray starts the master, in an environment of its own. RayDP splits the master's options at blanks, and knows no
+    quotes: so the path leads over the working folder of this process, which runs until the master has started.
 
     Args:
-        home: see `write_secret`.
+        home: see `write_secret`; from the working folder of this process on.
     """
-    return {_VARIABLE: (home / "conf" / _DRIVERS).read_text().split()[1]}
+    return f"@/proc/{os.getpid()}/cwd/{home}/conf/{_EXECUTORS}"
 
 
 def join_application(context: Any) -> None:  # noqa: ANN401 - py4j has no types

@@ -15,7 +15,7 @@ from spark_apply.application.authentication import (
     SETTINGS,
     executor_option,
     join_application,
-    secret_environment,
+    master_option,
     write_secret,
 )
 from spark_apply.application.environment import java_home
@@ -28,11 +28,14 @@ VARIABLE = "_SPARK_AUTH_SECRET"  # Spark's name of it
 def _told(home: Path) -> tuple[str, str, str]:
     """What the driver, an executor and the application master are told."""
     driver = (home / "conf" / "spark-defaults.conf").read_text()
-    executor = Path(executor_option(home).strip('"@')).read_text().splitlines()[0]
+    executor, master = (
+        Path(option.strip('"@')).read_text().splitlines()[0].removeprefix("-Dspark.authenticate.secret=")
+        for option in (executor_option(home), master_option(Path(os.path.relpath(home))))
+    )
     return (
         driver.removeprefix("spark.authenticate.secret ").rstrip("\n"),
-        executor.removeprefix("-Dspark.authenticate.secret="),
-        secret_environment(home)[VARIABLE],
+        executor,
+        master,
     )
 
 
@@ -88,14 +91,30 @@ def test_an_executor_reads_the_secret_in_a_folder_of_any_name_and_its_crash_repo
     assert options == ["-Xss512k", f"@{home}/conf/executor.options"]
 
     executor = open_gateway([*java, *options, "-cp", jars], os.environ)
-    secret = executor.jvm.java.lang.System.getProperty("spark.authenticate.secret")
-    assert secret == secret_environment(home)[VARIABLE]
-    executor.shutdown()
-    executor.proc.send_signal(signal.SIGSEGV)
-    executor.proc.wait(timeout=60)
-    (report,) = tmp_path.rglob("hs_err_*")
-    assert report == home / "conf" / f"hs_err_{executor.proc.pid}.log"
-    assert secret in report.read_text()
+    report = home / "conf" / f"hs_err_{executor.proc.pid}.log"
+    try:
+        secret = executor.jvm.java.lang.System.getProperty("spark.authenticate.secret")
+        assert secret == (home / "conf" / "spark-defaults.conf").read_text().split()[1]
+        executor.proc.send_signal(signal.SIGSEGV)
+        executor.proc.wait(timeout=60)
+        assert secret in report.read_text()
+    finally:
+        executor.proc.kill()
+        executor.proc.wait()
+    assert list(tmp_path.rglob("hs_err_*")) == [report]
+
+
+def test_the_application_masters_option_has_no_blank_because_raydp_splits_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    folder = tmp_path / "a b"
+    (folder / "home").mkdir(parents=True)
+    write_secret(folder / "home")
+    monkeypatch.chdir(folder)
+    option = master_option(Path("home"))
+    assert option.split() == [option]
+    assert option.startswith("@")
+    assert Path(option[1:]).samefile(folder / "home" / "conf" / "executor.options")
 
 
 def test_the_driver_of_an_application_without_authentication_is_left_alone():
