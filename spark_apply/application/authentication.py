@@ -7,8 +7,8 @@ Job
     lists, and Ray shows what it is given for an actor.
 
 Main path
-    write_secret, when the application starts -> the driver reads its Spark home; the executors' command lines name a
-      file (`executor_option`); the application master gets a variable (`secret_environment`)
+    write_secret, when the application starts -> the driver reads its Spark home; the command lines of the executors
+      (`executor_option`) and of the application master (`master_option`) name a file
       -> join_application, when the driver runs.
 
 Why the driver is changed when it runs
@@ -25,13 +25,18 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-__all__ = ["SETTINGS", "executor_option", "join_application", "secret_environment", "write_secret"]
+__all__ = ["SETTINGS", "executor_option", "join_application", "master_option", "write_secret"]
 
 SETTINGS = {
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
     # Who does not know the newer way is not let in by the older one.
     "spark.network.crypto.saslFallback": "false",
+    # 2 derives the session's key from the whole exchange. Spark 3.5 takes 1 if nothing is said, to speak with earlier
+    # versions; all JVMs of an application are of one.
+    "spark.network.crypto.authEngineVersion": "2",
+    # `spark.network.crypto.cipher` stays AES/CTR/NoPadding, which does not notice altered bytes. AES/GCM/NoPadding would,
+    # but with it the installed Spark reads the first message of each connection only (SPARK-56227).
 }
 """Settings under which the JVMs authenticate and encrypt."""
 
@@ -51,10 +56,13 @@ def write_secret(home: Path) -> None:
     folder = home / "conf"
     folder.mkdir(mode=0o700, exist_ok=True)
     secret = os.environ.get(_VARIABLE) or token_hex(_SECRET_BYTES)
-    for name, line in ((_DRIVERS, f"{_SETTING} {secret}\n"), (_EXECUTORS, f"-D{_SETTING}={secret}\n")):
+    # A crash report shows an executor's options, also those that Java read from a file, and everybody may read it. Java
+    # puts it into the working folder, or into /tmp, unless it is told a place; it takes %p for the process's number.
+    reports = _quoted(f"-XX:ErrorFile={str(folder).replace('%', '%%')}/hs_err_%p.log")
+    for name, lines in ((_DRIVERS, f"{_SETTING} {secret}\n"), (_EXECUTORS, f"-D{_SETTING}={secret}\n{reports}\n")):
         (folder / name).unlink(missing_ok=True)  # an application of the same number left it
         with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            out.write(line)
+            out.write(lines)
 
 
 def executor_option(home: Path) -> str:
@@ -65,17 +73,25 @@ def executor_option(home: Path) -> str:
     Args:
         home: see `write_secret`.
     """
-    escaped = str(home / "conf" / _EXECUTORS).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"@{escaped}"'
+    return _quoted(f"@{home / 'conf' / _EXECUTORS}")
 
 
-def secret_environment(home: Path) -> dict[str, str]:
-    """The environment with which the application master knows the secret.
+def _quoted(option: str) -> str:
+    """An option as one word, for Spark's settings and for Java's files of options: both read quotes in the same way."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def master_option(home: Path) -> str:
+    """The option of Java with which the application master reads the secret, as RayDP's setting takes it.
+
+    Ray starts the master, in an environment of its own. RayDP splits the master's options at blanks, and knows no
+    quotes: so the path leads over the working folder of this process, which runs until the master has started.
 
     Args:
-        home: see `write_secret`.
+        home: see `write_secret`; from the working folder of this process on.
     """
-    return {_VARIABLE: (home / "conf" / _DRIVERS).read_text().split()[1]}
+    return f"@/proc/{os.getpid()}/cwd/{home}/conf/{_EXECUTORS}"
 
 
 def join_application(context: Any) -> None:  # noqa: ANN401 - py4j has no types

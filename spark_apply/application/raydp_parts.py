@@ -14,7 +14,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from spark_apply.application.authentication import secret_environment
+from spark_apply.application.authentication import master_option
 from spark_apply.application.master_gateway import open_gateway
 
 __all__ = ["FOLDER", "SPARK_HOME", "SparkMaster", "asks_for_secret", "use_own_master", "without_data_sets"]
@@ -26,6 +26,7 @@ one.
 FOLDER = "spark.headrace.folder"
 """Setting with the working folder of the application master's JVM (`spark_apply.application.class_path`)."""
 
+_MASTER_OPTIONS = "spark.ray.raydp_app_master.extraJavaOptions"
 _DATA_SETS = "raydp.spark.dataset"
 # What `raydp.spark` takes from that module when it is imported.
 _NAMES = (
@@ -102,7 +103,7 @@ def asks_for_secret(master: type) -> type:
             settings = self._configs
             command = [
                 "java",
-                *shlex.split(settings.get("spark.ray.raydp_app_master.extraJavaOptions", "")),
+                *shlex.split(settings.get(_MASTER_OPTIONS, "")),
                 *shlex.split(os.environ.get("JAVA_OPTS", "")),
                 f"-javaagent:{settings['spark.javaagent']}",
                 f"-Dray.logging.dir={_ray_logs()}",
@@ -110,8 +111,11 @@ def asks_for_secret(master: type) -> type:
                 "-cp",
                 class_path,
             ]
-            home = settings.get(SPARK_HOME)
-            gateway = open_gateway(command, {**os.environ, **(secret_environment(Path(home)) if home else {})})
+            gateway = open_gateway(command, os.environ)
+            if FOLDER in settings:
+                # Of the application master, which this JVM has Ray start in another one; it needs no secret itself.
+                option = master_option(Path(settings[SPARK_HOME]).relative_to(settings[FOLDER]))
+                settings[_MASTER_OPTIONS] = f"{settings.get(_MASTER_OPTIONS, '')} {option}"
             bridge = gateway.jvm.org.apache.spark.deploy.raydp.AppMasterJavaBridge
             gateway.entry_point = types.SimpleNamespace(getAppMasterBridge=bridge)
             return gateway

@@ -27,8 +27,9 @@ from spark_apply.application.authentication import SETTINGS, executor_option, jo
 from spark_apply.application.class_path import class_path
 from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, OWN_MODULES, java_environment
+from spark_apply.application.peers import guard_accumulator_server
 from spark_apply.application.raydp_parts import FOLDER, SPARK_HOME, use_own_master, without_data_sets
-from spark_apply.application.spark_home import write_spark_home
+from spark_apply.application.spark_home import home_environment, write_spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -209,9 +210,10 @@ class SparkApplication:
         import raydp
 
         use_own_master()
+        guard_accumulator_server()
         resources, configuration = self._config.resources, self._spark_configuration()
         if SPARK_HOME in configuration:
-            os.environ["SPARK_HOME"] = configuration[SPARK_HOME]
+            os.environ.update(home_environment(Path(configuration[SPARK_HOME])))
         try:
             ray.init(
                 address=self._config.ray_address,

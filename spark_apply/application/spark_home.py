@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spark_apply.application.environment import package_folder
 
-__all__ = ["spark_jars", "write_spark_home"]
+__all__ = ["home_environment", "spark_jars", "write_spark_home"]
 
 _UNUSED = (
     # Hive and its store
@@ -89,6 +89,18 @@ def spark_jars() -> tuple[Path, ...]:
     return tuple(
         sorted(jar for jar in (package_folder("pyspark") / "jars").glob("*.jar") if not jar.name.startswith(_UNUSED))
     )
+
+
+def home_environment(home: Path) -> dict[str, str]:
+    """The environment under which Spark's driver takes this home, and its own settings in it.
+
+    A Ray of one's own may run in an environment that names another folder of settings: the driver would find no secret
+    there, and run that folder's `spark-env.sh`.
+
+    Args:
+        home: see `write_spark_home`.
+    """
+    return {"SPARK_HOME": str(home), "SPARK_CONF_DIR": str(home / "conf")}
 
 
 def write_spark_home(home: Path) -> None:

@@ -15,7 +15,14 @@ import psutil
 import pytest
 
 from headrace.base.failpoints import FOLDER_ENVIRONMENT
-from tests.support.attackers import Address, ask_for_variable, assert_spark_reads_nothing, listening_of, speak_to
+from tests.support.attackers import (
+    Address,
+    ask_for_variable,
+    assert_spark_reads_nothing,
+    listening_of,
+    silent_connections,
+    speak_to,
+)
 from tests.support.system import System
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -46,6 +53,18 @@ def listening(system: System) -> list[tuple[str, Address]]:
     return list(listening_of(processes(system)))
 
 
+def test_a_silent_connection_of_another_user_to_every_port_of_a_topology_stops_nothing(one_way: System):
+    found = listening(one_way)
+    daemons = [process for process in processes(one_way) if "spark_apply.application.daemon" in process.cmdline()]
+    with silent_connections([address for _, address in found]) as opened:
+        assert len(opened) == len(found)
+        assert {address for _, address in listening_of(daemons)} & set(opened)
+        one_way.execute("src", "INSERT INTO notes VALUES (4711, 'while they are silent')")
+        one_way.assert_converged(["notes"])
+    one_way.execute("src", "DELETE FROM notes WHERE id = 4711")
+    one_way.assert_converged(["notes"])
+
+
 def test_no_port_of_a_topology_does_what_another_user_tells_it(one_way: System):
     found = listening(one_way)
     assert sum("java" in name for name, _ in found) >= 4  # the application master, the driver, two executors
@@ -60,7 +79,7 @@ def test_no_process_of_spark_reads_what_another_user_sends(one_way: System):
     assert_spark_reads_nothing(listening(one_way))
     # Everybody on the machine reads command lines.
     files = list(one_way.spec.state_dir.rglob("executor.options"))
-    secrets = {file.read_text().strip().partition("=")[2] for file in files}
+    secrets = {file.read_text().splitlines()[0].partition("=")[2] for file in files}
     assert secrets
     assert "" not in secrets
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}

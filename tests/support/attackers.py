@@ -24,6 +24,7 @@ __all__ = [
     "listening_of",
     "open_folder",
     "readable_by_others",
+    "silent_connections",
     "speak_to",
 ]
 
@@ -239,6 +240,44 @@ def assert_spark_reads_nothing(found: Sequence[tuple[str, Address]]) -> None:
     answered = {each: answer for each, answer in zip(found, answers, strict=True) if answer}
     assert len(answered) >= 5, "the application master's, the driver's two, and one of each executor"
     assert not [each for each, answer in answered.items() if "Unknown challenge message" not in answer]
+
+
+# Reads addresses, opens a connection to each, and tells which it has; holds them until its standard input closes.
+_HOLD = """
+import encodings.idna, json, os, socket, sys
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
+held = []
+for address in json.loads(sys.stdin.readline()):
+    try:
+        held.append((address, socket.create_connection(tuple(address), timeout=3)))
+    except OSError:
+        pass
+print(json.dumps([address for address, _ in held]), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def silent_connections(addresses: Sequence[Address]) -> Iterator[list[Address]]:
+    """Hold a connection of another user to each of several addresses, over which nothing is sent.
+
+    Args:
+        addresses: of this machine; one that comes twice gets two connections.
+
+    Yields:
+        Those at which a connection was opened.
+    """
+    program = [sys.executable, "-I", "-c", _HOLD.replace("{nobody}", str(NOBODY))]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/") as attacker:
+        assert attacker.stdin is not None
+        assert attacker.stdout is not None
+        attacker.stdin.write(json.dumps(list(addresses)) + "\n")
+        attacker.stdin.flush()
+        try:
+            yield [(host, port) for host, port in json.loads(attacker.stdout.readline())]
+        finally:
+            attacker.stdin.close()
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ from spark_apply.application.authentication import (
     SETTINGS,
     executor_option,
     join_application,
-    secret_environment,
+    master_option,
     write_secret,
 )
+from spark_apply.application.environment import java_home
+from spark_apply.application.master_gateway import open_gateway
+from spark_apply.application.spark_home import spark_jars
 
 VARIABLE = "_SPARK_AUTH_SECRET"  # Spark's name of it
 
@@ -23,11 +28,14 @@ VARIABLE = "_SPARK_AUTH_SECRET"  # Spark's name of it
 def _told(home: Path) -> tuple[str, str, str]:
     """What the driver, an executor and the application master are told."""
     driver = (home / "conf" / "spark-defaults.conf").read_text()
-    executor = Path(executor_option(home).strip('"@')).read_text()
+    executor, master = (
+        Path(option.strip('"@')).read_text().splitlines()[0].removeprefix("-Dspark.authenticate.secret=")
+        for option in (executor_option(home), master_option(Path(os.path.relpath(home))))
+    )
     return (
         driver.removeprefix("spark.authenticate.secret ").rstrip("\n"),
-        executor.removeprefix("-Dspark.authenticate.secret=").rstrip("\n"),
-        secret_environment(home)[VARIABLE],
+        executor,
+        master,
     )
 
 
@@ -64,6 +72,49 @@ def test_where_ray_was_started_with_a_secret_all_jvms_have_that_one(monkeypatch:
     monkeypatch.setenv(VARIABLE, "of-an-earlier-version")
     write_secret(tmp_path)
     assert set(_told(tmp_path)) == {"of-an-earlier-version"}
+
+
+def test_an_executor_reads_the_secret_in_a_folder_of_any_name_and_its_crash_report_stays_there(tmp_path: Path):
+    """The report shows the secret; Java would leave it in the working folder, for everybody to read."""
+    home = tmp_path / """a b"c\\d'e%p#f"""
+    home.mkdir()
+    write_secret(home)
+    java = [str(java_home() / "bin" / "java"), "-Xmx64m", "-XX:-CreateCoredumpOnCrash"]
+    jars = os.pathsep.join(map(str, spark_jars()))
+
+    plain = open_gateway([*java, "-cp", jars], os.environ)
+    split = plain.jvm.org.apache.spark.util.Utils.splitCommandString(f"-Xss512k {executor_option(home)}")
+    options = [split.apply(number) for number in range(split.size())]
+    plain.shutdown()
+    plain.proc.kill()
+    plain.proc.wait()
+    assert options == ["-Xss512k", f"@{home}/conf/executor.options"]
+
+    executor = open_gateway([*java, *options, "-cp", jars], os.environ)
+    report = home / "conf" / f"hs_err_{executor.proc.pid}.log"
+    try:
+        secret = executor.jvm.java.lang.System.getProperty("spark.authenticate.secret")
+        assert secret == (home / "conf" / "spark-defaults.conf").read_text().split()[1]
+        executor.proc.send_signal(signal.SIGSEGV)
+        executor.proc.wait(timeout=60)
+        assert secret in report.read_text()
+    finally:
+        executor.proc.kill()
+        executor.proc.wait()
+    assert list(tmp_path.rglob("hs_err_*")) == [report]
+
+
+def test_the_application_masters_option_has_no_blank_because_raydp_splits_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    folder = tmp_path / "a b"
+    (folder / "home").mkdir(parents=True)
+    write_secret(folder / "home")
+    monkeypatch.chdir(folder)
+    option = master_option(Path("home"))
+    assert option.split() == [option]
+    assert option.startswith("@")
+    assert Path(option[1:]).samefile(folder / "home" / "conf" / "executor.options")
 
 
 def test_the_driver_of_an_application_without_authentication_is_left_alone():

@@ -83,6 +83,8 @@ def test_the_master_of_raydp_opens_this_door(monkeypatch: pytest.MonkeyPatch):
         "spark.ray.log4j.factory.class": "factory",
         "spark.ray.log4j.config.file.name": "log4j2.xml",
         "spark.ray.raydp_app_master.extraJavaOptions": "-Xmx96m -Da='b c'",
+        raydp_parts.FOLDER: "/a folder",
+        raydp_parts.SPARK_HOME: "/a folder/home",
     }
     found = master(settings)._launch_gateway("/jars/*")
     assert found.entry_point.getAppMasterBridge() == "the bridge"
@@ -90,3 +92,7 @@ def test_the_master_of_raydp_opens_this_door(monkeypatch: pytest.MonkeyPatch):
     assert command[:3] == ["java", "-Xmx96m", "-Da=b c"]
     assert command[-2:] == ["-cp", "/jars/*"]
     assert "-javaagent:/agent.jar" in command
+    # The application master, which Ray starts, reads the secret; this JVM does not.
+    option = f"@/proc/{os.getpid()}/cwd/home/conf/executor.options"
+    assert settings["spark.ray.raydp_app_master.extraJavaOptions"] == f"-Xmx96m -Da='b c' {option}"
+    assert option not in command

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_apply.application.spark_home import spark_jars, write_spark_home
+from spark_apply.application.spark_home import home_environment, spark_jars, write_spark_home
 
 INSTALLED = Path(pyspark.__file__).resolve().parent
 
@@ -59,6 +59,10 @@ def test_home_of_an_earlier_process_keeps_no_jar_of_another_version(tmp_path: Pa
     (home / "jars" / "spark-launcher_2.12-0.1.0.jar").write_bytes(b"another version")
     write_spark_home(home)
     assert [jar.resolve() for jar in (home / "jars").iterdir()] == [INSTALLED / "jars" / installed.name]
+
+
+def test_the_driver_reads_the_settings_of_this_home_whatever_the_environment_of_ray_names(tmp_path: Path):
+    assert home_environment(tmp_path) == {"SPARK_HOME": str(tmp_path), "SPARK_CONF_DIR": str(tmp_path / "conf")}
 
 
 def test_home_of_an_earlier_process_leads_to_the_programs_of_the_pyspark_of_now(tmp_path: Path):
