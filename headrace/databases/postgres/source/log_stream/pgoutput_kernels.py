@@ -6,6 +6,8 @@ of positions before a pgoutput message (protocol version 1), or 'k' for a keepal
 Kernels keep their place in an int64 state array, so that they can stop for what Python does better (table
 descriptions, new origins, messages) and go on. Counters move at the end of a message only: whatever stops a kernel
 inside a message leaves the state at its beginning.
+
+Longer than 500 lines: both kernels read the same frames.
 """
 # ruff: noqa: SIM109, SIM110 - `in` and `all` over tuples are loops to numba
 
