@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import psycopg
 import pytest
 
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.postgres.advisory_locks import wait_transaction_lock
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.fencing import apply_lock_key, raise_epoch, take_apply_lock
 from headrace.databases.postgres.destination.records import removal, schema
 from headrace.databases.postgres.destination.records.removal import remove_rows
 from headrace.databases.postgres.destination.records.schema import CLAIM_LOCK, PREPARE_LOCK, prepare_schema
+from headrace.databases.postgres.destination.server_session.session import _SETTINGS
 from tests.support.system import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -76,3 +81,43 @@ def test_two_ups_at_once_make_the_schema_once(source_database: str) -> None:
     with ThreadPoolExecutor(max_workers=4) as pool:
         made = [each.result() for each in [pool.submit(up) for _ in range(4)]]
     assert sorted(bool(statements) for statements in made) == [False, False, False, True]
+
+
+@pytest.fixture
+def limited(source_database: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A session that may use the schema, and end the sessions of its own role alone."""
+    role = f"limited_{secrets.token_hex(4)}"
+    with psycopg.connect(source_database, autocommit=True) as connection:
+        prepare_schema(connection)
+        connection.execute(
+            f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA headrace TO {role};"
+            f" GRANT ALL ON ALL TABLES IN SCHEMA headrace TO {role}"
+        )
+        connection.execute(f"SET ROLE {role}")
+        yield connection
+        connection.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_an_apply_process_names_who_holds_its_lock_and_cannot_be_ended(
+    source_database: str, limited: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    epoch = raise_epoch(limited, "topo", "apply_1")
+    with psycopg.connect(source_database, autocommit=True) as user:
+        user.execute("SELECT pg_advisory_lock(%s)", (apply_lock_key("topo", "apply_1"),))
+        with pytest.raises(DatabaseUnavailable, match=f"session {user.info.backend_pid} .*the lock for apply process"):
+            take_apply_lock(limited, "topo", "apply_1", epoch)
+        user.execute("SELECT pg_advisory_unlock_all()")
+        assert take_apply_lock(limited, "topo", "apply_1", epoch) == apply_lock_key("topo", "apply_1")
+
+
+def test_an_apply_server_names_who_holds_the_lock_of_its_apply_process(
+    source_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = PostgresDestination(source_database, site="b")
+    with psycopg.connect(source_database, autocommit=True) as user, closing(destination):
+        prepare_schema(user)
+        epoch = raise_epoch(user, "topo", "apply_1")
+        monkeypatch.setitem(_SETTINGS, "lock_timeout", "200")
+        user.execute("SELECT pg_advisory_lock(%s)", (apply_lock_key("topo", "apply_1"),))
+        with pytest.raises(DatabaseUnavailable, match=f"session {user.info.backend_pid} .*the lock for apply process"):
+            destination.open_session("topo", "apply_1", server=0, epoch=epoch, tag=b"")
